@@ -1,0 +1,55 @@
+# `make` lists what there is. Each target works as the first thing typed after a clone.
+
+PYTHON ?= python3
+export PYTHON
+
+# pip's own: no remark on its age, and the pip of Python 3.10 builds pyspark as later ones do.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_USE_PEP517 := 1
+
+venv := .venv
+stamp := $(venv)/.installed
+
+# The pinned Spark runs here, whatever Spark the caller's shell is set up for.
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench soak clean java
+.NOTPARALLEL: # Java is asked for before anything is installed
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: java $(stamp) ## turn the archive in tests/data/demo into Delta tables under build/demo
+	@rm -rf build/demo
+	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
+
+test: java $(stamp) ## run all tests but the long ones
+	$(venv)/bin/python -m pytest -q
+
+lint: $(stamp) ## check style, format and types
+	$(venv)/bin/ruff check
+	$(venv)/bin/ruff format --check
+	$(venv)/bin/mypy
+
+bench: java $(stamp) ## measure, and compare with others
+	$(venv)/bin/python -m benchmarks
+
+soak: java $(stamp) ## run the long tests: every archive, long random histories
+	$(venv)/bin/python -m pytest -q -m soak
+
+clean: ## remove all that these targets made
+	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@tools/require.sh java python
+
+$(stamp): pyproject.toml requirements.lock
+	@tools/require.sh python
+	@echo "Installing pinned versions into $(venv): some minutes, once."
+	@rm -rf $(venv)
+	@$(PYTHON) -m venv $(venv)
+	@$(venv)/bin/python -m pip install -q -r requirements.lock
+	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@

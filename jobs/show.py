@@ -1,0 +1,29 @@
+"""Shows some rows of a Delta table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pgoutput_etl.spark import start_session
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="jobs/show.py", description=__doc__)
+    parser.add_argument("path", help="the table's folder, as the summary of a run names it")
+    parser.add_argument("--rows", type=int, default=20)
+    parser.add_argument("--version", type=int, help="as it was at this Delta version")
+    arguments = parser.parse_args()
+    spark = start_session("pgoutput_etl show", {})
+    try:
+        reader = spark.read.format("delta")
+        if arguments.version is not None:
+            reader = reader.option("versionAsOf", arguments.version)
+        reader.load(arguments.path).show(arguments.rows, truncate=40)
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The driver's part in Spark: control rows in, small tables to join with out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes import ROW_SCHEMA
+from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.targets import TableChanges
+from pgoutput_etl.transactions import Assembly, Fate, control_rows
+
+_SHOWN_ERRORS = 5
+
+
+def assemble(messages: DataFrame, paths: Mapping[int, str], assembly: Assembly) -> dict[int, FileScan]:
+    """Takes the files into `assembly`, in order; their summaries. Raises ArchiveError for files that can't be read.
+
+    What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
+    transaction that an earlier file began.
+    """
+    of_driver = ~F.col("tag").isin(*CHANGE_TAGS) & ~((F.col("tag") == "C") & (F.col("unit") != HEAD))
+    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
+    rows = messages.where(of_driver).select(*columns).toArrow().to_pylist()
+    errors = [row["body"].decode() for row in rows if row["tag"] == ERROR_TAG]
+    if errors:
+        more = f"\n… and {len(errors) - _SHOWN_ERRORS} more files" if len(errors) > _SHOWN_ERRORS else ""
+        raise ArchiveError("\n".join(sorted(errors)[:_SHOWN_ERRORS]) + more)
+    by_file: dict[int, list[dict[str, object]]] = {number: [] for number in paths}
+    scans: dict[int, FileScan] = {}
+    for row in rows:
+        if row["tag"] == SUMMARY_TAG:
+            scans[row["file"]] = FileScan.from_json(row["body"])
+        else:
+            by_file[row["file"]].append(row)
+    for number in sorted(paths):
+        _refuse_binary(scans[number], paths[number])
+        try:
+            assembly.add_file(scans[number], control_rows(by_file[number]))
+        except SequenceError as error:
+            raise SequenceError(f"{paths[number]}: {error}") from None
+    return scans
+
+
+def _refuse_binary(scan: FileScan, path: str) -> None:
+    if scan.binary_at is None:
+        return
+    offset, lsn = scan.binary_at
+    where = "" if lsn is None else f" (LSN {format_lsn(lsn)})"
+    raise ArchiveError(
+        f"{path}: offset {offset}{where}: a value in binary form, as a slot with the option binary 'true' sends it; "
+        "only text can be read yet"
+    )
+
+
+def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
+    """Change rows with `fate`, `scope` and the commit of their transaction."""
+    units = [
+        (file, unit, o.fate.value, o.commit_lsn, o.commit_ts, o.xid, o.scope, list(o.aborted_subxids))
+        for o in (*assembly.outcomes, *assembly.open_outcomes())
+        for file, unit in o.units
+    ]
+    fates = spark.createDataFrame(
+        units,
+        "file long, unit int, of_unit string, unit_lsn long, unit_ts long, unit_xid long, scope long, aborted array<long>",
+    )
+    marks = spark.createDataFrame(
+        [(mark.file, mark.stretch, mark.lsn) for mark in assembly.watermarks], "file long, stretch int, mark long"
+    )
+    joined = rows.join(F.broadcast(fates), ["file", "unit"], "left").join(
+        F.broadcast(marks), ["file", "stretch"], "left"
+    )
+    has_own = F.col("of_unit").isNotNull()
+    of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), Fate.RESENT.value).otherwise(Fate.COMMITTED.value)
+    was_aborted = F.coalesce(F.array_contains("aborted", F.col("xid")), F.lit(False))
+    decided = {
+        "fate": F.when(was_aborted, Fate.ABORTED.value).otherwise(F.coalesce("of_unit", of_stretch)),
+        "commit_lsn": F.when(has_own, F.col("unit_lsn")).otherwise(F.col("commit_lsn")),
+        "commit_ts": F.when(has_own, F.col("unit_ts")).otherwise(F.col("commit_ts")),
+        "top_xid": F.when(has_own, F.col("unit_xid")).otherwise(F.col("top_xid")),
+    }
+    kept = [name for name in MESSAGE_SCHEMA.names if name not in decided]
+    return joined.select(*kept, "scope", *(column.alias(name) for name, column in decided.items()))
+
+
+def committed(rows: DataFrame) -> DataFrame:
+    return rows.where(F.col("fate") == Fate.COMMITTED.value)
+
+
+def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
+    """By OID: one row per relation comes to the driver, whatever their changes."""
+    tag = F.col("tag")
+    position = F.struct("commit_lsn", "file", "ordinal")
+    unchanged = F.col("unchanged").isNotNull()
+    moves = unchanged & (F.col("old_kind") == "K")
+    counted = rows.groupBy("relation").agg(
+        *(F.sum((tag == t).cast("long")).alias(t) for t in CHANGE_TAGS),
+        F.max(F.when(tag == "T", position)).alias("truncated_at"),
+        F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
+        F.coalesce(F.bool_or(moves), F.lit(False)).alias("moves_toast"),
+    )
+    found = {}
+    for row in counted.collect():
+        at = None if row.truncated_at is None else tuple(row.truncated_at)
+        found[row.relation] = TableChanges(
+            row.relation, row.I, row.U, row.D, row.T, at, frozenset(row.unchanged), row.moves_toast
+        )
+    return found
+
+
+def rows_to_apply(rows: DataFrame, changes: TableChanges) -> DataFrame:
+    """The rows of one relation since it was last truncated, as changes.events takes them."""
+    of_table = rows.where((F.col("relation") == changes.oid) & (F.col("tag") != "T"))
+    if changes.truncated_at is not None:
+        lsn, file, ordinal = (F.lit(part) for part in changes.truncated_at)
+        later = (F.col("file") > file) | ((F.col("file") == file) & (F.col("ordinal") > ordinal))
+        of_table = of_table.where((F.col("commit_lsn") > lsn) | ((F.col("commit_lsn") == lsn) & later))
+    return of_table.select(*ROW_SCHEMA.names)
+
+
+def transactions_of_files(messages: DataFrame, spark: SparkSession, assembly: Assembly) -> DataFrame:
+    """The ordinary transactions that begin and end in one file, for the ledger."""
+    ends = messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
+    return with_fates(spark, ends, assembly)
+
+
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)

@@ -1,0 +1,368 @@
+"""The YAML file as frozen dataclasses, checked whole before anything is read or written.
+
+A mistake is a ConfigError that names the file, the key's path and what was expected. No value is ever repeated in one:
+it may have come from the environment, and be a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.framing import Framing
+
+
+class Mode(Enum):
+    """What a table's Delta table holds."""
+
+    MIRROR = "mirror"
+    SOFT_DELETE = "soft_delete"
+    HISTORY = "history"
+    APPEND = "append"
+
+
+class OnError(Enum):
+    """What becomes of bytes that can't be read."""
+
+    QUARANTINE = "quarantine"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One replication slot's archive; landing is a folder or a glob."""
+
+    name: str
+    landing: str
+    framing: Framing = Framing.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Exactly one of the two is given."""
+
+    root: str | None = None
+    catalog: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the ledger is."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRule:
+    """What holds for the tables whose "schema.table" the shell pattern `match` fits."""
+
+    match: str
+    skip: bool = False
+    mode: Mode = Mode.MIRROR
+    key: tuple[str, ...] | None = None
+    columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    rename: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """max_transactions None: all that is new in one MERGE per table."""
+
+    max_transactions: int | None = None
+    parallel_tables: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration; spark's values are what a Spark setting takes: strings."""
+
+    source: Source
+    target: Target
+    state: State
+    tables: tuple[TableRule, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    merge: Merge = field(default_factory=Merge)
+    on_error: OnError = OnError.QUARANTINE
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    def rule_for(self, namespace: str, name: str) -> TableRule:
+        """The first rule that matches; a table that none matches is mirrored whole."""
+        table = f"{namespace}.{name}"
+        return next((rule for rule in self.tables if fnmatchcase(table, rule.match)), TableRule("*"))
+
+
+def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
+    """The file at path, with overrides ("target.root=…", as given to --set) in place of what it says.
+
+    An override names a key of the file or of a section, and everything after the section's dot is one key:
+    spark.spark.sql.shuffle.partitions=8. Its value is YAML. ConfigError for everything that can't be so.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    values = _parsed(content, path)
+    overridden = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ConfigError("--set: expected KEY=VALUE")
+        values = _overridden(values, key, _parsed(text, f"--set {key}"))
+        overridden.append(key)
+    return _config(_Node(path, tuple(overridden), os.environ if environ is None else environ, "", values))
+
+
+def refuse_unbuilt(config: Config) -> None:
+    """ConfigError for what a configuration may say and this version doesn't do yet."""
+    unbuilt = ["target.catalog"] if config.target.catalog is not None else []
+    for i, rule in enumerate(config.tables):
+        if rule.mode is not Mode.MIRROR:
+            unbuilt.append(f"tables[{i}].mode {rule.mode.value}")
+        if rule.columns:
+            unbuilt.append(f"tables[{i}].columns")
+        if rule.rename is not None:
+            unbuilt.append(f"tables[{i}].rename")
+    if config.types:
+        unbuilt.append("types")
+    if config.merge.max_transactions is not None:
+        unbuilt.append("merge.max_transactions")
+    if unbuilt:
+        raise ConfigError(f"not built yet in this version: {', '.join(unbuilt)}")
+
+
+def _config(root: _Node) -> Config:
+    keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark")
+    target = _target(keys["target"])
+    return Config(
+        source=_source(keys["source"]),
+        target=target,
+        state=_state(keys["state"], target),
+        tables=tuple(_rule(node) for node in keys["tables"].items("a list of rules")),
+        types={name: node.text("a type's name") for name, node in keys["types"].mapping().items()},
+        merge=_merge(keys["merge"]),
+        on_error=keys["on_error"].choice(OnError.QUARANTINE),
+        spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
+    )
+
+
+def _source(node: _Node) -> Source:
+    keys = node.section("name", "landing", "framing")
+    name = keys["name"].text("a name")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
+    return Source(name, keys["landing"].text("a folder or a glob"), keys["framing"].choice(Framing.AUTO))
+
+
+def _target(node: _Node) -> Target:
+    keys = node.section("root", "catalog")
+    target = Target(keys["root"].optional_text("a folder"), keys["catalog"].optional_text("catalog.schema"))
+    if target.root is None and target.catalog is None:
+        raise node.error("missing: expected root or catalog")
+    if target.root is not None and target.catalog is not None:
+        raise node.error("expected root or catalog, not both")
+    return target
+
+
+def _state(node: _Node, target: Target) -> State:
+    root = node.section("root")["root"]
+    if root.value is None and target.root is not None:
+        return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
+    return State(root.text("a folder (no default beside target.catalog)"))
+
+
+def _rule(node: _Node) -> TableRule:
+    keys = node.section("match", "skip", "mode", "key", "columns", "rename")
+    return TableRule(
+        match=keys["match"].text("schema.table as a shell pattern"),
+        skip=keys["skip"].boolean(),
+        mode=keys["mode"].choice(Mode.MIRROR),
+        key=_key(keys["key"]),
+        columns={name: _column(column) for name, column in keys["columns"].mapping().items()},
+        rename=keys["rename"].optional_text("schema.table"),
+    )
+
+
+def _key(node: _Node) -> tuple[str, ...] | None:
+    if node.value is None:
+        return None
+    names = tuple(column.text("a column's name") for column in node.items("a list of column names"))
+    if not names or len(set(names)) < len(names):
+        raise node.error("expected one column name or more, none of them twice")
+    return names
+
+
+def _column(node: _Node) -> str | Mapping[str, str]:
+    if isinstance(node.value, dict):
+        return {name: argument.text("what is given to the transformation") for name, argument in node.mapping().items()}
+    return node.text("what to do with the column, such as drop or {hash: sha256}")
+
+
+def _merge(node: _Node) -> Merge:
+    keys = node.section("max_transactions", "parallel_tables")
+    return Merge(
+        max_transactions=keys["max_transactions"].positive(),
+        parallel_tables=keys["parallel_tables"].positive() or Merge().parallel_tables,
+    )
+
+
+_E = TypeVar("_E", bound=Enum)
+_VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Node:
+    """A value (None: not given) and where it stands; in strings, the environment is already put in."""
+
+    file: str
+    overridden: tuple[str, ...]
+    environ: Mapping[str, str]
+    path: str = ""
+    value: object = None
+
+    def error(self, why: str) -> ConfigError:
+        near = any(self.path.startswith(key) or key.startswith(self.path) for key in self.overridden)
+        file = f"{self.file} with --set" if near else self.file
+        return ConfigError(": ".join(part for part in (file, self.path, why) if part))
+
+    def expected(self, what: str) -> ConfigError:
+        return self.error(f"{'missing: ' if self.value is None else ''}expected {what}")
+
+    def child(self, key: str, value: object) -> _Node:
+        path = key if not self.path or key.startswith("[") else f".{key}"
+        node = replace(self, path=self.path + path, value=value)
+        return replace(node, value=_VARIABLE.sub(node.variable, value)) if isinstance(value, str) else node
+
+    def variable(self, found: re.Match[str]) -> str:
+        escaped, name = found.groups()
+        if escaped:
+            return found[0][1:]
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
+        if name not in self.environ:
+            raise self.error(f"the environment variable {name} is not set")
+        return self.environ[name]
+
+    def mapping(self) -> dict[str, _Node]:
+        """Any keys; one that is null is as one that isn't given."""
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
+            raise self.expected("a mapping, its keys strings")
+        return {key: self.child(key, value) for key, value in self.value.items() if value is not None}
+
+    def section(self, *known: str) -> dict[str, _Node]:
+        """A node for each known key, given or not; no other key is allowed."""
+        for key in self.value if isinstance(self.value, dict) else ():
+            if key not in known:
+                near = get_close_matches(str(key), known, n=1)
+                hint = f"; did you mean '{near[0]}'?" if near else ""
+                raise self.child(str(key), None).error(f"unknown key '{key}'{hint} (known: {', '.join(known)})")
+        return {key: self.child(key, None) for key in known} | self.mapping()
+
+    def items(self, expected: str) -> list[_Node]:
+        if self.value is None:
+            return []
+        if not isinstance(self.value, list):
+            raise self.expected(expected)
+        return [self.child(f"[{i}]", value) for i, value in enumerate(self.value)]
+
+    def text(self, meaning: str) -> str:
+        if isinstance(self.value, str) and self.value:
+            return self.value
+        quotes = " (in quotes)" if isinstance(self.value, int) else ""
+        raise self.expected(f"a string{quotes}: {meaning}")
+
+    def optional_text(self, meaning: str) -> str | None:
+        return None if self.value is None else self.text(meaning)
+
+    def boolean(self) -> bool:
+        value = {"true": True, "false": False}.get(self.setting().lower()) if self.value is not None else False
+        if value is None:
+            raise self.expected("true or false")
+        return value
+
+    def positive(self) -> int | None:
+        if self.value is None:
+            return None
+        if isinstance(self.value, list | dict) or not re.fullmatch(r"0*[1-9][0-9]{0,8}", self.setting()):
+            raise self.expected("a whole number, 1 or more")
+        return int(self.setting())
+
+    def choice(self, default: _E) -> _E:
+        for member in type(default):
+            if member.value == self.value:
+                return member
+        if self.value is not None:
+            raise self.expected(f"one of {', '.join(member.value for member in type(default))}")
+        return default
+
+    def setting(self) -> str:
+        if isinstance(self.value, bool):
+            return "true" if self.value else "false"
+        if isinstance(self.value, str | int):
+            return str(self.value)
+        raise self.expected("a string, a number, true or false")
+
+
+def _parsed(content: bytes | str, file: str) -> object:
+    """What the YAML says; errors without the excerpt that PyYAML would add."""
+    try:
+        node = yaml.compose(content, yaml.SafeLoader)
+        return None if node is None else _plain(node, file)
+    except yaml.MarkedYAMLError as error:
+        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # named there: a misread value
+        raise _at_line(file, error.problem_mark, problem) from None
+    except (yaml.YAMLError, RecursionError):
+        raise ConfigError(f"{file}: expected YAML, in UTF-8 and not nested deep") from None
+
+
+def _plain(node: yaml.Node, file: str) -> object:
+    """Only null, true, false and whole numbers are no strings: 0.60, 12:30 and no stay as they are written."""
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
+        raise _at_line(file, node.start_mark, "expected no tag")
+    if isinstance(node, yaml.MappingNode):
+        mapping: dict[object, object] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _at_line(file, key_node.start_mark, "expected a string as key")
+            key = _plain(key_node, file)
+            if key in mapping:
+                raise _at_line(file, key_node.start_mark, f"the key '{key}' is given twice")
+            mapping[key] = _plain(value_node, file)
+        return mapping
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, file) for item in node.value]
+    value = str(node.value)
+    if kind == "bool" and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if kind == "int" and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
+        return int(value)
+    return None if kind == "null" else value
+
+
+def _at_line(file: str, mark: yaml.Mark | None, why: str) -> ConfigError:
+    return ConfigError(f"{file}: line {mark.line + 1}: {why}" if mark else f"{file}: {why}")
+
+
+def _overridden(values: object, key: str, value: object) -> object:
+    if not isinstance(values, dict):
+        return values
+    section, dot, rest = key.partition(".")
+    if not dot:
+        return {**values, key: value}
+    old = values.get(section)
+    if old is not None and not isinstance(old, dict):
+        raise ConfigError(f"--set {key}: {section} is no mapping; set it whole, such as --set '{section}=[…]'")
+    return {**values, section: {**(old or {}), rest: value}}

@@ -1,0 +1,281 @@
+"""Archived bytes cut into messages, with their offset and, where the framing has it, their LSN.
+
+| framing | bytes | written by |
+| --- | --- | --- |
+| recvlogical | message, then a new line; again | pg_recvlogical |
+| pgcopy | COPY BINARY with the columns (lsn pg_lsn, xid xid, data bytea) | psql |
+| copydata | CopyData with XLogData or a keepalive, as on the wire | a receiver that stores what it receives |
+| length_prefixed | Int32 length of the message, message; again | small home-made receivers |
+
+Every refusal is a FramingError that names the offset in the decompressed file. No length is trusted before the file
+has been seen to hold that many bytes.
+
+Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message), "Message
+Formats" (CopyData) and COPY's "Binary Format".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+
+from pgoutput_etl.decode import MESSAGE_TAGS, message_end
+from pgoutput_etl.errors import FramingError, WireError
+
+
+class Framing(Enum):
+    """How messages stand in a file; AUTO finds out."""
+
+    AUTO = "auto"
+    RECVLOGICAL = "recvlogical"
+    PGCOPY = "pgcopy"
+    COPYDATA = "copydata"
+    LENGTH_PREFIXED = "length_prefixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message: data[start:end]. Its frame begins at `offset`; `lsn` is None where the framing has none."""
+
+    offset: int
+    lsn: int | None
+    start: int
+    end: int
+
+
+_CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
+_MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".lz4": b"\x04\x22\x4d\x18", ".bz2": b"BZh"}
+_DETECTED_FROM = 16  # leading messages
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_UINT64 = struct.Struct(">Q")
+
+_STREAM_START = ord("S")
+# Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
+_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrp")
+
+_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_COPY_HEADER = len(_COPY_SIGNATURE) + 4 + 4
+_COPY_HAS_OIDS = 1 << 16
+_COPY_CRITICAL_FLAGS = 0xFFFF0000
+_COPY_COLUMNS = 3
+_COPY_ROW_HEAD = 2 + (4 + 8) + (4 + 4) + 4  # field count, lsn, xid, length of data
+
+_COPYDATA, _XLOGDATA, _KEEPALIVE = b"dwk"
+_XLOGDATA_HEAD = 1 + 8 + 8 + 8
+_KEEPALIVE_SIZE = 1 + 8 + 8 + 1
+
+
+def decompress(data: bytes, path: str) -> bytes:
+    """A file's bytes as its path's suffix says (.gz .zst .lz4 .bz2, in any case), otherwise as they are.
+
+    Several compressed members or frames one after another are one file. Raises FramingError for a compressed file
+    that is cut off, damaged, or of another format than its suffix says.
+    """
+    suffix = PurePosixPath(path).suffix.lower()
+    codec = _CODECS.get(suffix)
+    if codec is None:
+        return data
+    if not data:
+        raise FramingError(f"offset 0: expected {codec} data, as {suffix} says, found an empty file")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            content: bytes = stream.read()
+    except (OSError, pa.ArrowException) as error:
+        raise FramingError(
+            f"offset 0: expected {len(data)} bytes of {codec} data, as {suffix} says, found: {error}"
+        ) from None
+    return content
+
+
+def detect(data: bytes) -> Framing:
+    """Which framing a decompressed file has, from its first messages. Raises FramingError if that can't be told.
+
+    A file whose first message is whole and a later one isn't has a framing: frames() then says what is wrong where.
+    """
+    if not data:
+        return Framing.COPYDATA  # as good as any: there is nothing to cut
+    if data.startswith(_COPY_SIGNATURE):
+        return Framing.PGCOPY
+    trials = [_try(data, f) for f in (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)]
+    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.messages]
+    if len(fits) == 1:
+        return fits[0].framing
+    if fits:
+        names = ", ".join(t.framing.value for t in fits)
+        raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
+    refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
+    raise FramingError(f"offset 0: expected one of the known framings, found none that fits{_hint(data)}: {refusals}")
+
+
+def frames(data: bytes, framing: Framing, begins_in_stream: bool = False) -> Iterator[Frame]:
+    """The messages of a decompressed file, in order; keepalives are left out.
+
+    `begins_in_stream`: the file begins inside a stream segment. Only recvlogical looks at it: there a message's end
+    is found by decoding it. Raises FramingError where a frame is cut off or can't be.
+    """
+    match framing:
+        case Framing.RECVLOGICAL:
+            return _recvlogical(data, begins_in_stream)
+        case Framing.PGCOPY:
+            return _pgcopy(data)
+        case Framing.COPYDATA:
+            return _copydata(data)
+        case Framing.LENGTH_PREFIXED:
+            return _length_prefixed(data)
+        case Framing.AUTO:
+            raise ValueError("detect() finds the framing first")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """How far a file's beginning can be read in one framing."""
+
+    framing: Framing
+    messages: int
+    refusal: FramingError | None
+
+
+def _try(data: bytes, framing: Framing) -> _Trial:
+    outside = _try_from(data, framing, begins_in_stream=False)
+    if outside.refusal is None or framing is not Framing.RECVLOGICAL:
+        return outside
+    inside = _try_from(data, framing, begins_in_stream=True)
+    return inside if inside.refusal is None or inside.messages > outside.messages else outside
+
+
+def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
+    messages = 0
+    try:
+        for frame in islice(frames(data, framing, begins_in_stream), _DETECTED_FROM):
+            if data[frame.start] not in MESSAGE_TAGS:
+                raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
+            messages += 1
+    except FramingError as error:
+        return _Trial(framing, messages, error)
+    return _Trial(framing, messages, None)
+
+
+def _hint(data: bytes) -> str:
+    for suffix, magic in _MAGIC.items():
+        if data.startswith(magic):
+            return f" (it looks compressed: then its name must end in {suffix})"
+    return ""
+
+
+def _recvlogical(data: bytes, in_stream: bool) -> Iterator[Frame]:
+    position = 0
+    while position < len(data):
+        try:
+            end = message_end(data, position, in_stream)
+        except WireError as error:
+            raise FramingError(
+                f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
+                f" ({error.message}.{error.field} of the message at offset {position})"
+            ) from None
+        if data[end : end + 1] != b"\n":
+            raise _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
+        yield Frame(position, None, position, end)
+        if data[position] == _STREAM_START:
+            in_stream = True
+        elif data[position] in _OUTSIDE_SEGMENTS:
+            in_stream = False
+        position = end + 1
+
+
+def _pgcopy(data: bytes) -> Iterator[Frame]:
+    position = _pgcopy_header(data)
+    while True:
+        _whole(data, position, 2, "a row or the trailer")
+        fields = _INT16.unpack_from(data, position)[0]
+        if fields == -1:
+            break
+        if fields != _COPY_COLUMNS:
+            raise _refusal(position, f"{_COPY_COLUMNS} fields (lsn, xid, data)", str(fields))
+        _whole(data, position, _COPY_ROW_HEAD, "a row")
+        for at, size, name in ((position + 2, 8, "lsn"), (position + 14, 4, "xid")):
+            length = _INT32.unpack_from(data, at)[0]
+            if length != size:
+                raise _refusal(at, f"{size} as the length of {name}", "NULL" if length == -1 else str(length))
+        start = position + _COPY_ROW_HEAD
+        end = start + _length(data, start - 4, 1, "data")
+        yield Frame(position, _UINT64.unpack_from(data, position + 6)[0], start, end)
+        position = end
+    if position + 2 != len(data):
+        left = len(data) - position - 2
+        raise _refusal(position + 2, "the end of the file behind COPY's trailer", f"{left} bytes more")
+
+
+def _pgcopy_header(data: bytes) -> int:
+    """Where the first row begins."""
+    if not data.startswith(_COPY_SIGNATURE):
+        raise _refusal(0, "COPY BINARY's signature", "other bytes")
+    _whole(data, 0, _COPY_HEADER, "COPY BINARY's header")
+    flags_at = len(_COPY_SIGNATURE)
+    flags = _INT32.unpack_from(data, flags_at)[0] & 0xFFFFFFFF
+    if flags & _COPY_HAS_OIDS:
+        raise _refusal(flags_at, "rows without OIDs", "the flag for OIDs")
+    if flags & _COPY_CRITICAL_FLAGS:
+        raise _refusal(flags_at, "no critical flags", f"flags 0x{flags:08X}")
+    return _COPY_HEADER + _length(data, flags_at + 4, 0, "the header extension")
+
+
+def _copydata(data: bytes) -> Iterator[Frame]:
+    position = 0
+    while position < len(data):
+        if data[position] != _COPYDATA:
+            raise _refusal(position, "'d' (CopyData)", _byte(data, position))
+        _whole(data, position, 5, "CopyData")
+        body = position + 5
+        end = body + _length(data, position + 1, 5, "CopyData", counted=4)
+        kind = data[body]
+        if kind == _XLOGDATA:
+            start = body + _XLOGDATA_HEAD
+            if end <= start:
+                raise _refusal(body, f"more than {_XLOGDATA_HEAD} bytes of XLogData", str(end - body))
+            yield Frame(position, _UINT64.unpack_from(data, body + 1)[0], start, end)
+        elif kind != _KEEPALIVE:
+            raise _refusal(body, "'w' (XLogData) or 'k' (keepalive) from the server", _byte(data, body))
+        elif end - body != _KEEPALIVE_SIZE:
+            raise _refusal(body, f"{_KEEPALIVE_SIZE} bytes of keepalive", str(end - body))
+        position = end
+
+
+def _length_prefixed(data: bytes) -> Iterator[Frame]:
+    position = 0
+    while position < len(data):
+        _whole(data, position, 4, "a message's length")
+        start = position + 4
+        end = start + _length(data, position, 1, "message")
+        yield Frame(position, None, start, end)
+        position = end
+
+
+def _length(data: bytes, at: int, least: int, what: str, counted: int = 0) -> int:
+    """How many bytes follow the Int32 at data[at], all of them there; `counted`: how many of its own it counts."""
+    length: int = _INT32.unpack_from(data, at)[0]
+    if length < least:
+        raise _refusal(at, f"a length of {what} of {least} or more", str(length))
+    _whole(data, at + 4, length - counted, what)
+    return length - counted
+
+
+def _whole(data: bytes, at: int, size: int, what: str) -> None:
+    left = len(data) - at
+    if size > left:
+        raise _refusal(at, f"{size} bytes of {what}", f"{left} before the end of the file")
+
+
+def _refusal(offset: int, expected: str, found: str) -> FramingError:
+    return FramingError(f"offset {offset}: expected {expected}, found {found}")
+
+
+def _byte(data: bytes, at: int) -> str:
+    return f"byte 0x{data[at]:02X}" if at < len(data) else "the end of the file"

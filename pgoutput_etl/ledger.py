@@ -1,0 +1,355 @@
+"""What has been read and applied: Delta tables under state.root, kept per source.
+
+A batch is the unit of work. It is written down, with its files, before anything else is changed; every write of it
+carries Delta's transaction identifier (source and table, number of the batch), which Delta refuses to take twice; and
+it is done once its closing row is there. A run that finds a batch without one finishes it first, with the same files.
+
+    batches            a row when one is begun and one when it is done: the state that the next run goes on from, the
+                       LSN through which all tables are consistent, and the Delta version of each at that point
+    files              every file that was read, what was in it, and by which batch
+    relations, types   every version, with the position from which it holds
+    transactions       every transaction whose end was seen: committed, aborted, resent
+    open_transactions  the changes of those whose end was not, as they came
+    quarantine         what could not be applied, and why
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pgoutput_etl.assembling import with_fates
+from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
+from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
+from pgoutput_etl.relations import InForce, RelationHistory
+from pgoutput_etl.spark import LandedFile
+from pgoutput_etl.targets import HELD, TableState
+from pgoutput_etl.transactions import Assembly, Fate, Outcome, UnitId
+
+_COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
+SCHEMAS = {
+    "batches": (
+        "source string, batch long, status string, at timestamp, files array<struct<file: long, path: string, "
+        "size: long, modified: long>>, last_commit_lsn long, state string, tables array<struct<oid: long, "
+        "schema: string, table: string, path: string, version: long, status: string, reason: string, "
+        "relation: string, key: array<string>>>"
+    ),
+    "files": (
+        "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
+        "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
+        "last_commit_lsn long"
+    ),
+    "relations": (
+        "source string, batch long, oid long, schema string, table string, replica_identity string, "
+        f"columns {_COLUMNS}, from_file long, from_ordinal long, scope long, resent boolean"
+    ),
+    "types": "source string, batch long, oid long, schema string, name string",
+    "transactions": (
+        "source string, batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, "
+        "file long, unit int, changes long"
+    ),
+    "quarantine": (
+        "source string, batch long, schema string, table string, relation long, file long, offset long, length long, "
+        "lsn long, bytes binary, reason string"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one run applies: files by number, and what was known before it. resumed: an earlier run began it."""
+
+    number: int
+    files: dict[int, LandedFile]
+    resumed: bool
+    state: dict[str, Any] | None
+    tables: dict[int, TableState]
+    last_commit_lsn: int
+
+    @classmethod
+    def after(cls, last: Batch | None, files: dict[int, LandedFile]) -> Batch:
+        if last is None:
+            return cls(1, files, False, None, {}, 0)
+        return cls(last.number + 1, files, False, last.state, last.tables, last.last_commit_lsn)
+
+    @property
+    def paths(self) -> dict[int, str]:
+        return {number: file.path for number, file in self.files.items()}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        return {file.path: number for number, file in self.files.items()}
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+    @property
+    def first_file(self) -> int:
+        return min(self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """How much of relations and types was in the ledger before a batch."""
+
+    relation_entries: int
+    types: dict[int, Type]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a batch leaves to the ledger. rows: all change rows, with their fates; tables: those that were looked at."""
+
+    messages: DataFrame
+    rows: DataFrame
+    assembly: Assembly
+    before: Known
+    scans: Mapping[int, FileScan]
+    tables: list[TableState]
+
+
+class Ledger:
+    """One source's part of the ledger. Reads nothing at first; a ledger that isn't there is an empty one."""
+
+    def __init__(self, spark: SparkSession, root: str, source: str) -> None:
+        self.spark = spark
+        self.root = root.rstrip("/")
+        self.source = source
+
+    def path(self, table: str) -> str:
+        return f"{self.root}/{table}"
+
+    def read(self, table: str) -> DataFrame:
+        schema = _schema(table)
+        if not DeltaTable.isDeltaTable(self.spark, self.path(table)):
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
+
+    def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
+        """Once per batch, table and step, however often it is tried."""
+        writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
+        writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}").save(self.path(table))
+
+    def _append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
+        if rows:
+            self._append(table, self._frame(table, [{"batch": batch, **row} for row in rows]), batch, step)
+
+    def _frame(self, table: str, rows: list[dict[str, Any]]) -> DataFrame:
+        schema = _schema(table)
+        stamped = [{"source": self.source, **row} for row in rows]
+        return self.spark.createDataFrame([tuple(row.get(f) for f in schema.names) for row in stamped], schema)
+
+    def last_batch(self) -> Batch | None:
+        """The batch to finish, if one was begun; else the last one that is done; None before the first."""
+        batches = self.read("batches")
+        newest = batches.orderBy(F.desc("batch"), F.when(F.col("status") == "done", 0).otherwise(1)).limit(1).collect()
+        if not newest:
+            return None
+        row = newest[0].asDict(recursive=True)
+        done = row
+        if row["status"] != "done":
+            earlier = batches.where((F.col("status") == "done") & (F.col("batch") < row["batch"]))
+            found = earlier.orderBy(F.desc("batch")).limit(1).collect()
+            done = found[0].asDict(recursive=True) if found else {"state": None, "tables": [], "last_commit_lsn": 0}
+        files = {f["file"]: LandedFile(f["path"], f["size"], f["modified"]) for f in row["files"] or []}
+        tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
+        state = None if done["state"] is None else json.loads(done["state"])
+        return Batch(row["batch"], files, row["status"] != "done", state, tables, done["last_commit_lsn"])
+
+    def begin(self, batch: Batch) -> None:
+        """Before anything else of the batch is written. A batch that is resumed was begun before."""
+        if batch.resumed:
+            return
+        files = [{"file": n, "path": f.path, "size": f.size, "modified": f.modified} for n, f in batch.files.items()]
+        row = {"batch": batch.number, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
+        self._append_rows("batches", [row], batch.number, "begun")
+
+    def close(self, batch: Batch, results: Results) -> None:
+        """After everything else of the batch is written; its last row makes it done."""
+        number, assembly = batch.number, results.assembly
+        self._close_rows(batch, results)
+        self._append_relations(assembly.relations.entries[results.before.relation_entries :], number)
+        types = [t for oid, t in assembly.types.items() if results.before.types.get(oid) != t]
+        self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in types], number)
+        self._append_files(batch, results.scans)
+        news = [t for t in results.tables if t.status == HELD and t != batch.tables.get(t.oid)]
+        reasons = [{"schema": t.schema, "table": t.table, "relation": t.oid, "reason": t.reason} for t in news]
+        self._append_rows("quarantine", reasons, number)
+        tables = {**batch.tables, **{table.oid: table for table in results.tables}}
+        row = {
+            "status": "done",
+            "at": datetime.now(timezone.utc),
+            "last_commit_lsn": assembly.last_commit_lsn,
+            "state": json.dumps(assembly.state()),
+            "tables": [_table_row(table) for table in tables.values()],
+        }
+        self._append_rows("batches", [row], number, "done")
+        self._forget_ended(assembly)
+
+    def _close_rows(self, batch: Batch, results: Results) -> None:
+        """What the executors hold: the changes of open transactions, and the ordinary transactions' ends."""
+        stamp = (F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch"))
+        waiting = results.rows.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+        self._append("open_transactions", waiting.select(*stamp, *MESSAGE_SCHEMA.names), batch.number)
+        ends = results.messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
+        ended = with_fates(self.spark, ends, results.assembly).select(
+            *stamp,
+            F.col("top_xid").alias("xid"),
+            F.lit(None).cast("string").alias("gid"),
+            "fate",
+            "commit_lsn",
+            F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS).alias("commit_ts"),
+            "file",
+            "unit",
+            "changes",
+        )
+        others = [_transaction_row(outcome, batch.number) for outcome in results.assembly.outcomes]
+        self._append("transactions", ended.unionByName(self._frame("transactions", others)), batch.number)
+
+    def _append_files(self, batch: Batch, scans: Mapping[int, FileScan]) -> None:
+        rows = []
+        for number, scan in scans.items():
+            file = batch.files[number]
+            commits = [stretch for stretch in scan.stretches if stretch is not None]
+            rows.append(
+                {
+                    "file": number,
+                    "path": file.path,
+                    "size": file.size,
+                    "modified": _time(file.modified),
+                    "framing": scan.framing,
+                    "decompressed_size": scan.size,
+                    "messages": scan.messages,
+                    "first_lsn": scan.first_lsn,
+                    "last_lsn": scan.last_lsn,
+                    "first_commit_lsn": min((first for first, _ in commits), default=None),
+                    "last_commit_lsn": max((last for _, last in commits), default=None),
+                }
+            )
+        self._append_rows("files", rows, batch.number)
+
+    def assembly(self, batch: Batch) -> Assembly:
+        """Transactions, relations and types as they stood before the batch."""
+        rows = self.read("relations").where(F.col("batch") < batch.number).toArrow().to_pylist()
+        history = RelationHistory.of(
+            InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
+            for row in rows
+        )
+        if batch.state is None:
+            return Assembly(history)
+        types = self.read("types").where(F.col("batch") < batch.number).orderBy("batch").collect()
+        by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
+        return Assembly.from_state(batch.state, history, by_oid)
+
+    def known(self, assembly: Assembly) -> Known:
+        return Known(len(assembly.relations.entries), dict(assembly.types))
+
+    def paths(self, batch: Batch) -> dict[int, str]:
+        """Of all files by number, those of the batch included."""
+        return {number: path for path, (number, _) in self.known_files().items()} | batch.paths
+
+    def known_files(self) -> dict[str, tuple[int, int]]:
+        """Path -> number and size, of all files that were ever read."""
+        rows = self.read("files").select("path", "file", "size").toArrow().to_pylist()
+        return {row["path"]: (row["file"], row["size"]) for row in rows}
+
+    def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
+        rows = [
+            {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope, "resent": e.resent}
+            | _relation_row(e.relation)
+            for e in entries
+        ]
+        self._append_rows("relations", rows, batch)
+
+    def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame:
+        """The message rows of transactions that earlier batches left open."""
+        rows = self.read("open_transactions").where(F.col("batch") < batch.number)
+        still_open = self.spark.createDataFrame(_open_units(assembly), "file long, unit int")
+        rows = rows.join(F.broadcast(still_open), ["file", "unit"], "left_semi")
+        return rows.select(*MESSAGE_SCHEMA.names)
+
+    def _forget_ended(self, assembly: Assembly) -> None:
+        """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
+        still_open = self.spark.createDataFrame(_open_units(assembly), "file long, unit int")
+        units = self.read("open_transactions").select("file", "unit").distinct()
+        ended = units.join(F.broadcast(still_open), ["file", "unit"], "left_anti").toArrow().to_pylist()
+        if not ended:
+            return
+        source = self.spark.createDataFrame([(e["file"], e["unit"]) for e in ended], "file long, unit int").alias("s")
+        target = DeltaTable.forPath(self.spark, self.path("open_transactions")).alias("t")
+        same = (F.col("t.file") == F.col("s.file")) & (F.col("t.unit") == F.col("s.unit"))
+        target.merge(source, same & (F.col("t.source") == self.source)).whenMatchedDelete().execute()
+
+
+def _open_units(assembly: Assembly) -> list[UnitId]:
+    return [unit for outcome in assembly.open_outcomes() for unit in outcome.units]
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=microseconds)
+
+
+def _transaction_row(outcome: Outcome, batch: int) -> dict[str, Any]:
+    """Where it begins, and how it ended. A transaction of several units counts its changes in none of them."""
+    file, unit = outcome.units[0] if outcome.units else (None, None)
+    time = None if outcome.commit_ts is None else _time(outcome.commit_ts + POSTGRES_EPOCH_MICROSECONDS)
+    return {
+        "batch": batch,
+        "xid": outcome.xid,
+        "gid": outcome.gid,
+        "fate": outcome.fate.value,
+        "commit_lsn": outcome.commit_lsn,
+        "commit_ts": time,
+        "file": file,
+        "unit": unit,
+    }
+
+
+def _schema(table: str) -> StructType:
+    if table == "open_transactions":
+        return StructType([*_struct("source string, batch long"), *from_arrow_schema(MESSAGE_SCHEMA)])
+    return _struct(SCHEMAS[table])
+
+
+def _struct(ddl: str) -> StructType:
+    parsed = StructType.fromDDL(ddl)
+    assert isinstance(parsed, StructType)
+    return parsed
+
+
+def _relation_row(relation: Relation) -> dict[str, Any]:
+    columns = [(c.name, c.type_oid, c.type_modifier, c.is_key) for c in relation.columns]
+    return {
+        "oid": relation.oid,
+        "schema": relation.namespace,
+        "table": relation.name,
+        "replica_identity": relation.replica_identity.value,
+        "columns": columns,
+    }
+
+
+def _relation(row: Mapping[str, Any]) -> Relation:
+    columns = tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in row["columns"])
+    identity = ReplicaIdentity(row["replica_identity"])
+    return Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
+
+
+def _table_row(state: TableState) -> dict[str, Any]:
+    columns = [asdict(c) for c in state.relation.columns]
+    relation = _relation_row(state.relation) | {"columns": columns}
+    return {**asdict(state), "relation": json.dumps(relation), "key": list(state.key)}
+
+
+def _table_state(row: Mapping[str, Any]) -> TableState:
+    return TableState(**{**row, "relation": _relation(json.loads(row["relation"])), "key": tuple(row["key"])})

@@ -1,0 +1,268 @@
+"""A table's changes to one commit of its Delta table.
+
+Each commit carries Delta's transaction identifier (source, table; number of the batch), so that a batch that is run
+again after it died leaves alone what it had committed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
+
+from pgoutput_etl.changes import TableShape
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.naming import quoted
+from pgoutput_etl.net_effect import (
+    all_of,
+    bag_parts,
+    entries_of,
+    entries_of_target,
+    net_copies,
+    net_key_parts,
+    net_rows,
+    resolve_moves,
+    target_key_parts,
+    with_sequence,
+)
+from pgoutput_etl.spark import session_settings
+
+_ADDED_COLUMNS = (
+    StructField("_pg_commit_lsn", LongType()),
+    StructField("_pg_commit_ts", TimestampType()),
+    StructField("_pg_xid", LongType()),
+    StructField("_pg_unrepresentable", MapType(StringType(), StringType())),
+)
+# Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
+# and columns dropped without rewriting the table. Both were measured to pay.
+_PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    "delta.columnMapping.mode": "name",
+    "delta.enableTypeWidening": "true",
+}
+
+
+class Before(Enum):
+    """What of the target's rows is there before the batch's changes."""
+
+    NOTHING = "nothing"  # a new table, one that was truncated, or one that takes another's place
+    ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """How a write is told from all others: Delta takes each application's version once."""
+
+    application: str
+    batch: int
+    last_commit_lsn: int
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "spark.databricks.delta.write.txnAppId": self.application,
+            "spark.databricks.delta.write.txnVersion": str(self.batch),
+            "spark.databricks.delta.commitInfo.userMetadata": json.dumps(
+                {"batch": self.batch, "last_commit_lsn": self.last_commit_lsn}
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A table after its commit. The counts are of rows, as Delta or the net effect counted them."""
+
+    version: int
+    inserted: int
+    updated: int
+    deleted: int
+
+
+def target_schema(shape: TableShape) -> StructType:
+    """Raises TableError for columns that can't be one Delta table's."""
+    names = [column.name for column in shape.columns] + [field.name for field in _ADDED_COLUMNS]
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
+    fields = [StructField(c.name, from_arrow_type(c.type.arrow)) for c in shape.columns]
+    return StructType([*fields, *_ADDED_COLUMNS])
+
+
+def create(spark: SparkSession, path: str, schema: StructType) -> None:
+    """An empty table, if there is none."""
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+    for key, value in _PROPERTIES.items():
+        builder = builder.property(key, value)
+    builder.execute()
+
+
+def evolve(spark: SparkSession, path: str, schema: StructType) -> None:
+    """Adds and drops columns, so that the table has those of `schema`."""
+    target = DeltaTable.forPath(spark, path).toDF()
+    missing = [field for field in schema.fields if field.name not in target.columns]
+    surplus = [name for name in target.columns if name not in schema.names]
+    if missing:
+        nothing = spark.createDataFrame([], StructType(missing))
+        nothing.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
+    for name in surplus:
+        # The API of DeltaTable drops no columns. Both names are quoted where all names are.
+        spark.sql(f"ALTER TABLE delta.{quoted(path)} DROP COLUMN {quoted(name)}")
+
+
+def write(
+    spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before, commit: Commit
+) -> Written:
+    """One commit. `events` are all of the table's since its last truncate in the batch."""
+    with session_settings(spark, commit.settings()) as session:
+        if shape.is_bag:
+            _write_bag(session, path, shape, events, before)
+        elif before is Before.NOTHING:
+            net = _net(session, path, shape, events, before)
+            _overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+        else:
+            _merge(session, path, shape, _net(session, path, shape, events, before))
+        return _written(session, path)
+
+
+def _net(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> DataFrame:
+    ordered = with_sequence(events)
+    if shape.moves_toast:
+        target = spark.read.format("delta").load(path) if before is Before.ROWS else None
+        ordered = resolve_moves(ordered, shape, target)
+    return net_rows(ordered, shape)
+
+
+def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> None:
+    target = DeltaTable.forPath(spark, path).alias("t")
+    pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
+    condition = all_of(stored.eqNullSafe(key) for stored, key in pairs)
+    deleted = F.col("s._delete")
+    merge = target.merge(net.alias("s"), condition)
+    merge = merge.whenMatchedDelete(deleted)
+    merge = merge.whenMatchedUpdate(set=_quoted_names(_updated_values(shape)))
+    merge = merge.whenNotMatchedInsert(~deleted, values=_quoted_names(_inserted_values(shape, "s.")))
+    merge.execute()
+
+
+def _quoted_names(values: dict[str, Column]) -> dict[str, Any]:
+    return {quoted(name): value for name, value in values.items()}
+
+
+def _stamps(alias: str) -> dict[str, Column]:
+    return {
+        "_pg_commit_lsn": F.col(f"{alias}_lsn"),
+        "_pg_commit_ts": F.col(f"{alias}_ts"),
+        "_pg_xid": F.col(f"{alias}_xid"),
+    }
+
+
+def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
+    """A row that was not there. A value that the archive never sent is NULL, and noted with a NULL text."""
+    values = {column.name: F.col(f"{alias}c{i}") for i, column in enumerate(shape.columns)}
+    entries = F.coalesce(F.col(f"{alias}_unrep"), _no_entries())
+    for i in shape.toast if not shape.is_bag else ():
+        unknown = F.array(
+            F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
+        )
+        entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(_no_entries()))
+    return {**values, **_stamps(alias), "_pg_unrepresentable": _as_map(entries)}
+
+
+def _updated_values(shape: TableShape) -> dict[str, Column]:
+    values = {column.name: F.col(f"s.c{i}") for i, column in enumerate(shape.columns)}
+    entries = F.coalesce(F.col("s._unrep"), _no_entries())
+    for i in shape.toast:
+        name = shape.columns[i].name
+        keep = F.col(f"s.keep{i}")
+        values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
+        kept = entries_of(entries_of_target("t."), name)
+        entries = F.concat(entries, F.when(keep, kept).otherwise(_no_entries()))
+    return {**values, **_stamps("s."), "_pg_unrepresentable": _as_map(entries)}
+
+
+def _no_entries() -> Column:
+    return F.array().cast("array<struct<key: string, value: string>>")
+
+
+def _as_map(entries: Column) -> Column:
+    """NULL on ordinary rows."""
+    return F.when(F.size(entries) > 0, F.map_from_entries(entries))
+
+
+def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
+    return net.select(*(value.alias(name) for name, value in _inserted_values(shape).items()))
+
+
+def _overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
+    """In one commit. The options say again what the session says, as `rows` may be another session's."""
+    _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true").save(path)
+
+
+def _writer(spark: SparkSession, rows: DataFrame) -> Any:
+    prefix = "spark.databricks.delta."
+    options = {
+        "txnAppId": spark.conf.get(f"{prefix}write.txnAppId"),
+        "txnVersion": spark.conf.get(f"{prefix}write.txnVersion"),
+        "userMetadata": spark.conf.get(f"{prefix}commitInfo.userMetadata"),
+    }
+    return rows.write.format("delta").options(**options)
+
+
+def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> None:
+    net = net_copies(with_sequence(events), shape).localCheckpoint()
+    added = net.where(F.col("copies") > 0)
+    added = added.withColumn("_copy", F.explode(F.sequence(F.lit(1), F.col("copies"))))
+    rows = added.select(*(value.alias(name) for name, value in _inserted_values(shape).items()))
+    taken = net.where(F.col("copies") < 0)
+    if before is Before.NOTHING:
+        _overwrite(spark, path, rows)
+    elif not taken.limit(1).count():
+        _writer(spark, rows).mode("append").save(path)
+    else:
+        target = spark.read.format("delta").load(path)
+        _overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
+
+
+def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFrame:
+    """The target's rows without as many of each distinct one as were deleted."""
+    own = bag_parts(shape, (F.col(quoted(c.name)) for c in shape.columns), entries_of_target())
+    gone = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
+    stored = target.select("*", *(part.alias(f"_part{n}") for n, part in enumerate(own)))
+    deletes = taken.select(*(part.alias(f"_gone{n}") for n, part in enumerate(gone)), (-F.col("copies")).alias("_gone"))
+    same = all_of(F.col(f"_part{n}").eqNullSafe(F.col(f"_gone{n}")) for n in range(len(own)))
+    affected = stored.join(deletes, same)
+    order = Window.partitionBy(*(f"_part{n}" for n in range(len(own)))).orderBy("_pg_commit_lsn")
+    left = affected.withColumn("_rank", F.row_number().over(order)).where(F.col("_rank") > F.col("_gone"))
+    names = [quoted(name) for name in target.columns]
+    return stored.join(deletes, same, "left_anti").select(*names).unionByName(left.select(*names))
+
+
+def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:
+    """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
+    rows = spark.read.format("delta").option("versionAsOf", old_version).load(old_path)
+    create(spark, path, rows.schema)
+    with session_settings(spark, commit.settings()) as session:
+        _overwrite(session, path, rows)
+
+
+def vacate(spark: SparkSession, path: str) -> None:
+    """Empties the place that a table has left; its rows stay in reach of time travel."""
+    DeltaTable.forPath(spark, path).delete()
+
+
+def _written(spark: SparkSession, path: str) -> Written:
+    last = DeltaTable.forPath(spark, path).history(1).collect()[0]
+    metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
+    if last.operation == "MERGE":
+        counts = [metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted")]
+    else:
+        counts = [metrics.get("numOutputRows", 0), 0, 0]
+    return Written(last.version, *counts)

@@ -1,0 +1,246 @@
+"""One dataclass per pgoutput message, the fields named as in PostgreSQL's protocol chapter.
+
+Source: PostgreSQL documentation, "Logical Replication Message Formats", and src/backend/replication/logical/proto.c
+for what that page leaves open. OIDs and xids are unsigned 32-bit, LSNs unsigned 64-bit, times microseconds since
+2000-01-01 00:00 UTC.
+
+`xid` of Relation, Type, Insert, Update, Delete, Truncate and Message is the (sub)transaction's inside a
+stream segment (protocol 2 and up), and None outside of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class ReplicaIdentity(Enum):
+    """pg_class.relreplident: what an old tuple carries."""
+
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+class OldTupleKind(Enum):
+    """Which columns of an old tuple are there: the replica identity's (K) or all (O)."""
+
+    KEY = "K"
+    OLD = "O"
+
+
+class TruncateOption:
+    """The bits of Truncate's options."""
+
+    CASCADE = 1
+    RESTART_IDENTITY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TupleData:
+    """TupleData: a byte of `kinds` and an entry of `values` per column.
+
+    kinds: n (NULL, or in a key-only old tuple: not sent), u (unchanged TOAST), t (text), b (binary).
+    values: the bytes for t and b, None for n and u.
+    """
+
+    kinds: bytes
+    values: tuple[bytes | None, ...]
+
+    def to_bytes(self) -> bytes:
+        """As on the wire."""
+        parts = [len(self.kinds).to_bytes(2, "big")]
+        for kind, value in zip(self.kinds, self.values, strict=True):
+            parts.append(bytes((kind,)))
+            if value is not None:
+                parts += (len(value).to_bytes(4, "big"), value)
+        return b"".join(parts)
+
+    def unchanged(self) -> tuple[int, ...]:
+        """The positions of the columns that are unchanged TOAST."""
+        return tuple(i for i, kind in enumerate(self.kinds) if kind == 0x75) if b"u" in self.kinds else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    final_lsn: int
+    commit_timestamp: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    xid: int | None
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    commit_lsn: int
+    end_lsn: int
+    commit_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    commit_lsn: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    is_key: bool
+    name: str
+    type_oid: int
+    type_modifier: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    xid: int | None
+    oid: int
+    namespace: str
+    name: str
+    replica_identity: ReplicaIdentity
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    xid: int | None
+    oid: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    xid: int | None
+    relation_oid: int
+    new: TupleData
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    xid: int | None
+    relation_oid: int
+    old_kind: OldTupleKind | None
+    old: TupleData | None
+    new: TupleData
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    xid: int | None
+    relation_oid: int
+    old_kind: OldTupleKind
+    old: TupleData
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    xid: int | None
+    options: int
+    relation_oids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    xid: int
+    first_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    commit_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """abort_lsn and abort_timestamp come with parallel streaming (protocol 4), otherwise they are None."""
+
+    xid: int
+    subxid: int
+    abort_lsn: int | None
+    abort_timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPrepare:
+    prepare_lsn: int
+    end_lsn: int
+    prepare_timestamp: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    prepare_lsn: int
+    end_lsn: int
+    prepare_timestamp: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    commit_lsn: int
+    end_lsn: int
+    commit_timestamp: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPrepared:
+    prepare_end_lsn: int
+    rollback_end_lsn: int
+    prepare_timestamp: int
+    rollback_timestamp: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPrepare:
+    prepare_lsn: int
+    end_lsn: int
+    prepare_timestamp: int
+    xid: int
+    gid: str
+
+
+PgoutputMessage = (
+    Begin
+    | Message
+    | Commit
+    | Origin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+    | StreamPrepare
+)

@@ -1,0 +1,36 @@
+"""Names from an archive, made safe for where they go: the one place that quotes.
+
+A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path it is percent-encoded.
+"""
+
+from __future__ import annotations
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark: `a.b` stays one name, not field b of a."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def path_segment(name: str) -> str:
+    """A schema's or table's name as one folder of a path.
+
+    What a path can't safely hold is percent-encoded (UTF-8): all but ASCII letters, digits, `_`, `-`, `$`, and dots and
+    spaces inside the name. Not ASCII, as a JVM under the C locale can't name such files; not a leading `_` or dot, as
+    Spark takes such folders for hidden, the ledger's is one, and no name shall lead out of the target.
+    """
+    last = len(name) - 1
+    return "".join(c if _is_plain(c, i, last) else _percent_encoded(c) for i, c in enumerate(name))
+
+
+def _is_plain(c: str, i: int, last: int) -> bool:
+    if c == "_":
+        return i > 0
+    if c in ". ":
+        return 0 < i < last
+    return c in _PLAIN
+
+
+def _percent_encoded(c: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in c.encode())

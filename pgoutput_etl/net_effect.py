@@ -1,0 +1,229 @@
+"""Change events to their net effect: for each row of a table, at most one thing to do.
+
+The reference for it is replay.py, one event after the other. Here the same comes out of one aggregation per key, as
+what an event means depends on its own key's events alone, with one exception: a row that moved to another key takes
+unchanged TOAST values along from the key that it left. `resolve_moves` looks those up first.
+
+Columns of the events are those of TableShape.event_schema(); `_seq` orders them as the transactions were committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableShape
+from pgoutput_etl.naming import quoted
+
+_ENTRIES = "array<struct<key: string, value: string>>"
+
+
+def with_sequence(events: DataFrame) -> DataFrame:
+    """Adds `_seq`. A move's two events come from one message: out first, should both keys be equal as values."""
+    step = F.when(F.col("_op") == MOVED_IN, 1).otherwise(0).alias("step")
+    return events.withColumn("_seq", F.struct("_lsn", "_file", "_ordinal", step))
+
+
+def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
+    """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_delete`, and for each toast column `keep0…`, true where the
+    target's own value stays."""
+    grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(_key_parts(shape))))
+    columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
+    last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
+    begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
+    values = [_last_value(i, shape).alias(f"x{i}") for i in shape.toast]
+    latest = grouped.agg(last, begun, *values)
+    unrepresentable = F.coalesce(F.col("last._unrep"), _none())
+    result: dict[str, Column] = {f"c{i}": F.col(f"last.c{i}") for i in range(len(shape.columns))}
+    for i in shape.toast:
+        value = F.col(f"x{i}")
+        # A value from before the row's beginning under this key was another row's.
+        carried = value.isNotNull() & (F.col("begun").isNull() | (value["_seq"] >= F.col("begun")))
+        unchanged = F.col(f"last.u{i}")
+        result[f"c{i}"] = F.when(unchanged & carried, value[f"c{i}"]).otherwise(result[f"c{i}"])
+        result[f"keep{i}"] = unchanged & ~carried
+        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(_none()))
+    return latest.select(
+        *(column.alias(name) for name, column in result.items()),
+        F.col("last._lsn").alias("_lsn"),
+        F.col("last._ts").alias("_ts"),
+        F.col("last._xid").alias("_xid"),
+        unrepresentable.alias("_unrep"),
+        F.col("last._op").isin(DELETED, MOVED_OUT).alias("_delete"),
+    )
+
+
+def _last_value(i: int, shape: TableShape) -> Column:
+    """The newest value that an event gave a toast column, and what is noted as unrepresentable of it."""
+    odd = entries_of(F.coalesce(F.col("_unrep"), _none()), shape.columns[i].name).alias("odd")
+    sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
+    return F.max(F.when(sent, F.struct("_seq", f"c{i}", odd)))
+
+
+def entries_of(entries: Column, name: str) -> Column:
+    return F.filter(entries, lambda entry: entry["key"] == F.lit(name))
+
+
+def _key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
+    """The key as expressions to group and join by: infinity is no date, but a key all the same."""
+    parts = []
+    for i in shape.key:
+        parts.append(F.col(column.format(i)))
+        if shape.columns[i].type.may_be_unrepresentable:
+            parts.append(_text_of(F.col(odd), shape.columns[i].name))
+    return parts
+
+
+def _text_of(entries: Column, name: str) -> Column:
+    return F.get(entries_of(entries, name), 0)["value"]
+
+
+def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
+    """Gives moved rows the unchanged values that they brought from the key they left.
+
+    A value is the newest that an event under the old key gave before the move; where there is none, and the row had
+    moved to that key in its turn, what it brought there; else the target's. What nobody knows is NULL, and noted in
+    `_unrep` with a NULL text. `target`: its rows as they are before this batch.
+    """
+    for i in shape.toast:
+        events = _resolve_column(events, shape, i, target).localCheckpoint()
+    return events
+
+
+def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
+    links = _links(events, shape, i).localCheckpoint()
+    while links.where(F.col("through").isNotNull()).limit(1).count():
+        links = _follow(links).localCheckpoint()
+    links = _from_target(links, shape, i, target)
+    found = links.select(F.col("move").alias("_move"), "known", "value", "odd")
+    is_open = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
+    joined = events.join(found, is_open & (F.col("_seq") == F.col("_move")), "left")
+    unknown = F.array(F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value")))
+    noted = F.when(F.col("known"), F.col("odd")).otherwise(unknown.cast(_ENTRIES))
+    own = F.coalesce(F.col("_unrep"), _none())
+    changed = {
+        f"c{i}": F.when(is_open, F.col("value")).otherwise(F.col(f"c{i}")),
+        f"u{i}": F.col(f"u{i}") & ~is_open,
+        "_unrep": F.when(is_open, F.concat(own, noted)).otherwise(F.col("_unrep")),
+    }
+    return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in events.columns))
+
+
+def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
+    """For each move that brings column i unchanged: `known` and `value` if an event under its old key gave it,
+    `through` if that was a move with the same question, and neither if the row was there before the batch."""
+    odd = entries_of(F.coalesce(F.col("_unrep"), _none()), shape.columns[i].name).alias("odd")
+    moves = events.where((F.col("_op") == MOVED_IN) & F.col(f"u{i}"))
+    moves = moves.select(F.col("_seq").alias("move"), *(F.col(f"f{k}") for k in shape.key), "_from_unrep")
+    unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
+    givers = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
+        "_seq",
+        *(part.alias(f"g{n}") for n, part in enumerate(_key_parts(shape))),
+        F.col(f"c{i}").alias("value"),
+        odd,
+        unresolved.alias("unresolved"),
+    )
+    same_key = all_of(F.col(f"g{n}").eqNullSafe(part) for n, part in enumerate(_key_parts(shape, "f{}", "_from_unrep")))
+    joined = moves.join(givers, same_key & (F.col("_seq") < F.col("move")), "left")
+    keys = [f"f{k}" for k in shape.key] + ["_from_unrep"]
+    newest = joined.groupBy("move").agg(
+        F.max(F.struct("_seq", "unresolved", "value", "odd")).alias("giver"), *(F.first(k).alias(k) for k in keys)
+    )
+    has_giver = F.col("giver._seq").isNotNull()
+    return newest.select(
+        "move",
+        *keys,
+        (has_giver & ~F.col("giver.unresolved")).alias("known"),
+        F.when(has_giver & F.col("giver.unresolved"), F.col("giver._seq")).alias("through"),
+        F.col("giver.value").alias("value"),
+        F.col("giver.odd").alias("odd"),
+    )
+
+
+def _follow(links: DataFrame) -> DataFrame:
+    """Each move that asks another one takes over that one's answer, or its question: chains halve every time."""
+    keys = [name for name in links.columns if name[0] == "f"] + ["_from_unrep"]
+    other = links.select(*(F.col(name).alias(f"o_{name}") for name in links.columns))
+    joined = links.join(other, F.col("through") == F.col("o_move"), "left")
+    asks = F.col("through").isNotNull()
+    taken = [*keys, "known", "through", "value", "odd"]
+    return joined.select("move", *(F.when(asks, F.col(f"o_{n}")).otherwise(F.col(n)).alias(n) for n in taken))
+
+
+def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
+    if target is None:
+        return links
+    name = shape.columns[i].name
+    stored = target.select(
+        *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
+        F.col(quoted(name)).alias("t_value"),
+        entries_of(entries_of_target(), name).alias("t_odd"),
+        F.lit(True).alias("t_there"),
+    )
+    same_key = all_of(F.col(f"t{n}").eqNullSafe(part) for n, part in enumerate(_key_parts(shape, "f{}", "_from_unrep")))
+    joined = links.join(stored, ~F.col("known") & same_key, "left")
+    use = F.col("t_there").isNotNull()
+    return joined.select(
+        "move",
+        (F.col("known") | use).alias("known"),
+        F.when(use, F.col("t_value")).otherwise(F.col("value")).alias("value"),
+        F.when(use, F.col("t_odd")).otherwise(F.col("odd")).alias("odd"),
+    )
+
+
+def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
+    """The key of a target's row, as `_key_parts` has it for events."""
+    parts = []
+    for i in shape.key:
+        name = shape.columns[i].name
+        parts.append(F.col(alias + quoted(name)))
+        if shape.columns[i].type.may_be_unrepresentable:
+            parts.append(F.col(f"{alias}_pg_unrepresentable")[F.lit(name)])
+    return parts
+
+
+def net_key_parts(shape: TableShape, alias: str) -> list[Column]:
+    """The key of a net row, likewise."""
+    return _key_parts(shape, alias + "c{}", f"{alias}_unrep")
+
+
+def net_copies(events: DataFrame, shape: TableShape) -> DataFrame:
+    """Of a bag: per distinct row, `copies` to add (positive) or to take away (negative), never 0."""
+    parts = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
+    signed = F.when(F.col("_op") == INSERTED, 1).otherwise(-1)
+    added = F.max(F.when(F.col("_op") == INSERTED, F.struct("_seq", "_lsn", "_ts", "_xid"))).alias("by")
+    first = [F.first(f"c{i}").alias(f"c{i}") for i in range(len(shape.columns))]
+    grouped = events.groupBy(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
+    counted = grouped.agg(F.sum(signed).alias("copies"), added, F.first("_unrep").alias("_unrep"), *first)
+    return counted.where(F.col("copies") != 0).select(
+        "*", F.col("by._lsn").alias("_lsn"), F.col("by._ts").alias("_ts"), F.col("by._xid").alias("_xid")
+    )
+
+
+def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> list[Column]:
+    """What makes two rows of a bag equal, of a row's columns and what is unrepresentable in it.
+
+    Floats go by their text: Spark groups -0.0 with 0.0, and a row of PostgreSQL's doesn't lose its sign.
+    """
+    parts = [
+        column.cast("string") if pa.types.is_floating(described.type.arrow) else column
+        for column, described in zip(columns, shape.columns, strict=True)
+    ]
+    return [*parts, F.array_sort(F.coalesce(entries, _none()))]
+
+
+def all_of(conditions: Iterable[Column]) -> Column:
+    return reduce(lambda a, b: a & b, conditions)
+
+
+def _none() -> Column:
+    return F.array().cast(_ENTRIES)
+
+
+def entries_of_target(alias: str = "") -> Column:
+    """A target's `_pg_unrepresentable` in the form that events have it."""
+    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), _none())

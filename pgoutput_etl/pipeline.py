@@ -1,0 +1,114 @@
+"""The whole way, from landed files to Delta tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.assembling import assemble, committed, count_changes, with_fates
+from pgoutput_etl.config import Config
+from pgoutput_etl.ledger import Batch, Ledger, Results
+from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.report import RunSummary, TableSummary
+from pgoutput_etl.sources import files_to_read
+from pgoutput_etl.spark import scan_messages
+from pgoutput_etl.targets import HELD, make_plan
+from pgoutput_etl.transactions import Assembly, Fate
+from pgoutput_etl.writing import Outcome, Writer
+
+Progress = Callable[[str], None]
+
+
+def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSummary]:
+    """Brings every table to the last commit in the archive; a summary per batch.
+
+    Usually that is one batch. If an earlier run died, its batch is finished first, with the files that it had.
+    Raises PgoutputEtlError: nothing is written then, or what was is taken up by the next run.
+    """
+    ledger = Ledger(spark, config.state.root, config.source.name)
+    summaries = []
+    last = ledger.last_batch()
+    if last is not None and last.resumed:
+        progress(f"batch {last.number} was begun by an earlier run that died: finishing it")
+        summaries.append(_apply_batch(spark, config, ledger, last, progress))
+        last = ledger.last_batch()
+    progress(f"looking for new files in {config.source.landing}")
+    files = files_to_read(spark, config, ledger.known_files())
+    if files:
+        summaries.append(_apply_batch(spark, config, ledger, Batch.after(last, files), progress))
+    return summaries or [_nothing_new(config, last)]
+
+
+def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress) -> RunSummary:
+    """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
+    progress(f"batch {batch.number}: reading {len(batch.files):,} files, {batch.size:,} bytes")
+    # Read once; used for the driver's part, the counts and every table.
+    messages = scan_messages(spark, batch.numbers, config.source.framing).persist(StorageLevel.DISK_ONLY)
+    try:
+        assembly = ledger.assembly(batch)
+        before = ledger.known(assembly)
+        waiting = ledger.open_rows(assembly, batch)
+        scans = assemble(messages, batch.paths, assembly)
+
+        rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly)
+        changes = count_changes(committed(rows))
+        plan = make_plan(config, assembly, changes, batch.tables, batch.first_file)
+
+        ledger.begin(batch)
+        threads = config.merge.parallel_tables
+        lsn = assembly.last_commit_lsn
+        writer = Writer(spark, config.source.name, batch.number, lsn, threads, ledger.paths(batch), progress)
+        outcomes = writer.write(plan, committed(rows))
+
+        progress("writing the ledger")
+        ledger.close(batch, Results(messages, rows, assembly, before, scans, [o.state for o in outcomes]))
+    finally:
+        messages.unpersist()
+    return _summary(config, batch, assembly, scans, outcomes, plan.skipped)
+
+
+def _summary(
+    config: Config,
+    batch: Batch,
+    assembly: Assembly,
+    scans: Mapping[int, FileScan],
+    outcomes: Iterable[Outcome],
+    skipped: Iterable[str],
+) -> RunSummary:
+    fates = Counter(outcome.fate for outcome in assembly.outcomes)
+    messages: Counter[str] = Counter()
+    for scan in scans.values():
+        messages.update(scan.messages)
+    return RunSummary(
+        source=config.source.name,
+        batch=batch.number,
+        files=len(batch.files),
+        bytes=batch.size,
+        last_commit_lsn=assembly.last_commit_lsn,
+        messages=dict(sorted(messages.items())),
+        tables=tuple(sorted((o.summary for o in outcomes), key=lambda t: (t.schema, t.table))),
+        open_transactions=len(assembly.open_outcomes()),
+        resent_transactions=fates[Fate.RESENT],
+        aborted_transactions=fates[Fate.ABORTED],
+        unknown_prepared=assembly.unknown_prepared,
+        skipped=tuple(skipped),
+    )
+
+
+def _nothing_new(config: Config, last: Batch | None) -> RunSummary:
+    if last is None:
+        return RunSummary(config.source.name, batch=0, files=0, bytes=0, last_commit_lsn=0)
+    held = tuple(
+        TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
+        for state in last.tables.values()
+        if state.status == HELD
+    )
+    return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held)
+
+
+def _changes(messages: DataFrame) -> DataFrame:
+    return messages.where(F.col("tag").isin(*CHANGE_TAGS))

@@ -1,0 +1,191 @@
+"""Versions of each relation, the one in force for a row, and the difference between two.
+
+A Relation message describes a table from where it stands on. Outside stream segments it holds for everything behind
+it, also when it came inside a prepared transaction that is rolled back later. Inside a stream segment it holds for
+that transaction alone, until the transaction's Stream Commit or Stream Prepare, and from there for all; if the
+transaction is aborted it never does. This is what pgoutput itself keeps track of (pgoutput.c, RelationSyncEntry).
+
+Positions are (file's number, message's ordinal), and so order messages across files and runs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
+
+Position = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """From `position` on, `relation` describes its OID: for all, or for one streamed transaction (`scope`).
+
+    resent: it came with a transaction that the archive had before. It describes the rows behind it, as any other, but
+    tells nothing new about the table: the server is on its way from the past to where it was.
+    """
+
+    position: Position
+    relation: Relation
+    scope: int | None
+    resent: bool = False
+
+
+@dataclass(slots=True)
+class RelationHistory:
+    """All that is known of all relations. Grows with the number of their versions, not with that of messages."""
+
+    entries: list[InForce] = field(default_factory=list)
+    _in_force: dict[tuple[int, int | None], InForce] = field(default_factory=dict)
+    _declared: dict[tuple[int, int | None], Position] = field(default_factory=dict)
+    _latest: dict[int, Relation] = field(default_factory=dict)
+    _holders: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[InForce]) -> RelationHistory:
+        """From entries as an earlier run kept them, in any order."""
+        history = cls()
+        for entry in sorted(entries, key=lambda e: e.position):
+            history._add(entry)
+        return history
+
+    def declare(self, relation: Relation, position: Position, scope: int | None, resent: bool = False) -> None:
+        """A Relation message, in a stream segment of transaction `scope` or outside of any (None)."""
+        relation = replace(relation, xid=None)
+        slot = (relation.oid, scope)
+        known = self._in_force.get(slot)
+        says_something = known is None or known.relation != relation
+        if scope is None and not resent:
+            holder = self._holders.get((relation.namespace, relation.name))
+            says_something |= holder != relation.oid or self._latest.get(relation.oid) != relation
+        if says_something:
+            self._add(InForce(position, relation, scope, resent))
+        self._declared[slot] = position
+
+    def promote(self, scope: int, position: Position, resent: bool = False) -> None:
+        """Stream Commit or Stream Prepare: what the transaction knew, all know, unless told later themselves."""
+        for (oid, of_scope), entry in list(self._in_force.items()):
+            if of_scope != scope:
+                continue
+            if self._declared[oid, scope] > self._declared.get((oid, None), (-1, -1)):
+                self.declare(entry.relation, position, None, resent)
+
+    def _add(self, entry: InForce) -> None:
+        relation = entry.relation
+        slot = (relation.oid, entry.scope)
+        self.entries.append(entry)
+        self._in_force[slot] = entry
+        self._declared[slot] = entry.position
+        if entry.scope is None and not entry.resent:
+            self._latest[relation.oid] = relation
+            self._holders[relation.namespace, relation.name] = relation.oid
+
+    def latest(self, oid: int) -> Relation | None:
+        """What holds for all at the end of what was read."""
+        return self._latest.get(oid)
+
+    def name_holders(self) -> dict[tuple[str, str], int]:
+        """(namespace, name) -> OID of the relation that bore it last: a table that took another's place."""
+        return dict(self._holders)
+
+    def versions(self, oid: int) -> RelationVersions:
+        """What is needed to find the version of any row of one relation: small, and shipped to executors."""
+        mine = [entry for entry in self.entries if entry.relation.oid == oid]
+        relations = list(dict.fromkeys(entry.relation for entry in mine))
+        scopes: dict[int | None, list[tuple[Position, int]]] = {}
+        for entry in sorted(mine, key=lambda e: e.position):
+            scopes.setdefault(entry.scope, []).append((entry.position, relations.index(entry.relation)))
+        return RelationVersions(oid, tuple(relations), {s: tuple(e) for s, e in scopes.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class RelationVersions:
+    """One relation's versions, and from which position each holds, for all (None) and within streamed transactions."""
+
+    oid: int
+    relations: tuple[Relation, ...]
+    holds_from: Mapping[int | None, tuple[tuple[Position, int], ...]]
+
+    def at(self, position: Position, scope: int | None) -> int | None:
+        """The index in `relations` of the version in force at a message; None if nothing described it by then."""
+        found = None if scope is None else self._last_before(position, scope)
+        return self._last_before(position, None) if found is None else found
+
+    def _last_before(self, position: Position, scope: int | None) -> int | None:
+        entries = self.holds_from.get(scope, ())
+        index = bisect_right(entries, position, key=lambda entry: entry[0])
+        return entries[index - 1][1] if index else None
+
+
+class ChangeKind(Enum):
+    ADDED = "column added"
+    DROPPED = "column dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    kind: ChangeKind
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A difference that can't be applied yet, in words for the operator."""
+
+    reason: str
+
+
+def difference(old: Relation, new: Relation) -> list[SchemaChange] | Unsupported:
+    """What happened to the columns between two versions.
+
+    PostgreSQL never reorders columns and puts a new one last, so that a new name in front of a kept one is a rename
+    for certain. A last column that gave way to one of the same type may be a rename or not, and isn't guessed.
+    """
+    before = {column.name: column for column in old.columns}
+    after = {column.name: column for column in new.columns}
+    kept = [name for name in after if name in before]
+    added = [name for name in after if name not in before]
+    dropped = [name for name in before if name not in after]
+    if added and list(after) != kept + added:
+        return Unsupported(f"column {_front(after, kept)!r} took an older one's place: a rename")
+    if kept != [name for name in before if name in after]:
+        return Unsupported("columns changed places: one was dropped and added again under its name")
+    for name in kept:
+        if _type(before[name]) != _type(after[name]):
+            return Unsupported(f"column {name!r} changed its type")
+    ambiguous = _maybe_renamed(old, kept, dropped, added, after)
+    if ambiguous is not None:
+        return Unsupported(ambiguous)
+    if _key(old) - set(dropped) != _key(new) - set(added) or set(dropped) & _key(old):
+        return Unsupported("the key changed")
+    changes = [SchemaChange(ChangeKind.DROPPED, name) for name in dropped]
+    return changes + [SchemaChange(ChangeKind.ADDED, name) for name in added]
+
+
+def _front(after: Mapping[str, RelationColumn], kept: list[str]) -> str:
+    return next(name for name in after if name not in kept)
+
+
+def _type(column: RelationColumn) -> tuple[int, int]:
+    return column.type_oid, column.type_modifier
+
+
+def _key(relation: Relation) -> set[str]:
+    if relation.replica_identity is ReplicaIdentity.FULL:
+        return set()
+    return {column.name for column in relation.columns if column.is_key}
+
+
+def _maybe_renamed(
+    old: Relation, kept: list[str], dropped: list[str], added: list[str], after: Mapping[str, RelationColumn]
+) -> str | None:
+    names = [column.name for column in old.columns]
+    last_kept = names.index(kept[-1]) if kept else -1
+    for column in old.columns[last_kept + 1 :]:
+        for name in added:
+            if column.name in dropped and _type(column) == _type(after[name]):
+                return f"column {column.name!r} gave way to {name!r} of the same type: a rename, or another column"
+    return None

@@ -1,0 +1,136 @@
+"""What a run tells: a summary for people, the same for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgoutput_etl.lsn import format_lsn
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """What a batch did to one table. The counts are of rows; held: why it was left where it stands."""
+
+    schema: str
+    table: str
+    path: str
+    version: int
+    rows: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    notes: tuple[str, ...] = ()
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a batch did. `last_commit_lsn` is the commit through which all tables are consistent."""
+
+    source: str
+    batch: int
+    files: int
+    bytes: int
+    last_commit_lsn: int
+    messages: dict[str, int] = field(default_factory=dict)
+    tables: tuple[TableSummary, ...] = ()
+    open_transactions: int = 0
+    resent_transactions: int = 0
+    aborted_transactions: int = 0
+    unknown_prepared: int = 0
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_QUARANTINE if any(table.held for table in self.tables) else EXIT_DONE
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
+
+
+def printable(text: str) -> str:
+    """Names come from an archive, which is nobody's friend: nothing of them reaches a terminal as a command."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def to_json(summaries: list[RunSummary]) -> str:
+    """One object: the batches, and what the last one leaves behind."""
+    return json.dumps({"batches": [s.to_dict() for s in summaries], **summaries[-1].to_dict()}, indent=2)
+
+
+def print_summary(summary: RunSummary, console: Console | None = None) -> None:
+    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    if not summary.files:
+        console.print(f"Nothing new in the landing folder of {summary.source}.", markup=False)
+    else:
+        console.print(
+            f"Batch {summary.batch} of {summary.source}: {summary.files:,} files, {summary.bytes:,} bytes, "
+            f"{sum(summary.messages.values()):,} messages.",
+            markup=False,
+        )
+    applied = [table for table in summary.tables if table.held is None]
+    if applied:
+        console.print(_table(applied))
+    for line in _remarks(summary):
+        console.print(line, markup=False)
+    if summary.last_commit_lsn:
+        console.print(f"All tables are consistent through LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
+    if applied:
+        shown = max(applied, key=lambda t: t.rows)
+        console.print(
+            f"To look at one of them:\n  ./spark-submit.sh jobs/show.py '{shown.path}'", markup=False, soft_wrap=True
+        )
+
+
+def _table(tables: list[TableSummary]) -> Table:
+    grid = Table()
+    grid.add_column("table", overflow="fold")
+    for name in ("rows", "inserted", "updated", "deleted", "version"):
+        grid.add_column(name, justify="right")
+    grid.add_column("notes", overflow="fold")
+    for t in tables:
+        counts = (f"{n:,}" for n in (t.rows, t.inserted, t.updated, t.deleted, t.version))
+        grid.add_row(Text(printable(f"{t.schema}.{t.table}")), *counts, Text(printable("; ".join(t.notes))))
+    return grid
+
+
+def _remarks(summary: RunSummary) -> list[str]:
+    lines = [
+        f"Left where it stands: {printable(t.schema)}.{printable(t.table)}: {printable(t.held)}"
+        for t in summary.tables
+        if t.held is not None
+    ]
+    if summary.skipped:
+        lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")
+    if summary.open_transactions:
+        lines.append(f"Waiting for their end, in the ledger: {summary.open_transactions:,} transactions.")
+    if summary.aborted_transactions:
+        lines.append(f"Aborted after they were sent: {summary.aborted_transactions:,} transactions.")
+    if summary.resent_transactions:
+        lines.append(f"Sent more than once, applied once: {summary.resent_transactions:,} transactions.")
+    if summary.unknown_prepared:
+        lines.append(f"Ends of prepared transactions that were never sent: {summary.unknown_prepared:,}.")
+    return lines
+
+
+class Progress:
+    """A line per step on standard error, with the seconds since the start."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.started = time.monotonic()
+        self.quiet = quiet
+
+    def __call__(self, step: str) -> None:
+        if not self.quiet:
+            sys.stderr.write(f"[{time.monotonic() - self.started:6.1f} s] {printable(step)}\n")
+            sys.stderr.flush()

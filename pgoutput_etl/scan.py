@@ -1,0 +1,393 @@
+"""One archived file to one Arrow row per message that matters, and a summary of the file: the readable scanner.
+
+A file is looked at alone, so that thousands can be looked at at once. It is cut into units: what stands between
+Begin and Commit, between Begin Prepare and Prepare, or in one stream segment. Unit 0 is the head: what comes before
+the first beginning, and so belongs to whatever the file before left open. Whose that is, and how streamed and
+prepared transactions end, is answered by transactions.py, with the control rows of all files.
+
+Within a file, commit LSNs only grow, unless the receiver connected again and the server sent from an earlier point: a
+new *stretch* begins there. A transaction is new if its commit LSN is past all that was committed before its stretch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_etl.decode import decode
+from pgoutput_etl.errors import ArchiveError, SequenceError, WireError
+from pgoutput_etl.framing import Frame, Framing, decompress, detect, frames
+from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
+from pgoutput_etl.message_rows import (
+    HEAD,
+    MESSAGE_SCHEMA,
+    NO_UNIT,
+    SUMMARY_TAG,
+    Begins,
+    FileScan,
+    OpenUnit,
+    UnitKind,
+    note,
+)
+from pgoutput_etl.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    PgoutputMessage,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TupleData,
+    Type,
+    Update,
+)
+
+BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    summary: FileScan
+    batches: list[pa.RecordBatch]
+
+
+def scan_file(path: str, file: int, content: bytes, framing: Framing = Framing.AUTO) -> ScannedFile:
+    """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN."""
+    try:
+        data = decompress(content, path)
+        found = detect(data) if framing is Framing.AUTO else framing
+        return _scan_from_either_side(data, file, found)
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}") from error
+
+
+def _scan_from_either_side(data: bytes, file: int, framing: Framing) -> ScannedFile:
+    """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
+
+    A head without any message that brings forth a row means the same both ways. One that does, and decodes both ways to
+    the file's end, can't be told.
+    """
+    failed: _HeadError | None = None
+    outside = _Scanner(data, file, framing, begins_in_stream=False)
+    try:
+        outside.run()
+    except _HeadError as error:
+        failed = error
+    else:
+        if outside.head_is_certain:
+            return outside.result()
+    inside = _Scanner(data, file, framing, begins_in_stream=True)
+    try:
+        inside.run()
+    except _HeadError as error:
+        if failed is None:
+            return outside.result()
+        raise max(failed, error, key=lambda e: e.messages_read).cause from None
+    if failed is None:
+        raise SequenceError(
+            "can't tell whether this file begins inside a stream segment, as no message in it begins or ends one; "
+            "land it in one file with the one before it"
+        )
+    return inside.result()
+
+
+class _HeadError(Exception):
+    """An error before the head ended: the other reading of the head may be the right one."""
+
+    def __init__(self, cause: ArchiveError, messages_read: int) -> None:
+        super().__init__(cause, messages_read)
+        self.cause = cause
+        self.messages_read = messages_read
+
+
+@dataclass(slots=True)
+class _Unit:
+    number: int
+    kind: UnitKind
+    xid: int | None = None
+    commit_lsn: int | None = None
+    commit_ts: int | None = None
+    changes: int = 0
+
+    def begin_fields(self) -> dict[str, int | None]:
+        """What Begin tells every row of its transaction."""
+        if self.kind is not UnitKind.TRANSACTION:
+            return {}
+        return {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+
+
+class _Scanner:
+    def __init__(self, data: bytes, file: int, framing: Framing, begins_in_stream: bool) -> None:
+        self.data = data
+        self.file = file
+        self.framing = framing
+        self.begins_in_stream = begins_in_stream
+        self.summary = FileScan(file, framing.value, len(data), Begins.EITHER.value)
+        self.unit: _Unit | None = _Unit(HEAD, UnitKind.HEAD)
+        self.units = 0
+        self.head_messages = 0
+        self.ordinal = 0
+        self.offset = 0
+        self.lsn: int | None = None
+        self.rows: list[dict[str, Any]] = []
+        self.batches: list[pa.RecordBatch] = []
+
+    @property
+    def in_stream(self) -> bool:
+        unit = self.unit
+        if unit is None:
+            return False
+        return self.begins_in_stream if unit.kind is UnitKind.HEAD else unit.kind is UnitKind.SEGMENT
+
+    @property
+    def head_is_certain(self) -> bool:
+        return self.head_messages == 0 or self.summary.head_ended
+
+    def run(self) -> None:
+        try:
+            for frame in frames(self.data, self.framing, self.begins_in_stream):
+                self._frame(frame)
+        except ArchiveError as error:
+            if self.unit is not None and self.unit.kind is UnitKind.HEAD:
+                raise _HeadError(error, self.ordinal) from None
+            raise
+        self._finish()
+
+    def _frame(self, frame: Frame) -> None:
+        self.offset, self.lsn = frame.offset, frame.lsn
+        try:
+            message = decode(self.data[frame.start : frame.end], self.in_stream)
+            self._lsn_range(frame)
+            self._message(message, frame)
+        except (WireError, SequenceError) as error:
+            where = "" if frame.lsn is None else f" (LSN {format_lsn(frame.lsn)})"
+            raise SequenceError(f"offset {frame.offset}{where}, message {self.ordinal}: {error}") from None
+        self.ordinal += 1
+
+    def _lsn_range(self, frame: Frame) -> None:
+        tag = chr(self.data[frame.start])
+        counts = self.summary.messages
+        counts[tag] = counts.get(tag, 0) + 1
+        if frame.lsn is None or frame.lsn == 0:
+            return
+        if frame.lsn > MAX_STORED_LSN:
+            raise SequenceError(f"LSN {format_lsn(frame.lsn)} is past what a BIGINT holds")
+        if self.summary.first_lsn is None:
+            self.summary.first_lsn = frame.lsn
+        self.summary.last_lsn = frame.lsn
+
+    def _message(self, message: PgoutputMessage, frame: Frame) -> None:
+        match message:
+            case Insert() | Update() | Delete() | Truncate():
+                self._change(message)
+            case Relation() | Type():
+                self._description(message, frame)
+            case Message():
+                self._logical_message(message)
+            case Origin():
+                pass
+            case Begin():
+                self._begin(message)
+            case Commit():
+                self._commit(message, frame)
+            case StreamStop():
+                self._stream_stop(frame)
+            case Prepare():
+                self._prepare(frame)
+            case StreamStart():
+                self._new_unit(UnitKind.SEGMENT, message.xid)
+                self._control(frame)
+            case BeginPrepare():
+                self._new_unit(UnitKind.PREPARED, message.xid)
+                self._control(frame)
+            case StreamCommit() | CommitPrepared():
+                self._end_unit()
+                self._committed(message.commit_lsn)
+                self._control(frame)
+            case StreamAbort() | StreamPrepare() | RollbackPrepared():
+                self._end_unit()
+                self._control(frame)
+
+    def _change(self, message: Insert | Update | Delete | Truncate) -> None:
+        unit = self._current_unit(message)
+        unit.changes += 1
+        match message:
+            case Insert():
+                self._row("I", unit, message.xid, message.relation_oid, new=message.new)
+            case Update():
+                kind = None if message.old_kind is None else message.old_kind.value
+                self._row("U", unit, message.xid, message.relation_oid, kind, message.old, message.new)
+            case Delete():
+                self._row("D", unit, message.xid, message.relation_oid, message.old_kind.value, message.old)
+            case Truncate():
+                for oid in message.relation_oids:
+                    self._row("T", unit, message.xid, oid)
+
+    def _current_unit(self, message: PgoutputMessage) -> _Unit:
+        if self.unit is None:
+            raise SequenceError(f"{type(message).__name__} outside any transaction")
+        if self.unit.kind is UnitKind.HEAD:
+            self.head_messages += 1
+        return self.unit
+
+    def _description(self, message: Relation | Type, frame: Frame) -> None:
+        if self.unit is not None and self.unit.kind is UnitKind.HEAD:
+            self.head_messages += 1
+        self._control(frame, xid=message.xid)
+
+    def _logical_message(self, message: Message) -> None:
+        # Message and Origin don't count in a head: they bring forth no row, and may well decode both ways.
+        if message.transactional and self.unit is None:
+            raise SequenceError("Message outside any transaction")
+
+    def _begin(self, message: Begin) -> None:
+        if message.final_lsn > MAX_STORED_LSN:
+            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
+        self._new_unit(UnitKind.TRANSACTION, message.xid)
+        assert self.unit is not None
+        self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
+        last = self._last_commit()
+        if last is not None and message.final_lsn <= last:
+            self.summary.stretches.append(None)
+
+    def _commit(self, message: Commit, frame: Frame) -> None:
+        unit = self.unit
+        if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
+            self._end_head()
+            self._committed(message.commit_lsn)
+            self._control(frame, unit=HEAD)
+            return
+        if unit is None or unit.kind is not UnitKind.TRANSACTION:
+            raise SequenceError("Commit without a Begin before it")
+        if unit.commit_lsn != message.commit_lsn:
+            begun = format_lsn(unit.commit_lsn or 0)
+            raise SequenceError(
+                f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
+            )
+        self._committed(message.commit_lsn)
+        self._control(frame, unit=unit.number)
+        self.unit = None
+
+    def _committed(self, lsn: int) -> None:
+        """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
+        if lsn > MAX_STORED_LSN:
+            raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
+        last = self._last_commit()
+        if last is not None and lsn <= last:
+            self.summary.stretches.append(None)
+        current = self.summary.stretches[-1]
+        self.summary.stretches[-1] = (lsn if current is None else current[0], lsn)
+
+    def _last_commit(self) -> int | None:
+        current = self.summary.stretches[-1]
+        return None if current is None else current[1]
+
+    def _stream_stop(self, frame: Frame) -> None:
+        if not self.in_stream:
+            raise SequenceError("Stream Stop outside a stream segment")
+        assert self.unit is not None
+        number = self.unit.number
+        if self.unit.kind is UnitKind.HEAD:
+            self._end_head()
+        self.unit = None
+        self._control(frame, unit=number)
+
+    def _prepare(self, frame: Frame) -> None:
+        unit = self.unit
+        if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
+            self._end_head()
+        elif unit is None or unit.kind is not UnitKind.PREPARED:
+            raise SequenceError("Prepare without a Begin Prepare before it")
+        self.unit = None
+        self._control(frame, unit=unit.number)
+
+    def _end_head(self) -> None:
+        """The head ends with the end of what an earlier file began."""
+        self.summary.head_ended = True
+        self.head_messages += 1
+        self.unit = None
+
+    def _end_unit(self) -> None:
+        """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
+        unit = self.unit
+        if unit is not None and unit.kind is UnitKind.HEAD:
+            self.summary.head_ended = True
+        if unit is not None and unit.kind is UnitKind.TRANSACTION:
+            self.summary.interrupted.append(unit.number)
+        self.unit = None
+
+    def _new_unit(self, kind: UnitKind, xid: int) -> None:
+        self._end_unit()
+        self.units += 1
+        self.unit = _Unit(self.units, kind, xid)
+
+    def _control(self, frame: Frame, xid: int | None = None, unit: int | None = None) -> None:
+        current = self.unit
+        number = unit if unit is not None else NO_UNIT if current is None else current.number
+        body = self.data[frame.start : frame.end]
+        tag = chr(body[0])
+        if tag == "C" and current is not None:
+            self._append(tag, number, body=body, changes=current.changes, **current.begin_fields())
+        else:
+            begin_fields = {} if current is None else current.begin_fields()
+            self._append(tag, number, body=body, xid=xid, **begin_fields)
+
+    def _row(
+        self,
+        tag: str,
+        unit: _Unit,
+        xid: int | None,
+        relation: int,
+        old_kind: str | None = None,
+        old: TupleData | None = None,
+        new: TupleData | None = None,
+    ) -> None:
+        if self.summary.binary_at is None and any(b"b" in t.kinds for t in (old, new) if t is not None):
+            self.summary.binary_at = (self.offset, self.lsn)
+        self._append(
+            tag,
+            unit.number,
+            xid=xid,
+            relation=relation,
+            old_kind=old_kind,
+            old=None if old is None else old.to_bytes(),
+            new=None if new is None else new.to_bytes(),
+            unchanged=None if new is None else new.unchanged() or None,
+            **unit.begin_fields(),
+        )
+
+    def _append(self, tag: str, unit: int, **fields: Any) -> None:
+        fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
+        fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
+        self.rows.append(fields)
+        if len(self.rows) >= BATCH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self.batches.append(pa.RecordBatch.from_pylist(self.rows, MESSAGE_SCHEMA))
+        self.rows = []
+
+    def _finish(self) -> None:
+        if self.head_messages:
+            self.summary.begins = (Begins.INSIDE if self.begins_in_stream else Begins.OUTSIDE).value
+        if self.unit is not None:
+            unit = self.unit
+            self.summary.open_unit = OpenUnit(unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts)
+        self._flush()
+        self.batches.append(note(self.file, SUMMARY_TAG, self.summary.to_json()))
+
+    def result(self) -> ScannedFile:
+        return ScannedFile(self.summary, self.batches)

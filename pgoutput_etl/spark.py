@@ -1,0 +1,161 @@
+"""The session, and the only place that ships the pure code to executors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pgoutput_etl.changes import TableShape, events
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
+from pgoutput_etl.scan import scan_file
+
+DELTA_VERSION = "4.4.0"
+MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
+_HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
+
+# What every run needs, whatever the configuration says beside it.
+_SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Timestamps are instants or wall clocks as PostgreSQL has them; no zone of the machine may come in between.
+    "spark.sql.session.timeZone": "UTC",
+}
+_DEFAULTS = {
+    # Identifiers of an archive are never resolved as something else; AQE sizes what it shuffles.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.showConsoleProgress": "false",
+    # Delta reads its own log with 50 partitions unless told otherwise: seconds per table, for nothing.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def start_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
+    """The session of a job. Under spark-submit the Delta package is there already; otherwise it is asked for."""
+    builder = SparkSession.builder.appName(app_name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and "spark.jars" not in settings:
+        builder = builder.config("spark.jars.packages", delta_package())
+    for key, value in {**_DEFAULTS, **settings, **_SESSION}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def delta_package(spark_version: str = pyspark.__version__) -> str:
+    """The Maven coordinates of the Delta release for a Spark release."""
+    return f"io.delta:delta-spark_{'.'.join(spark_version.split('.')[:2])}_2.13:{DELTA_VERSION}"
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of its own for one thread's writes, with settings that no other thread sees.
+
+    Spark Connect has no newSession; there the settings are put on the given session, so that writes must not overlap.
+    """
+    own = spark.newSession() if hasattr(spark, "newSession") and not _is_connect(spark) else spark
+    if own is not spark:
+        for key, value in spark.conf.getAll.items():
+            if key.startswith(("spark.sql.", "spark.databricks.delta.")) and spark.conf.isModifiable(key):
+                own.conf.set(key, value)
+    for key, value in settings.items():
+        own.conf.set(key, value)
+    try:
+        yield own
+    finally:
+        for key in settings:
+            own.conf.unset(key)
+
+
+def writes_may_overlap(spark: SparkSession) -> bool:
+    """Whether `session_settings` gives each thread its own session."""
+    return not _is_connect(spark)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return "connect" in type(spark).__module__
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    """A file as it lies in the landing folder; `modified` in microseconds since 1970, UTC."""
+
+    path: str
+    size: int
+    modified: int
+
+
+def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
+    """All files below a folder, or that match a glob, without reading any. Raises ConfigError if there is no such."""
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        found = reader.load(landing).select("path", "length", F.unix_micros("modificationTime").alias("modified"))
+        table = found.toArrow()
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise ConfigError(f"source.landing: there is no {landing}") from None
+        raise
+    return [LandedFile(row["path"], row["length"], row["modified"]) for row in table.to_pylist()]
+
+
+def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
+    """Raises ArchiveError for a file that binaryFile can't carry, before anything is read."""
+    limit = int(spark.conf.get(MAX_LENGTH, str(2**31 - 1)) or 0)
+    for file in files:
+        if file.size > limit:
+            raise ArchiveError(
+                f"{file.path} has {file.size:,} bytes, and Spark's binaryFile carries at most {limit:,} "
+                f"({MAX_LENGTH}). Land smaller files: pg_recvlogical begins a new one when it gets SIGHUP after the "
+                "old one was renamed, so rotate by size. A file that is too large already can be cut between any two "
+                "messages."
+            )
+
+
+def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Framing) -> DataFrame:
+    """Message rows (MESSAGE_SCHEMA) of the files, path -> number, scanned where their content is read.
+
+    A file that can't be read becomes one row with ERROR_TAG.
+    """
+
+    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                number = numbers[path.as_py()]
+                try:
+                    scanned = scan_file(path.as_py(), number, content.as_py(), framing)
+                except ArchiveError as error:
+                    yield note(number, ERROR_TAG, str(error).encode())
+                else:
+                    yield from scanned.batches
+
+    paths = [path.translate(_HADOOP_GLOB) for path in numbers]
+    content = spark.read.format("binaryFile").load(paths).select("path", "content")
+    return content.mapInArrow(scan, from_arrow_schema(MESSAGE_SCHEMA))
+
+
+def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """Change events (shape.event_schema()) from rows of changes.ROW_SCHEMA that belong to one table."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield events(batch, shape)
+
+    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def in_threads(count: int, jobs: list[Callable[[], Any]]) -> list[Any]:
+    """Runs the jobs, at most `count` at a time; their results in order. All run, then the first error is raised."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        futures = [pool.submit(job) for job in jobs]
+    return [future.result() for future in futures]

@@ -1,0 +1,472 @@
+"""Which transaction each unit belongs to, and how that transaction ended.
+
+Ordinary transactions that begin and end within one file never come here: their rows carry what Begin said, and a
+*watermark* per stretch of a file tells which of them are resent. Here come the things that cross files: stream
+segments, prepared transactions, the unit that is open where a file ends. What this holds grows with files and with
+open transactions, whatever the archive's size.
+
+A transaction is applied if its commit LSN is past every commit that the archive had before (before its stretch, to be
+exact): the server sends commits in LSN order, so that anything else was sent already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from pgoutput_etl.decode import decode
+from pgoutput_etl.errors import SequenceError
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, UnitKind
+from pgoutput_etl.messages import (
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    PgoutputMessage,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Type,
+)
+from pgoutput_etl.relations import RelationHistory
+
+STATE_VERSION = 1
+UnitId = tuple[int, int]  # (file's number, unit's number within the file)
+
+
+class Fate(Enum):
+    """What became of a transaction, or of one sending of it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    RESENT = "resent"  # the archive has it more than once, and another sending counts
+    OPEN = "open"  # its end is not in the archive yet
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.
+
+    commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen.
+    """
+
+    fate: Fate
+    xid: int | None
+    units: tuple[UnitId, ...]
+    gid: str | None = None
+    scope: int | None = None  # of its Relation messages, if it was streamed
+    commit_lsn: int | None = None
+    commit_ts: int | None = None
+    aborted_subxids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Of the ordinary transactions of this stretch, those with a commit LSN up to `lsn` are resent."""
+
+    file: int
+    stretch: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRow:
+    """A control message of one file."""
+
+    ordinal: int
+    unit: int
+    stretch: int
+    in_stream: bool
+    body: bytes
+    commit_lsn: int | None = None  # what Begin said, in an ordinary transaction that begins in this file
+
+
+def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
+    """The control messages among message rows: what `Assembly` asks of a file."""
+    return [
+        ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
+        for row in rows
+        if row["body"] is not None and row["tag"] != SUMMARY_TAG and not (row["tag"] == "C" and row["unit"] != HEAD)
+    ]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose end has not come. lsn is what Begin or Begin Prepare announced."""
+
+    xid: int | None
+    units: list[UnitId]
+    scope: int | None = None
+    aborted_subxids: list[int] = field(default_factory=list)
+    gid: str | None = None
+    lsn: int | None = None
+    cut_off: bool = False  # within a segment
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> _Open:
+        return cls(**{**state, "units": [(file, unit) for file, unit in state["units"]]})
+
+
+class _TailKind(Enum):
+    TRANSACTION = "transaction"
+    PREPARED = "prepared"
+    SEGMENT = "segment"
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is open between two files: a transaction to go on with, or the segment of the stream `of.xid`."""
+
+    kind: _TailKind
+    of: _Open
+
+
+class Assembly:
+    """Takes the files' summaries and control messages in order; knows the outcome of what has ended.
+
+    `relations` and `types` are brought up to date on the way, as what they mean depends on transactions too.
+    """
+
+    def __init__(self, relations: RelationHistory | None = None) -> None:
+        self.relations = RelationHistory() if relations is None else relations
+        self.types: dict[int, Type] = {}
+        self.last_commit_lsn = 0
+        self.outcomes: list[Outcome] = []
+        self.watermarks: list[Watermark] = []
+        self.unknown_prepared = 0
+        self._next_scope = 1
+        self._streams: dict[int, _Open] = {}
+        self._prepared: dict[int, _Open] = {}
+        self._tail: _Tail | None = None
+        # What was cut off, and so has to be sent again: an ordinary transaction's commit LSN, prepared ones' gids.
+        self._cut_off_lsn: int | None = None
+        self._cut_off_gids: set[str] = set()
+        self._file: _FileState
+
+    def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
+        """The next file in order. Raises SequenceError if it can't follow what came before."""
+        self._file = _FileState(scan.file, self._stretch_watermarks(scan))
+        self._take_head(scan)
+        for row in sorted(controls, key=lambda r: r.ordinal):
+            self._control(row)
+        for unit in scan.interrupted:
+            self.outcomes.append(Outcome(Fate.RESENT, None, ((scan.file, unit),)))
+        self._take_tail(scan)
+        self._sent_again(scan)
+
+    def open_outcomes(self) -> list[Outcome]:
+        """The transactions that wait for a later file."""
+        waiting = [*self._streams.values(), *self._prepared.values()]
+        if self._tail is not None and self._tail.kind is not _TailKind.SEGMENT:
+            waiting.append(self._tail.of)
+        return [_outcome(Fate.OPEN, transaction) for transaction in waiting]
+
+    def _stretch_watermarks(self, scan: FileScan) -> list[int]:
+        before: list[int] = []
+        for number, stretch in enumerate(scan.stretches):
+            before.append(self.last_commit_lsn)
+            if self.last_commit_lsn and (stretch is None or stretch[0] <= self.last_commit_lsn):
+                self.watermarks.append(Watermark(scan.file, number, self.last_commit_lsn))
+            if stretch is not None:
+                self.last_commit_lsn = max(self.last_commit_lsn, stretch[1])
+        return before
+
+    def _take_head(self, scan: FileScan) -> None:
+        """Gives the file's head to what the file before left open."""
+        if scan.begins == Begins.EITHER.value:
+            if scan.head_ended:
+                self._cut_off_tail()
+            return
+        tail = self._tail
+        inside = scan.begins == Begins.INSIDE.value
+        if tail is None or inside != (tail.kind is _TailKind.SEGMENT):
+            where = "inside a stream segment" if inside else "inside a transaction"
+            before = "nothing" if tail is None else f"a {tail.kind.value}"
+            raise SequenceError(
+                f"begins {where}, but {before} is open where the file before it ends: a file between them is missing"
+            )
+        tail.of.units.append((scan.file, HEAD))
+        self._file.segments[HEAD] = tail.of
+
+    def _take_tail(self, scan: FileScan) -> None:
+        """Keeps what is open where the file ends."""
+        last = scan.open_unit
+        if last is not None and last.unit == HEAD:
+            return  # the head goes on into the next file, and so does the tail before it
+        if last is None:
+            self._cut_off_tail()
+        elif last.kind == UnitKind.TRANSACTION.value:
+            self._cut_off_tail()
+            begun = _Open(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
+            self._tail = _Tail(_TailKind.TRANSACTION, begun)
+        elif self._tail is None or self._tail.of.units[-1] != (scan.file, last.unit):
+            raise SequenceError(f"unit {last.unit} is open where the file ends, but nothing began it")
+
+    def _cut_off_tail(self) -> None:
+        """The receiver connected again: the server sends anew what it had not sent whole."""
+        tail, self._tail = self._tail, None
+        if tail is None:
+            return
+        if tail.kind is _TailKind.SEGMENT:
+            tail.of.cut_off = True
+            return
+        if tail.kind is _TailKind.PREPARED and tail.of.gid is not None:
+            self._cut_off_gids.add(tail.of.gid)
+        elif tail.of.lsn is not None and tail.of.lsn > self._file.watermarks[0]:
+            self._cut_off_lsn = tail.of.lsn
+        self.outcomes.append(_outcome(Fate.RESENT, tail.of))
+
+    def _sent_again(self, scan: FileScan) -> None:
+        """Commits go on no later than with that of the transaction that was cut off."""
+        commits = [stretch[0] for stretch in scan.stretches if stretch is not None]
+        if scan.open_unit is not None and scan.open_unit.commit_lsn is not None:
+            commits.append(scan.open_unit.commit_lsn)
+        if self._cut_off_lsn is None or not commits:
+            return
+        if commits[0] > self._cut_off_lsn:
+            raise SequenceError(
+                f"goes on with the commit at {format_lsn(commits[0])}, but the one at {format_lsn(self._cut_off_lsn)} was "
+                "begun and has not come: a file is missing"
+            )
+        self._cut_off_lsn = None
+
+    def _not_cut_off(self, stream: _Open, message: str, row: ControlRow) -> None:
+        if stream.cut_off:
+            raise SequenceError(
+                f"message {row.ordinal}: {message} of transaction {stream.xid}, the last segment of which is cut off: "
+                "a file is missing"
+            )
+
+    def _control(self, row: ControlRow) -> None:
+        message = decode(row.body, row.in_stream)
+        match message:
+            case Relation():
+                stream = self._file.segments.get(row.unit) if row.in_stream else None
+                scope = None if stream is None else stream.scope
+                resent = scope is None and self._is_resent(row)
+                self.relations.declare(message, (self._file.number, row.ordinal), scope, resent)
+            case Type():
+                self.types[message.oid] = message
+            case StreamStart():
+                self._stream_start(message, row)
+            case StreamStop():
+                self._tail = None
+            case Prepare():
+                self._prepare(message)
+            case Commit():
+                self._commit_of_head(message, row)
+            case _:
+                self._cut_off_tail()
+                self._between_units(message, row)
+
+    def _between_units(self, message: PgoutputMessage, row: ControlRow) -> None:
+        match message:
+            case StreamCommit():
+                self._stream_commit(message, row)
+            case StreamAbort():
+                self._stream_abort(message)
+            case BeginPrepare():
+                streamed = self._streams.pop(message.xid, None)
+                if streamed is not None:  # sent again after the receiver connected again, this time in one piece
+                    self.outcomes.append(_outcome(Fate.RESENT, streamed))
+                begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn)
+                self._tail = _Tail(_TailKind.PREPARED, begun)
+            case StreamPrepare():
+                self._stream_prepare(message, row)
+            case CommitPrepared():
+                self._commit_prepared(message, row)
+            case RollbackPrepared():
+                self._rollback_prepared(message)
+            case _:
+                raise SequenceError(f"{type(message).__name__} is no control message")
+
+    def _stream_start(self, message: StreamStart, row: ControlRow) -> None:
+        self._cut_off_tail()
+        stream = self._streams.get(message.xid)
+        if message.first_segment:
+            if stream is not None:
+                self.outcomes.append(_outcome(Fate.RESENT, stream))
+            stream = _Open(message.xid, [], scope=self._next_scope)
+            self._next_scope += 1
+            self._streams[message.xid] = stream
+        elif stream is None:
+            raise SequenceError(
+                f"message {row.ordinal}: Stream Start goes on with transaction {message.xid}, whose first segment is "
+                "not in the archive: an earlier file is missing"
+            )
+        self._not_cut_off(stream, "Stream Start", row)
+        stream.units.append((self._file.number, row.unit))
+        self._file.segments[row.unit] = stream
+        self._tail = _Tail(_TailKind.SEGMENT, stream)
+
+    def _stream_commit(self, message: StreamCommit, row: ControlRow) -> None:
+        stream = self._streams.pop(message.xid, None)
+        if stream is None:
+            if message.commit_lsn > self._watermark(row):
+                raise SequenceError(
+                    f"message {row.ordinal}: Stream Commit at {format_lsn(message.commit_lsn)} of transaction "
+                    f"{message.xid}, which is not in the archive: an earlier file is missing"
+                )
+            return
+        if message.commit_lsn > self._watermark(row):
+            self._not_cut_off(stream, "Stream Commit", row)
+        self._promote(stream, row, message.commit_lsn)
+        self._end(stream, message.commit_lsn, message.commit_timestamp, row)
+
+    def _stream_abort(self, message: StreamAbort) -> None:
+        """Drops the transaction, or the changes of one subtransaction and nothing else.
+
+        PostgreSQL 18 sends it for transactions that it never streamed, too.
+        """
+        stream = self._streams.get(message.xid)
+        if stream is None:
+            return
+        if message.subxid == message.xid:
+            del self._streams[message.xid]
+            self.outcomes.append(_outcome(Fate.ABORTED, stream))
+        else:
+            stream.aborted_subxids.append(message.subxid)
+
+    def _prepare(self, message: Prepare) -> None:
+        tail = self._tail
+        begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
+        if begun is None or (begun.xid, begun.gid) != (message.xid, message.gid):
+            raise SequenceError(f"Prepare of transaction {message.xid} ends what another one's Begin Prepare began")
+        self._tail = None
+        self._keep_prepared(begun)
+
+    def _stream_prepare(self, message: StreamPrepare, row: ControlRow) -> None:
+        stream = self._streams.pop(message.xid, None)
+        if stream is None:
+            raise SequenceError(
+                f"message {row.ordinal}: Stream Prepare of transaction {message.xid}, which is not in the archive: "
+                "an earlier file is missing"
+            )
+        self._not_cut_off(stream, "Stream Prepare", row)
+        self._promote(stream, row, message.prepare_lsn)
+        stream.gid = message.gid
+        self._keep_prepared(stream)
+
+    def _keep_prepared(self, transaction: _Open) -> None:
+        assert transaction.xid is not None
+        self._cut_off_gids.discard(transaction.gid or "")
+        again = self._prepared.pop(transaction.xid, None)
+        if again is not None:
+            self.outcomes.append(_outcome(Fate.RESENT, again))
+        self._prepared[transaction.xid] = transaction
+
+    def _commit_prepared(self, message: CommitPrepared, row: ControlRow) -> None:
+        """Of a transaction that was empty, and so never sent, there is nothing to commit."""
+        transaction = self._take_prepared(message.xid, message.gid)
+        if transaction is None and message.gid in self._cut_off_gids:
+            raise SequenceError(
+                f"message {row.ordinal}: Commit Prepared of transaction {message.xid}, which was cut off before its "
+                "Prepare: a file is missing"
+            )
+        if transaction is not None:
+            self._end(transaction, message.commit_lsn, message.commit_timestamp, row)
+
+    def _rollback_prepared(self, message: RollbackPrepared) -> None:
+        transaction = self._take_prepared(message.xid, message.gid)
+        if transaction is not None:
+            self.outcomes.append(_outcome(Fate.ABORTED, transaction))
+
+    def _take_prepared(self, xid: int, gid: str) -> _Open | None:
+        transaction = self._prepared.get(xid)
+        if transaction is None or transaction.gid != gid:
+            self.unknown_prepared += 1
+            return None
+        return self._prepared.pop(xid)
+
+    def _commit_of_head(self, message: Commit, row: ControlRow) -> None:
+        tail = self._tail
+        if tail is None or tail.kind is not _TailKind.TRANSACTION or tail.of.lsn != message.commit_lsn:
+            raise SequenceError(
+                f"message {row.ordinal}: Commit at {format_lsn(message.commit_lsn)} of a transaction that the file "
+                "before it doesn't leave open: a file between them is missing"
+            )
+        self._tail = None
+        self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
+
+    def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
+        fate = Fate.COMMITTED if lsn > self._watermark(row) else Fate.RESENT
+        self.outcomes.append(_outcome(fate, transaction, lsn, time))
+
+    def _promote(self, stream: _Open, row: ControlRow, lsn: int) -> None:
+        assert stream.scope is not None
+        self.relations.promote(stream.scope, (self._file.number, row.ordinal), lsn <= self._watermark(row))
+
+    def _is_resent(self, row: ControlRow) -> bool:
+        """Whether a message outside stream segments stands in a transaction that the archive had before."""
+        begun = row.commit_lsn
+        if begun is None and self._tail is not None:
+            begun = self._tail.of.lsn
+        return begun is not None and begun <= self._watermark(row)
+
+    def _watermark(self, row: ControlRow) -> int:
+        return self._file.watermarks[row.stretch]
+
+    def state(self) -> dict[str, Any]:
+        """What the next run has to know, for JSON. Relations and types are kept apart."""
+        tail = None
+        if self._tail is not None:
+            tail = {"kind": self._tail.kind.value, "of": asdict(self._tail.of)}
+        return {
+            "version": STATE_VERSION,
+            "last_commit_lsn": self.last_commit_lsn,
+            "next_scope": self._next_scope,
+            "streams": [asdict(stream) for stream in self._streams.values()],
+            "prepared": [asdict(transaction) for transaction in self._prepared.values()],
+            "tail": tail,
+            "cut_off_lsn": self._cut_off_lsn,
+            "cut_off_gids": sorted(self._cut_off_gids),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], relations: RelationHistory, types: dict[int, Type]) -> Assembly:
+        assembly = cls(relations)
+        assembly.types = dict(types)
+        assembly.last_commit_lsn = state["last_commit_lsn"]
+        assembly._next_scope = state["next_scope"]
+        assembly._cut_off_lsn = state["cut_off_lsn"]
+        assembly._cut_off_gids = set(state["cut_off_gids"])
+        streams = [_Open.from_state(s) for s in state["streams"]]
+        assembly._streams = {s.xid: s for s in streams if s.xid is not None}
+        prepared = [_Open.from_state(s) for s in state["prepared"]]
+        assembly._prepared = {s.xid: s for s in prepared if s.xid is not None}
+        if state["tail"] is not None:
+            kind = _TailKind(state["tail"]["kind"])
+            of = _Open.from_state(state["tail"]["of"])
+            # A segment's stream is one of the streams, not a copy of it.
+            of = assembly._streams[of.xid] if kind is _TailKind.SEGMENT and of.xid is not None else of
+            assembly._tail = _Tail(kind, of)
+        return assembly
+
+
+@dataclass(slots=True)
+class _FileState:
+    """What matters only while one file is taken."""
+
+    number: int
+    watermarks: list[int]  # per stretch
+    segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
+
+
+def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> Outcome:
+    return Outcome(
+        fate,
+        transaction.xid,
+        tuple(transaction.units),
+        transaction.gid,
+        transaction.scope,
+        lsn,
+        time,
+        tuple(transaction.aborted_subxids),
+    )

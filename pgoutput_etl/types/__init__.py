@@ -1,0 +1,16 @@
+"""PostgreSQL type (OID, typmod) -> Arrow type, and columns of text-form values -> Arrow arrays.
+
+The Arrow types are those that Delta columns are made of. A value either arrives exactly, or is handed back
+as PostgreSQL's text because the Arrow type can't hold it (``LoadedColumn.unrepresentable``), or is refused
+with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing is rounded or guessed.
+
+    column.py     what a column's type and a loaded column are; the fast and the careful way through a column
+    boolean.py, integers.py … strings.py, arrays.py
+                  one family of types each: its loaders, and at the end of the file its OIDs
+    registry.py   all families together
+"""
+
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, ValueTextError
+from pgoutput_etl.types.registry import column_type, load_text
+
+__all__ = ["ColumnType", "LoadedColumn", "ValueTextError", "column_type", "load_text"]

@@ -1,0 +1,122 @@
+"""What the families of types share: a column's type, a loaded column, and the two ways from text to Arrow.
+
+A column of a million values is cast by Arrow in one go (the fast way). Arrow's casts alone are no judge of
+what PostgreSQL prints: they take ``0x1F`` for 31 and ``+1`` for 1, turn ``1e400`` into infinity, and fail as
+a whole on one ``infinity`` among a million dates. So the fast way takes only texts of the type's plain form,
+and leaves the odd ones NULL; each odd one then goes the careful way, a few lines of Python that return its
+value, or None if the Arrow type has none for it, or refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class ValueTextError(ValueError):
+    """A value's text is not what PostgreSQL prints for its type, so it can't be read without guessing.
+
+    The message says where and what was expected; it never contains the value, which may be nobody's business.
+    """
+
+    def __init__(self, index: int, type_name: str, expected: str) -> None:
+        super().__init__(index, type_name, expected)
+        self.index = index
+        self.type_name = type_name
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"value {self.index} of a column of type {self.type_name} is not {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedColumn:
+    """As many values as were given, in their order."""
+
+    array: pa.Array
+    unrepresentable: Mapping[int, str]  # index in the input -> PostgreSQL's text; array is NULL there
+
+
+TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """What becomes of a column of one PostgreSQL type and modifier.
+
+    Goes through pickle to Spark's executors, so its loader is a function at the top of a module.
+    """
+
+    name: str  # PostgreSQL's name with modifier, for people: "numeric(10,2)"; "oid 16999" if unknown
+    arrow: pa.DataType  # what the Delta column will be
+    may_be_unrepresentable: bool
+    text_loader: TextLoader
+
+
+TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> (typmod -> column type)
+
+
+def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
+    """A table entry for a type whose modifier, if there is one, changes nothing."""
+    return lambda _typmod: column_type
+
+
+class RefusedError(Exception):
+    """The careful way's word for: not PostgreSQL's text for this type. Becomes a ValueTextError."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+
+
+# the fast way: NULL wherever it leaves a text to the careful way
+Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+# the careful way: None if the Arrow type has no such value; or raises RefusedError
+Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
+
+
+def load_fast_then_careful(
+    column_type: ColumnType, values: Sequence[bytes | None], fast: Fast, careful: Careful
+) -> LoadedColumn:
+    """Read all values the fast way, and those that it left out, one by one, the careful way."""
+    texts = binary_array(values)
+    array = fast(texts, column_type.arrow)
+    if array.null_count == texts.null_count:
+        return LoadedColumn(array, {})
+    odd = pc.and_(pc.is_null(array), pc.is_valid(texts))
+    found: list[Any] = []
+    unrepresentable: dict[int, str] = {}
+    for index, text in zip(pc.indices_nonzero(odd).to_pylist(), texts.filter(odd).to_pylist(), strict=True):
+        try:
+            value = careful(text, column_type.arrow)
+        except RefusedError as refused:
+            raise ValueTextError(index, column_type.name, refused.expected) from None
+        if value is None:
+            unrepresentable[index] = text.decode("ascii")
+        found.append(value)
+    array = pc.replace_with_mask(array, odd, pa.array(found, column_type.arrow))
+    return LoadedColumn(array, unrepresentable)
+
+
+def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:
+    """Cast the texts that match the (RE2) pattern; NULL for the others.
+
+    All NULL if one that matches can't be cast (2023-02-30, an int2 of 99999): the careful way finds which.
+    """
+    kept = pc.if_else(pc.match_substring_regex(texts, plain), texts, None)
+    try:
+        return kept.cast(pa.string()).cast(arrow)
+    except pa.ArrowInvalid:
+        return pa.nulls(len(texts), arrow)
+
+
+def binary_array(values: Sequence[bytes | None]) -> pa.Array:
+    """The bytes as they are. OverflowError from 2 GiB on: Arrow's strings have 32-bit offsets."""
+    array = pa.array(values, pa.binary())
+    if isinstance(array, pa.ChunkedArray):
+        raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")
+    return array

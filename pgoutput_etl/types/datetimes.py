@@ -1,0 +1,160 @@
+"""date, timestamp and timestamptz in DateStyle ISO, for the years 0001 to 9999 that Spark and Python share.
+
+Any other DateStyle is refused: 03/04/2026 is the 3rd of April or the 4th of March, and only the sender knew.
+Infinity, years BC and years past 9999 are unrepresentable. What counts for a timestamptz is its instant in
+UTC, not the year in its text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.types.column import (
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    TypeTable,
+    always,
+    cast_plain,
+    load_fast_then_careful,
+)
+
+# as RE2 for the fast way: four digits but not 0000
+_PLAIN_DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
+_PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_PLAIN_OFFSET = r"[+-][0-9]{2}(?::[0-9]{2})?"
+
+_DATE = rb"(?P<year>[0-9]{4}|[1-9][0-9]{4,6})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
+_TIME = rb"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]{1,6}))?"
+_OFFSET = rb"(?P<sign>[+-])(?P<hours>[0-9]{2,3})(?::(?P<minutes>[0-9]{2})(?::(?P<seconds>[0-9]{2}))?)?"
+_ERA = rb"(?P<bc> BC)?"
+_DATE_TEXT = re.compile(_DATE + _ERA)
+_TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
+_TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
+
+_INFINITIES = (b"infinity", b"-infinity")
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_DAY_US = 86_400_000_000
+_MIN_DAY = datetime.date.min.toordinal() - _EPOCH
+_MAX_DAY = datetime.date.max.toordinal() - _EPOCH
+_MIN_US = _MIN_DAY * _DAY_US
+_MAX_US = (_MAX_DAY + 1) * _DAY_US - 1
+
+
+def load_date(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_date, careful_date)
+
+
+def fast_date(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return cast_plain(texts, f"^{_PLAIN_DATE}$", arrow)
+
+
+def careful_date(text: bytes, _arrow: pa.DataType) -> int | None:
+    if text in _INFINITIES:
+        return None
+    parts = _DATE_TEXT.fullmatch(text)
+    if parts is None:
+        raise RefusedError("a date as YYYY-MM-DD; the sender's DateStyle must be ISO")
+    day = _day(parts)
+    return day if _MIN_DAY <= day <= _MAX_DAY else None
+
+
+def load_timestamp(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_timestamp, careful_timestamp)
+
+
+def fast_timestamp(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return cast_plain(texts, f"^{_PLAIN_DATE} {_PLAIN_TIME}$", arrow)
+
+
+def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
+    if text in _INFINITIES:
+        return None
+    parts = _TIMESTAMP_TEXT.fullmatch(text)
+    if parts is None:
+        raise RefusedError("a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]; the sender's DateStyle must be ISO")
+    microsecond = _local_microsecond(parts)
+    return microsecond if _MIN_US <= microsecond <= _MAX_US else None
+
+
+def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
+
+
+def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    array = cast_plain(texts, f"^{_PLAIN_DATE} {_PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
+    # 0001-01-01 00:00:00+01 is a plain text and an instant in the year 1 BC
+    inside = pc.and_(
+        pc.greater_equal(array, pa.scalar(_MIN_US, arrow)), pc.less_equal(array, pa.scalar(_MAX_US, arrow))
+    )
+    return pc.if_else(inside, array, pa.scalar(None, arrow))
+
+
+def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
+    if text in _INFINITIES:
+        return None
+    parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
+    if parts is None:
+        raise RefusedError(
+            "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
+        )
+    microsecond = _local_microsecond(parts) - _offset_seconds(parts) * 1_000_000
+    return microsecond if _MIN_US <= microsecond <= _MAX_US else None
+
+
+def _day(parts: re.Match[bytes]) -> int:
+    """Days since 1970-01-01, of any year: the calendar repeats every 400 years, which are 146097 days."""
+    year = int(parts["year"])
+    if year == 0:
+        raise RefusedError("a date of a year that exists (1 BC is followed by 1 AD)")
+    if parts["bc"]:
+        year = 1 - year
+    cycle, year_of_cycle = divmod(year, 400)
+    try:
+        same_day = datetime.date(400 + year_of_cycle, int(parts["month"]), int(parts["day"]))
+    except ValueError:
+        raise RefusedError("a date that the calendar has") from None
+    return same_day.toordinal() + (cycle - 1) * 146_097 - _EPOCH
+
+
+def _local_microsecond(parts: re.Match[bytes]) -> int:
+    """Microseconds since 1970-01-01 00:00:00 on the clock that the text shows."""
+    hour, minute, second = int(parts["hour"]), int(parts["minute"]), int(parts["second"])
+    if hour > 23 or minute > 59 or second > 59:
+        raise RefusedError("a time of day from 00:00:00 to 23:59:59.999999")
+    fraction = int((parts["fraction"] or b"0").ljust(6, b"0"))
+    return _day(parts) * _DAY_US + (hour * 3600 + minute * 60 + second) * 1_000_000 + fraction
+
+
+def _offset_seconds(parts: re.Match[bytes]) -> int:
+    minutes, seconds = int(parts["minutes"] or 0), int(parts["seconds"] or 0)
+    if minutes > 59 or seconds > 59:
+        raise RefusedError("a timestamp with a UTC offset in hours, minutes and seconds")
+    offset = int(parts["hours"]) * 3600 + minutes * 60 + seconds
+    return -offset if parts["sign"] == b"-" else offset
+
+
+def timestamp_type(typmod: int) -> ColumnType:
+    return ColumnType(_with_precision("timestamp", typmod), pa.timestamp("us"), True, load_timestamp)
+
+
+def timestamptz_type(typmod: int) -> ColumnType:
+    return ColumnType(
+        _with_precision("timestamptz", typmod), pa.timestamp("us", "UTC"), True, load_timestamptz
+    )
+
+
+def _with_precision(name: str, typmod: int) -> str:
+    return f"{name}({typmod})" if typmod >= 0 else name
+
+
+TYPES: TypeTable = {
+    1082: always(ColumnType("date", pa.date32(), True, load_date)),
+    1114: timestamp_type,
+    1184: timestamptz_type,
+}

@@ -1,0 +1,68 @@
+"""int2, int4, int8, and the unsigned oid and xid: an optional minus sign and ASCII digits, and nothing else.
+
+oid and xid become int64, because neither Delta nor Java has unsigned integers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pgoutput_etl.types.column import (
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    TypeTable,
+    always,
+    cast_plain,
+    load_fast_then_careful,
+)
+
+_SIGNED = re.compile(rb"-?[0-9]+")
+_UNSIGNED = re.compile(rb"[0-9]+")
+_UNSIGNED_MAX = 2**32 - 1
+
+
+def load_signed(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_signed, careful_signed)
+
+
+def fast_signed(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return cast_plain(texts, r"^-?[0-9]+$", arrow)
+
+
+def careful_signed(text: bytes, arrow: pa.DataType) -> int:
+    limit = 2 ** (arrow.bit_width - 1)
+    return _integer_between(text, _SIGNED, -limit, limit - 1)
+
+
+def load_unsigned(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_unsigned, careful_unsigned)
+
+
+def fast_unsigned(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return cast_plain(texts, r"^[0-9]+$", pa.uint32()).cast(arrow)
+
+
+def careful_unsigned(text: bytes, _arrow: pa.DataType) -> int:
+    return _integer_between(text, _UNSIGNED, 0, _UNSIGNED_MAX)
+
+
+def _integer_between(text: bytes, form: re.Pattern[bytes], least: int, most: int) -> int:
+    # 20 characters hold every int8; a longer text is none, and could be too long for int()
+    if len(text) <= 20 and form.fullmatch(text):
+        value = int(text)
+        if least <= value <= most:
+            return value
+    raise RefusedError(f"an integer from {least} to {most} in decimal digits")
+
+
+TYPES: TypeTable = {
+    20: always(ColumnType("int8", pa.int64(), False, load_signed)),
+    21: always(ColumnType("int2", pa.int16(), False, load_signed)),
+    23: always(ColumnType("int4", pa.int32(), False, load_signed)),
+    26: always(ColumnType("oid", pa.int64(), False, load_unsigned)),
+    28: always(ColumnType("xid", pa.int64(), False, load_unsigned)),
+}

@@ -1,0 +1,65 @@
+"""numeric(p,s) as DECIMAL(p,s) where there is one (p <= 38, 0 <= s <= p); any other as its exact text.
+
+A NaN, an infinity, or a number with more digits than (p,s) has room for (PostgreSQL wouldn't send one) is
+unrepresentable: a decimal is never rounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pyarrow as pa
+
+from pgoutput_etl.types.column import (
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    TypeTable,
+    cast_plain,
+    load_fast_then_careful,
+)
+from pgoutput_etl.types.strings import string_type
+
+_NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?")
+_MAX_PRECISION = 38
+
+
+def load_decimal(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_fast_then_careful(column_type, values, fast_decimal, careful_decimal)
+
+
+def fast_decimal(texts: pa.Array, arrow: pa.Decimal128Type) -> pa.Array:
+    before, after = arrow.precision - arrow.scale, arrow.scale
+    integer = f"(?:0|[1-9][0-9]{{0,{before - 1}}})" if before else "0"
+    fraction = rf"\.[0-9]{{{after}}}" if after else ""
+    return cast_plain(texts, f"^-?{integer}{fraction}$", arrow)
+
+
+def careful_decimal(text: bytes, arrow: pa.Decimal128Type) -> Decimal | None:
+    if text in (b"NaN", b"Infinity", b"-Infinity"):
+        return None
+    parts = _NUMBER.fullmatch(text)
+    if parts is None:
+        raise RefusedError("a number in decimal digits, NaN, Infinity or -Infinity")
+    integer, fraction = parts[1].lstrip(b"0"), parts[2] or b""
+    fits = len(integer) <= arrow.precision - arrow.scale and len(fraction) <= arrow.scale
+    return Decimal(text.decode("ascii")) if fits else None
+
+
+def numeric_type(typmod: int) -> ColumnType:
+    """The modifier is ((p << 16) | (s & 0x7ff)) + 4, with s signed since PostgreSQL 15; -1 without one."""
+    if typmod < 4:
+        return string_type("numeric")
+    precision = (typmod - 4) >> 16 & 0xFFFF
+    scale = ((typmod - 4 & 0x7FF) ^ 0x400) - 0x400
+    name = f"numeric({precision},{scale})"
+    if 1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision:
+        return ColumnType(name, pa.decimal128(precision, scale), True, load_decimal)
+    return string_type(name)
+
+
+TYPES: TypeTable = {
+    1700: numeric_type,
+}

@@ -1,0 +1,128 @@
+"""The plan of a batch carried out: every table written, several at a time, and where each stands afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl import merge
+from pgoutput_etl.assembling import rows_to_apply
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.report import TableSummary
+from pgoutput_etl.spark import typed_events, writes_may_overlap
+from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
+
+_OF_WORKER = re.compile(r"ArchiveError: file (\d+), ([^\n]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A table after the batch. state is None for a table that was held before it was ever written."""
+
+    state: TableState
+    summary: TableSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the tables of one batch. `paths`: the numbers of its files, and of those before it, for errors."""
+
+    spark: SparkSession
+    source: str
+    batch: int
+    last_commit_lsn: int
+    threads: int
+    paths: Mapping[int, str]
+    progress: Callable[[str], None]
+
+    def write(self, plan: Plan, rows: DataFrame) -> list[Outcome]:
+        """`rows`: the committed changes of all tables. A table that fails by its own fault is held, the rest go on."""
+        outcomes = [_held(held) for held in plan.held]
+        # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
+        for task in plan.tasks:
+            if task.moved_from is not None:
+                self.progress(f"moving {_name(task)} to its new place")
+                merge.move(self.spark, *task.moved_from, task.path, self._commit(task, "move"))
+        with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
+            outcomes += pool.map(partial(self._write_table, rows), plan.tasks)
+        for path in plan.vacated:
+            merge.vacate(self.spark, path)
+        return outcomes
+
+    def _write_table(self, rows: DataFrame, task: Task) -> Outcome:
+        self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
+        try:
+            written = self._commit_changes(rows, task)
+        except TableError as error:
+            return _held(Held(task.oid, task.shape.relation, str(error), task.changes, task.state))
+        except PySparkException as error:
+            found = _OF_WORKER.search(str(error))
+            if found is None:
+                raise
+            reason = f"{self.paths.get(int(found[1]), 'file ' + found[1])}: {found[2]}"
+            return _held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
+        relation = task.shape.relation
+        key = tuple(task.shape.columns[i].name for i in task.shape.key)
+        state = TableState(
+            task.oid, relation.namespace, relation.name, task.path, written.version, APPLIED, None, relation, key
+        )
+        summary = TableSummary(
+            relation.namespace,
+            relation.name,
+            task.path,
+            written.version,
+            self.spark.read.format("delta").load(task.path).count(),
+            written.inserted,
+            written.updated,
+            written.deleted,
+            tuple(_notes(task)),
+        )
+        return Outcome(state, summary)
+
+    def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
+        schema = merge.target_schema(task.shape)
+        merge.create(self.spark, task.path, schema)
+        if task.state is not None:
+            merge.evolve(self.spark, task.path, schema)
+        was_there = task.state is not None and task.changes.truncated_at is None
+        before = merge.Before.ROWS if was_there else merge.Before.NOTHING
+        events = typed_events(rows_to_apply(rows, task.changes), task.shape)
+        return merge.write(self.spark, task.path, task.shape, events, before, self._commit(task, "changes"))
+
+    def _commit(self, task: Task, step: str) -> merge.Commit:
+        return merge.Commit(f"pgoutput_etl:{self.source}:{task.oid}:{step}", self.batch, self.last_commit_lsn)
+
+
+def _name(task: Task) -> str:
+    return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
+
+
+def _notes(task: Task) -> list[str]:
+    notes = [f"{change.kind.value}: {change.column}" for change in task.schema_changes]
+    if task.changes.truncates:
+        notes.append("truncated")
+    if task.state is None:
+        notes.append("takes the place of another table" if task.replaces else "new")
+    elif (task.state.schema, task.state.table) != (task.shape.relation.namespace, task.shape.relation.name):
+        notes.append(f"renamed from {task.state.schema}.{task.state.table}")
+    elif task.moved_from is not None:
+        notes.append("its name belongs to another table now")
+    return notes
+
+
+def _held(held: Held) -> Outcome:
+    relation, state = held.relation, held.state
+    path = "" if state is None else state.path
+    version = -1 if state is None else state.version
+    if state is None:
+        after = TableState(held.oid, relation.namespace, relation.name, path, version, HELD, held.reason, relation, ())
+    else:
+        after = replace(state, status=HELD, reason=held.reason)
+    summary = TableSummary(relation.namespace, relation.name, path, version, held=held.reason)
+    return Outcome(after, summary)

@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# Runs one of the jobs with spark-submit, and brings Delta Lake and this package along.
+#
+#   ./spark-submit.sh [Spark's options] JOB [the job's arguments]
+#   ./spark-submit.sh jobs/apply.py --config conf/local.yaml --master 'local[4]' --driver-memory 4g
+#
+# Spark's options that take a value may stand among the job's arguments as well; after a `--` nothing is Spark's.
+# Spark is that of SPARK_HOME, else that of ./.venv, else that of python3. Exits as the job does.
+set -euo pipefail
+
+# Spark's options that take a value.
+value_options=" --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores --driver-java-options \
+ --driver-library-path --driver-memory --exclude-packages --executor-cores --executor-memory --files --jars --keytab \
+ --kill --master --name --num-executors --packages --principal --properties-file --proxy-user --py-files --queue \
+ --remote --repositories --status --total-executor-cores "
+
+# The newest Delta Lake for each Spark, and what it asks for that every Spark has already: left out, as the
+# executors would be sent 70 MB of it.
+delta_version=4.4.0
+delta_sparks=" 4.0 4.1 4.2 "
+in_spark_already="com.fasterxml.jackson.core:*,com.github.luben:zstd-jni,com.google.code.findbugs:jsr305,\
+commons-logging:commons-logging,commons-pool:commons-pool,io.airlift:aircompressor,\
+javax.annotation:javax.annotation-api,org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime,\
+org.apache.logging.log4j:*,org.apache.parquet:*,org.locationtech.jts:*,org.roaringbitmap:*,org.slf4j:*,\
+org.xerial.snappy:*"
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+fail() {
+  printf 'spark-submit.sh: %s\n' "$1" >&2
+  exit 2
+}
+
+usage() {
+  sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+}
+
+# --- What was asked for: options of Spark's to `spark`, the job and its arguments to `job`.
+
+spark=() job=()
+packages="" excludes="" py_files="" jars="" master="" deploy_mode="" properties=""
+driver_python="" worker_python=""
+
+keep() { # OPTION VALUE, one of Spark's: lists that we add to are merged, all else is passed on
+  local key=$1 value=$2
+  [[ $key != --conf && $key != -c ]] || key=${2%%=*} value=${2#*=}
+  case $key in
+    --packages | spark.jars.packages) packages+=,$value && return ;;
+    --exclude-packages | spark.jars.excludes) excludes+=,$value && return ;;
+    --py-files | spark.submit.pyFiles) py_files+=,$value && return ;;
+    --jars | spark.jars) jars=$value ;;
+    --master | spark.master) master=$value ;;
+    --deploy-mode | spark.submit.deployMode) deploy_mode=$value ;;
+    --properties-file) properties=$value ;;
+    spark.pyspark.driver.python) driver_python=$value && return ;;
+    spark.pyspark.python) worker_python=$value ;;
+  esac
+  spark+=("$1" "$2")
+}
+
+while (($#)); do
+  if [[ $value_options == *" $1 "* ]]; then
+    (($# > 1)) || fail "$1 needs a value"
+    keep "$1" "$2"
+    shift
+  elif [[ $1 == --*=* && $value_options == *" ${1%%=*} "* ]]; then
+    keep "${1%%=*}" "${1#*=}"
+  elif ((${#job[@]})); then
+    if [[ $1 == -- ]]; then
+      shift
+      job+=("$@")
+      break
+    fi
+    job+=("$1")
+  elif [[ $1 == -h || $1 == --help ]]; then
+    usage
+    exit 0
+  elif [[ $1 == -* ]]; then
+    spark+=("$1") # such as --verbose
+  else
+    job+=("$1")
+  fi
+  shift
+done
+((${#job[@]})) || fail "which job? $(usage | sed -n 3p | sed 's/^ */usage: /')"
+[[ -f ${job[0]} || ${job[0]} == *://* ]] || fail "there is no job ${job[0]}"
+
+# --- Which Spark and which Python.
+
+"$here/tools/require.sh" java || exit 1
+
+own_python=python3
+[[ ! -x $here/.venv/bin/python ]] || own_python=$here/.venv/bin/python
+if [[ -z ${SPARK_HOME-} ]]; then
+  SPARK_HOME=$("$own_python" -c 'from importlib.util import find_spec as f; print(f("pyspark").submodule_search_locations[0])' \
+    2>/dev/null) || fail "no Spark: set SPARK_HOME, or type make demo once, or install pyspark for $own_python"
+fi
+# The driver's Python, in the order in which Spark asks for it.
+python=${driver_python:-${worker_python:-${PYSPARK_DRIVER_PYTHON:-${PYSPARK_PYTHON:-$own_python}}}}
+export SPARK_HOME
+
+core=$(cd "$SPARK_HOME/jars" 2>/dev/null && echo spark-core_*.jar) || true # spark-core_2.13-4.2.0.jar
+[[ $core == spark-core_*-*.jar ]] || fail "there is no Spark in $SPARK_HOME"
+core=${core#spark-core_} core=${core%.jar}
+scala_version=${core%%-*} spark_version=${core#*-}
+[[ $spark_version == 4.* ]] || fail "Spark $spark_version in $SPARK_HOME is too old: 4.0, 4.1 or 4.2 is needed"
+
+configured() { # KEY: its value in Spark's own files, where nothing on the command line takes its place
+  local file=${properties:-${SPARK_CONF_DIR:-$SPARK_HOME/conf}/spark-defaults.conf}
+  [[ ! -f $file ]] || sed -n "s/^[[:space:]]*$1[[:space:]=:]\{1,\}//p" "$file" | tail -n 1
+}
+packages=${packages:-,$(configured spark.jars.packages)}
+excludes=${excludes:-,$(configured spark.jars.excludes)}
+py_files=${py_files:-,$(configured spark.submit.pyFiles)}
+jars=${jars:-$(configured spark.jars)}
+master=${master:-$(configured spark.master)}
+deploy_mode=${deploy_mode:-$(configured spark.submit.deployMode)}
+
+joined() { # a list as Spark wants it, from one with commas too many
+  local list
+  list=$(tr -s ',' <<<"$1")
+  list=${list#,}
+  printf '%s' "${list%,}"
+}
+
+if [[ "$packages $jars $(ls "$SPARK_HOME/jars")" != *delta-spark* ]]; then
+  [[ $delta_sparks == *" ${spark_version%.*} "* ]] ||
+    fail "no Delta Lake is known for Spark $spark_version: name one with --packages io.delta:delta-spark_…"
+  packages+=,io.delta:delta-spark_${spark_version%.*}_$scala_version:$delta_version
+  excludes+=,$in_spark_already
+fi
+packages=$(joined "$packages") excludes=$(joined "$excludes")
+
+# Spark's Python workers: on this machine the driver's Python; elsewhere what Spark is configured to take.
+[[ ${master:-local} != local* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
+
+# --- What is sent along, and where output goes.
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/pgoutput-etl.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+(cd "$here" && "$own_python" -m zipfile -c "$work/pgoutput_etl.zip" pgoutput_etl/)
+py_files=$(joined "$work/pgoutput_etl.zip,$py_files")
+
+if [[ ! -f ${SPARK_CONF_DIR:-$SPARK_HOME/conf}/log4j2.properties ]]; then
+  # First of all the JVM's options: whatever else sets it, on the command line or in spark-defaults.conf, wins.
+  export SPARK_SUBMIT_OPTS="-Dlog4j2.configurationFile=\"$here/conf/log4j2.properties\" ${SPARK_SUBMIT_OPTS-}"
+fi
+
+command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=false --py-files "$py_files")
+[[ -z $packages ]] || command+=(--packages "$packages")
+[[ -z $excludes ]] || command+=(--exclude-packages "$excludes")
+
+quiet_ivy() { # Spark's standard error without the listing of the packages it found; all of it where that failed
+  local line listing=()
+  while [[ -n $packages ]] && IFS= read -r line; do
+    listing+=("$line")
+    case $line in
+      downloading\ *) printf '%s\n' "${line%% ...*}" ;;
+      *' artifacts copied, '*) listing=() && break ;;
+    esac
+  done
+  ((${#listing[@]} == 0)) || printf '%s\n' "${listing[@]}"
+  exec cat
+}
+
+# Spark runs a Python driver beneath the JVM, mixes its standard error into its standard output through a pipe, and
+# may end before all of it is copied. A summary that programs read has to come alone and whole, and progress belongs
+# on the terminal where there is one: so the driver's Python writes to our own descriptors, and all that the JVM
+# prints (Delta's VACUUM does, on standard output) goes to standard error.
+mkfifo "$work/out" "$work/err" "$work/spark"
+cat <"$work/out" &
+cat <"$work/err" >&2 &
+quiet_ivy <"$work/spark" >&2 &
+exec 7>"$work/out" 8>"$work/err" 9>"$work/spark" # open until the end, whether or not Spark gets to open them
+out=$work/out err=$work/err
+[[ ! -t 1 ]] || { out=$(tty <&6); } 6>&1
+[[ ! -t 2 ]] || err=$(tty <&2)
+
+# A script's folder comes first in Python's path, and jobs/inspect.py must not pass for the standard library's inspect.
+run_job='import runpy, sys; from os.path import dirname; del sys.argv[0]
+sys.path = [p for p in sys.path if p] + [dirname(sys.argv[0])]
+runpy.run_path(sys.argv[0], run_name="__main__")'
+printf '#!/usr/bin/env bash\necho $$ >%q\nexec %q -c %q "$@" >%q 2>%q\n' \
+  "$work/pid" "$python" "$run_job" "$out" "$err" >"$work/python"
+chmod +x "$work/python"
+[[ $deploy_mode == cluster ]] || set -- --conf "spark.pyspark.driver.python=$work/python"
+
+"${command[@]}" "$@" ${spark[@]+"${spark[@]}"} "${job[@]}" >&9 2>&9 7>&- 8>&- 9>&- &
+submit=$!
+stop() { # SIGNAL; the driver first: it then has no time to complain that the JVM is gone
+  local driver=""
+  [[ ! -f $work/pid ]] || driver=$(<"$work/pid")
+  kill "-$1" ${driver:+"$driver"} "$submit" 2>/dev/null || true
+}
+trap 'stop TERM' HUP INT TERM
+
+# Where this script is killed outright, Spark is taken along: no second run may meet a first one that nobody sees.
+mkfifo "$work/alive"
+{
+  trap '' HUP TERM
+  read -r <"$work/alive" || stop KILL
+  rm -rf "$work"
+} 7>&- 8>&- 9>&- &
+exec 5>"$work/alive"
+
+status=0
+wait "$submit" || status=$?
+while kill -0 "$submit" 2>/dev/null; do # a signal ends a wait, but not yet Spark
+  wait "$submit" || status=$?
+done
+echo over >&5
+exec 5>&- 7>&- 8>&- 9>&-
+wait
+exit "$status"

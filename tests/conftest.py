@@ -1,0 +1,42 @@
+"""One Spark session per test run, started by the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "3g",
+    "spark.ui.enabled": "false",
+    # A table of a few rows in 200 partitions is what makes Spark tests slow; so is AQE planning its stages one by one.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    # The log lines of a passing test are nobody's business.
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pgoutput_etl.spark import start_session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = start_session("pgoutput_etl tests", {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    return folder

