@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import reduce
+from collections.abc import Mapping
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -12,10 +12,24 @@ from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.outcomes import Fate, control_rows
 from pgoutput_etl.targets import TableChanges
-from pgoutput_etl.transactions import Assembly, Fate, control_rows
+from pgoutput_etl.transactions import Assembly
 
 _SHOWN_ERRORS = 5
+_OF_UNITS = pa.schema(
+    [
+        ("file", pa.int64()),
+        ("unit", pa.int32()),
+        ("of_unit", pa.string()),
+        ("unit_lsn", pa.int64()),
+        ("unit_ts", pa.int64()),
+        ("unit_xid", pa.int64()),
+        ("scope", pa.int64()),
+        ("aborted", pa.list_(pa.int64())),
+    ]
+)
+_OF_STRETCHES = pa.schema([("file", pa.int64()), ("stretch", pa.int32()), ("mark", pa.int64())])
 
 
 def assemble(messages: DataFrame, paths: Mapping[int, str], assembly: Assembly) -> dict[int, FileScan]:
@@ -44,7 +58,20 @@ def assemble(messages: DataFrame, paths: Mapping[int, str], assembly: Assembly) 
             assembly.add_file(scans[number], control_rows(by_file[number]))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}") from None
+    _replace_streams(messages, assembly)
     return scans
+
+
+def _replace_streams(messages: DataFrame, assembly: Assembly) -> None:
+    """After a reconnect the server may send as an ordinary transaction what it had begun to stream."""
+    begun = assembly.streams_begun()
+    if not begun:
+        return
+    ends = messages.where((F.col("tag") == "C") & F.col("top_xid").isin(*begun))
+    for row in ends.select("top_xid", "file", "unit").toArrow().to_pylist():
+        if (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
+            assembly.replaced(row["top_xid"])
+            del begun[row["top_xid"]]
 
 
 def _refuse_binary(scan: FileScan, path: str) -> None:
@@ -61,20 +88,24 @@ def _refuse_binary(scan: FileScan, path: str) -> None:
 def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
     """Change rows with `fate`, `scope` and the commit of their transaction."""
     units = [
-        (file, unit, o.fate.value, o.commit_lsn, o.commit_ts, o.xid, o.scope, list(o.aborted_subxids))
-        for o in (*assembly.outcomes, *assembly.open_outcomes())
-        for file, unit in o.units
+        {
+            "file": file,
+            "unit": unit,
+            "of_unit": outcome.fate.value,
+            "unit_lsn": outcome.commit_lsn,
+            "unit_ts": outcome.commit_ts,
+            "unit_xid": outcome.xid,
+            "scope": outcome.scope,
+            "aborted": list(outcome.aborted_subxids),
+        }
+        for outcome in (*assembly.outcomes, *assembly.open_outcomes())
+        for file, unit in outcome.units
     ]
-    fates = spark.createDataFrame(
-        units,
-        "file long, unit int, of_unit string, unit_lsn long, unit_ts long, unit_xid long, scope long, aborted array<long>",
-    )
-    marks = spark.createDataFrame(
-        [(mark.file, mark.stretch, mark.lsn) for mark in assembly.watermarks], "file long, stretch int, mark long"
-    )
-    joined = rows.join(F.broadcast(fates), ["file", "unit"], "left").join(
-        F.broadcast(marks), ["file", "stretch"], "left"
-    )
+    marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
+    of_units = spark.createDataFrame(pa.Table.from_pylist(units, _OF_UNITS))
+    of_stretches = spark.createDataFrame(pa.Table.from_pylist(marks, _OF_STRETCHES))
+    joined = rows.join(F.broadcast(of_units), ["file", "unit"], "left")
+    joined = joined.join(F.broadcast(of_stretches), ["file", "stretch"], "left")
     has_own = F.col("of_unit").isNotNull()
     of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), Fate.RESENT.value).otherwise(Fate.COMMITTED.value)
     was_aborted = F.coalesce(F.array_contains("aborted", F.col("xid")), F.lit(False))
@@ -121,13 +152,3 @@ def rows_to_apply(rows: DataFrame, changes: TableChanges) -> DataFrame:
         later = (F.col("file") > file) | ((F.col("file") == file) & (F.col("ordinal") > ordinal))
         of_table = of_table.where((F.col("commit_lsn") > lsn) | ((F.col("commit_lsn") == lsn) & later))
     return of_table.select(*ROW_SCHEMA.names)
-
-
-def transactions_of_files(messages: DataFrame, spark: SparkSession, assembly: Assembly) -> DataFrame:
-    """The ordinary transactions that begin and end in one file, for the ledger."""
-    ends = messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
-    return with_fates(spark, ends, assembly)
-
-
-def union(frames: Iterable[DataFrame]) -> DataFrame:
-    return reduce(DataFrame.unionByName, frames)

@@ -70,8 +70,8 @@ class TableShape:
         return not self.key
 
     def event_schema(self) -> pa.Schema:
-        """_file and _ordinal order events within a commit; u3 says that c3 is unchanged; f0… and _from_unrep are the old
-        key of a V."""
+        """_file and _ordinal order events within a commit; u3 says that c3 is unchanged; f0… and _from_unrep are the
+        old key of a V."""
         fields = [
             ("_lsn", pa.int64()),
             ("_file", pa.int64()),

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -143,9 +143,9 @@ def refuse_unbuilt(config: Config) -> None:
 
 def _config(root: _Node) -> Config:
     keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark")
-    target = _target(keys["target"])
+    source, target = _source(keys["source"]), _target(keys["target"])
     return Config(
-        source=_source(keys["source"]),
+        source=source,
         target=target,
         state=_state(keys["state"], target),
         tables=tuple(_rule(node) for node in keys["tables"].items("a list of rules")),
@@ -265,8 +265,8 @@ class _Node:
         """A node for each known key, given or not; no other key is allowed."""
         for key in self.value if isinstance(self.value, dict) else ():
             if key not in known:
-                near = get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean '{near[0]}'?" if near else ""
+                near = max(known, key=lambda name: _likeness(name, str(key)))
+                hint = f"; did you mean '{near}'?" if _likeness(near, str(key)) > 0.6 else ""
                 raise self.child(str(key), None).error(f"unknown key '{key}'{hint} (known: {', '.join(known)})")
         return {key: self.child(key, None) for key in known} | self.mapping()
 
@@ -287,17 +287,17 @@ class _Node:
         return None if self.value is None else self.text(meaning)
 
     def boolean(self) -> bool:
-        value = {"true": True, "false": False}.get(self.setting().lower()) if self.value is not None else False
-        if value is None:
+        written = str(self.value).lower()  # also text, where it comes from the environment
+        if self.value is not None and written not in ("true", "false"):
             raise self.expected("true or false")
-        return value
+        return written == "true"
 
     def positive(self) -> int | None:
         if self.value is None:
             return None
-        if isinstance(self.value, list | dict) or not re.fullmatch(r"0*[1-9][0-9]{0,8}", self.setting()):
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", str(self.value)):
             raise self.expected("a whole number, 1 or more")
-        return int(self.setting())
+        return int(str(self.value))
 
     def choice(self, default: _E) -> _E:
         for member in type(default):
@@ -313,6 +313,11 @@ class _Node:
         if isinstance(self.value, str | int):
             return str(self.value)
         raise self.expected("a string, a number, true or false")
+
+
+def _likeness(a: str, b: str) -> float:
+    """0 to 1; letters out of order count half, so that tragte is nearer to target than to state."""
+    return (SequenceMatcher(None, a, b).ratio() + SequenceMatcher(None, sorted(a), sorted(b)).ratio()) / 2
 
 
 def _parsed(content: bytes | str, file: str) -> object:
@@ -357,8 +362,9 @@ def _at_line(file: str, mark: yaml.Mark | None, why: str) -> ConfigError:
 
 
 def _overridden(values: object, key: str, value: object) -> object:
+    values = {} if values is None else values
     if not isinstance(values, dict):
-        return values
+        return values  # refused for that, once all are in place
     section, dot, rest = key.partition(".")
     if not dot:
         return {**values, key: value}

@@ -80,7 +80,7 @@ def _abort_end(data: bytes, start: int) -> int:
     """
     short = start + 9
     if data[short : short + 1] in (b"", b"\n") and (short + 1 >= len(data) or data[short + 1] in _READERS):
-        return short
+        return min(short, len(data))
     return min(start + _ABORT_WITH_LSN, len(data))
 
 
@@ -249,8 +249,8 @@ def _truncate(reader: Reader, in_stream: bool) -> Truncate:
     options = reader.uint8("options")
     if options & ~_KNOWN_TRUNCATE_OPTIONS:
         raise reader.fail("options", "bits 1 (CASCADE) and 2 (RESTART IDENTITY)", str(options), options_at)
-    if not 0 <= count <= (reader.end - reader.position) // 4:
-        raise reader.fail("relations", "a count of OIDs that fit into the message", str(count), begin)
+    if not 1 <= count <= (reader.end - reader.position) // 4:
+        raise reader.fail("relations", "a count of OIDs that fill the message, 1 or more", str(count), begin)
     return Truncate(xid, options, tuple(reader.uint32(f"relation_oids[{i}]") for i in range(count)))
 
 

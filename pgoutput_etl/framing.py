@@ -51,6 +51,7 @@ class Frame:
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
 _MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".lz4": b"\x04\x22\x4d\x18", ".bz2": b"BZh"}
+_BUNZIP2_BYTES = 1 << 16  # what follows a member is copied: not the whole file for each
 _DETECTED_FROM = 16  # leading messages
 
 _INT16 = struct.Struct(">h")
@@ -86,13 +87,35 @@ def decompress(data: bytes, path: str) -> bytes:
     if not data:
         raise FramingError(f"offset 0: expected {codec} data, as {suffix} says, found an empty file")
     try:
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            content: bytes = stream.read()
+        return _bunzip2(data) if codec == "bz2" else _decompress_with_arrow(data, codec)
     except (OSError, pa.ArrowException) as error:
         raise FramingError(
             f"offset 0: expected {len(data)} bytes of {codec} data, as {suffix} says, found: {error}"
         ) from None
+
+
+def _decompress_with_arrow(data: bytes, codec: str) -> bytes:
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        content: bytes = stream.read()
     return content
+
+
+def _bunzip2(data: bytes) -> bytes:
+    """Arrow's bz2 fails on an empty member before others; Python's bz2.decompress ignores bytes behind the last one."""
+    import bz2  # not every build of Python has it
+
+    parts = []
+    member = bz2.BZ2Decompressor()
+    for begin in range(0, len(data), _BUNZIP2_BYTES):
+        rest = data[begin : begin + _BUNZIP2_BYTES]
+        while rest:
+            if member.eof:
+                member = bz2.BZ2Decompressor()
+            parts.append(member.decompress(rest))
+            rest = member.unused_data
+    if not member.eof:
+        raise OSError("Truncated compressed stream")
+    return b"".join(parts)
 
 
 def detect(data: bytes) -> Framing:

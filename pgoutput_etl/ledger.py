@@ -21,20 +21,22 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.assembling import with_fates
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
+from pgoutput_etl.outcomes import Fate, Outcome, UnitId
 from pgoutput_etl.relations import InForce, RelationHistory
 from pgoutput_etl.spark import LandedFile
 from pgoutput_etl.targets import HELD, TableState
-from pgoutput_etl.transactions import Assembly, Fate, Outcome, UnitId
+from pgoutput_etl.transactions import Assembly
 
 _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
 SCHEMAS = {
@@ -63,6 +65,9 @@ SCHEMAS = {
         "lsn long, bytes binary, reason string"
     ),
 }
+
+
+_UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +106,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How much of relations and types was in the ledger before a batch."""
+    """What was in the ledger before a batch."""
 
     relation_entries: int
     types: dict[int, Type]
+    open_units: list[UnitId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +137,8 @@ class Ledger:
         return f"{self.root}/{table}"
 
     def read(self, table: str) -> DataFrame:
-        schema = _schema(table)
         if not DeltaTable.isDeltaTable(self.spark, self.path(table)):
-            return self.spark.createDataFrame([], schema)
+            return self._frame(table, [])
         return self.spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
     def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
@@ -146,9 +151,10 @@ class Ledger:
             self._append(table, self._frame(table, [{"batch": batch, **row} for row in rows]), batch, step)
 
     def _frame(self, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-        schema = _schema(table)
         stamped = [{"source": self.source, **row} for row in rows]
-        return self.spark.createDataFrame([tuple(row.get(f) for f in schema.names) for row in stamped], schema)
+        return self.spark.createDataFrame(
+            pa.Table.from_pylist(stamped, to_arrow_schema(_schema(table), timezone="UTC"))
+        )
 
     def last_batch(self) -> Batch | None:
         """The batch to finish, if one was begun; else the last one that is done; None before the first."""
@@ -195,13 +201,14 @@ class Ledger:
             "tables": [_table_row(table) for table in tables.values()],
         }
         self._append_rows("batches", [row], number, "done")
-        self._forget_ended(assembly)
+        self._forget([unit for unit in results.before.open_units if unit not in set(_open_units(assembly))])
 
     def _close_rows(self, batch: Batch, results: Results) -> None:
         """What the executors hold: the changes of open transactions, and the ordinary transactions' ends."""
         stamp = (F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch"))
-        waiting = results.rows.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
-        self._append("open_transactions", waiting.select(*stamp, *MESSAGE_SCHEMA.names), batch.number)
+        if _open_units(results.assembly):
+            waiting = results.rows.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+            self._append("open_transactions", waiting.select(*stamp, *MESSAGE_SCHEMA.names), batch.number)
         ends = results.messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
         ended = with_fates(self.spark, ends, results.assembly).select(
             *stamp,
@@ -253,11 +260,13 @@ class Ledger:
         return Assembly.from_state(batch.state, history, by_oid)
 
     def known(self, assembly: Assembly) -> Known:
-        return Known(len(assembly.relations.entries), dict(assembly.types))
+        return Known(len(assembly.relations.entries), dict(assembly.types), _open_units(assembly))
 
-    def paths(self, batch: Batch) -> dict[int, str]:
-        """Of all files by number, those of the batch included."""
-        return {number: path for path, (number, _) in self.known_files().items()} | batch.paths
+    def path_of(self, batch: Batch, number: int) -> str:
+        """A file's path, of the batch's or of one before it whose transactions waited."""
+        if number in batch.files:
+            return batch.files[number].path
+        return next((path for path, (known, _) in self.known_files().items() if known == number), f"file {number}")
 
     def known_files(self) -> dict[str, tuple[int, int]]:
         """Path -> number and size, of all files that were ever read."""
@@ -274,22 +283,24 @@ class Ledger:
 
     def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame:
         """The message rows of transactions that earlier batches left open."""
+        units = _open_units(assembly)
+        if not units:
+            return self._frame("open_transactions", []).select(*MESSAGE_SCHEMA.names)
         rows = self.read("open_transactions").where(F.col("batch") < batch.number)
-        still_open = self.spark.createDataFrame(_open_units(assembly), "file long, unit int")
-        rows = rows.join(F.broadcast(still_open), ["file", "unit"], "left_semi")
-        return rows.select(*MESSAGE_SCHEMA.names)
+        return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi").select(*MESSAGE_SCHEMA.names)
 
-    def _forget_ended(self, assembly: Assembly) -> None:
+    def _forget(self, ended: list[UnitId]) -> None:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
-        still_open = self.spark.createDataFrame(_open_units(assembly), "file long, unit int")
-        units = self.read("open_transactions").select("file", "unit").distinct()
-        ended = units.join(F.broadcast(still_open), ["file", "unit"], "left_anti").toArrow().to_pylist()
         if not ended:
             return
-        source = self.spark.createDataFrame([(e["file"], e["unit"]) for e in ended], "file long, unit int").alias("s")
         target = DeltaTable.forPath(self.spark, self.path("open_transactions")).alias("t")
         same = (F.col("t.file") == F.col("s.file")) & (F.col("t.unit") == F.col("s.unit"))
-        target.merge(source, same & (F.col("t.source") == self.source)).whenMatchedDelete().execute()
+        here = same & (F.col("t.source") == self.source)
+        target.merge(self._units(ended).alias("s"), here).whenMatchedDelete().execute()
+
+    def _units(self, units: list[UnitId]) -> DataFrame:
+        listed = [{"file": file, "unit": unit} for file, unit in units]
+        return self.spark.createDataFrame(pa.Table.from_pylist(listed, _UNITS))
 
 
 def _open_units(assembly: Assembly) -> list[UnitId]:
@@ -329,7 +340,7 @@ def _struct(ddl: str) -> StructType:
 
 
 def _relation_row(relation: Relation) -> dict[str, Any]:
-    columns = [(c.name, c.type_oid, c.type_modifier, c.is_key) for c in relation.columns]
+    columns = [asdict(column) for column in relation.columns]
     return {
         "oid": relation.oid,
         "schema": relation.namespace,
@@ -346,9 +357,7 @@ def _relation(row: Mapping[str, Any]) -> Relation:
 
 
 def _table_row(state: TableState) -> dict[str, Any]:
-    columns = [asdict(c) for c in state.relation.columns]
-    relation = _relation_row(state.relation) | {"columns": columns}
-    return {**asdict(state), "relation": json.dumps(relation), "key": list(state.key)}
+    return {**asdict(state), "relation": json.dumps(_relation_row(state.relation)), "key": list(state.key)}
 
 
 def _table_state(row: Mapping[str, Any]) -> TableState:

@@ -96,16 +96,8 @@ def target_schema(shape: TableShape) -> StructType:
     return StructType([*fields, *_ADDED_COLUMNS])
 
 
-def create(spark: SparkSession, path: str, schema: StructType) -> None:
-    """An empty table, if there is none."""
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
-    for key, value in _PROPERTIES.items():
-        builder = builder.property(key, value)
-    builder.execute()
-
-
 def evolve(spark: SparkSession, path: str, schema: StructType) -> None:
-    """Adds and drops columns, so that the table has those of `schema`."""
+    """Adds and drops columns, so that the table has those of `schema`. For a table whose rows stay."""
     target = DeltaTable.forPath(spark, path).toDF()
     missing = [field for field in schema.fields if field.name not in target.columns]
     surplus = [name for name in target.columns if name not in schema.names]
@@ -202,11 +194,15 @@ def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
-    """In one commit. The options say again what the session says, as `rows` may be another session's."""
-    _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true").save(path)
+    """In one commit, which makes the table if there is none."""
+    writer = _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true")
+    if not DeltaTable.isDeltaTable(spark, path):
+        writer = writer.options(**_PROPERTIES)
+    writer.save(path)
 
 
 def _writer(spark: SparkSession, rows: DataFrame) -> Any:
+    """With the session's transaction identifier said again, as `rows` may be another session's."""
     prefix = "spark.databricks.delta."
     options = {
         "txnAppId": spark.conf.get(f"{prefix}write.txnAppId"),
@@ -248,7 +244,6 @@ def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFr
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:
     """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
     rows = spark.read.format("delta").option("versionAsOf", old_version).load(old_path)
-    create(spark, path, rows.schema)
     with session_settings(spark, commit.settings()) as session:
         _overwrite(session, path, rows)
 

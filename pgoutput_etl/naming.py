@@ -1,6 +1,6 @@
 """Names from an archive, made safe for where they go: the one place that quotes.
 
-A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path it is percent-encoded.
+A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path percent-encoded.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -13,11 +14,12 @@ from pgoutput_etl.assembling import assemble, committed, count_changes, with_fat
 from pgoutput_etl.config import Config
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import files_to_read
 from pgoutput_etl.spark import scan_messages
 from pgoutput_etl.targets import HELD, make_plan
-from pgoutput_etl.transactions import Assembly, Fate
+from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer
 
 Progress = Callable[[str], None]
@@ -46,28 +48,31 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
 def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: reading {len(batch.files):,} files, {batch.size:,} bytes")
-    # Read once; used for the driver's part, the counts and every table.
+    # Read once; used for the driver's part and for the rows. Those are used for the counts and every table.
     messages = scan_messages(spark, batch.numbers, config.source.framing).persist(StorageLevel.DISK_ONLY)
+    rows: DataFrame | None = None
     try:
         assembly = ledger.assembly(batch)
         before = ledger.known(assembly)
         waiting = ledger.open_rows(assembly, batch)
         scans = assemble(messages, batch.paths, assembly)
 
-        rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly)
+        rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
         changes = count_changes(committed(rows))
         plan = make_plan(config, assembly, changes, batch.tables, batch.first_file)
 
         ledger.begin(batch)
         threads = config.merge.parallel_tables
         lsn = assembly.last_commit_lsn
-        writer = Writer(spark, config.source.name, batch.number, lsn, threads, ledger.paths(batch), progress)
+        writer = Writer(spark, config.source.name, batch.number, lsn, threads, partial(ledger.path_of, batch), progress)
         outcomes = writer.write(plan, committed(rows))
 
         progress("writing the ledger")
         ledger.close(batch, Results(messages, rows, assembly, before, scans, [o.state for o in outcomes]))
     finally:
         messages.unpersist()
+        if rows is not None:
+            rows.unpersist()
     return _summary(config, batch, assembly, scans, outcomes, plan.skipped)
 
 

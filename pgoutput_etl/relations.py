@@ -159,7 +159,7 @@ def difference(old: Relation, new: Relation) -> list[SchemaChange] | Unsupported
     ambiguous = _maybe_renamed(old, kept, dropped, added, after)
     if ambiguous is not None:
         return Unsupported(ambiguous)
-    if _key(old) - set(dropped) != _key(new) - set(added) or set(dropped) & _key(old):
+    if _key(old) != _key(new):
         return Unsupported("the key changed")
     changes = [SchemaChange(ChangeKind.DROPPED, name) for name in dropped]
     return changes + [SchemaChange(ChangeKind.ADDED, name) for name in added]

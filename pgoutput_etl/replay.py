@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, TableShape, events, table_shape
+from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.scan import scan_file
-from pgoutput_etl.transactions import Assembly, Fate, Outcome, UnitId, control_rows
+from pgoutput_etl.transactions import Assembly
 
 Row = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -38,11 +40,18 @@ class Replay:
     _files: int = 0
 
     def add_file(self, path: str, content: bytes) -> FileScan:
-        """The next file in order. Raises ArchiveError."""
+        """The next file in order. Raises ArchiveError naming it."""
         scanned = scan_file(path, self._files, content)
         self._files += 1
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
-        self.assembly.add_file(scanned.summary, control_rows(rows))
+        try:
+            self.assembly.add_file(scanned.summary, control_rows(rows))
+        except SequenceError as error:
+            raise SequenceError(f"{path}: {error}") from None
+        for row in rows:
+            begun = self.assembly.streams_begun()
+            if row["tag"] == "C" and (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
+                self.assembly.replaced(row["top_xid"])
         self._messages += rows
         return scanned.summary
 
@@ -73,7 +82,8 @@ class Replay:
     def _table(self, oid: int, rows: list[Row], keys: Mapping[str, tuple[str, ...]]) -> ReplayedTable:
         relation = self.assembly.relations.latest(oid)
         versions = self.assembly.relations.versions(oid)
-        assert relation is not None
+        if relation is None:
+            raise ArchiveError(f"no Relation message describes OID {oid}: the archive begins after the server sent it")
         toast = frozenset(
             version.columns[i].name
             for version in versions.relations

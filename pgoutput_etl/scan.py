@@ -77,8 +77,8 @@ def scan_file(path: str, file: int, content: bytes, framing: Framing = Framing.A
 def _scan_from_either_side(data: bytes, file: int, framing: Framing) -> ScannedFile:
     """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
 
-    A head without any message that brings forth a row means the same both ways. One that does, and decodes both ways to
-    the file's end, can't be told.
+    Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as
+    transactions.py decodes it anew, knowing what is open. One with changes that decodes both ways can't be told.
     """
     failed: _HeadError | None = None
     outside = _Scanner(data, file, framing, begins_in_stream=False)
@@ -138,7 +138,7 @@ class _Scanner:
         self.summary = FileScan(file, framing.value, len(data), Begins.EITHER.value)
         self.unit: _Unit | None = _Unit(HEAD, UnitKind.HEAD)
         self.units = 0
-        self.head_messages = 0
+        self.head_matters = False
         self.ordinal = 0
         self.offset = 0
         self.lsn: int | None = None
@@ -154,7 +154,7 @@ class _Scanner:
 
     @property
     def head_is_certain(self) -> bool:
-        return self.head_messages == 0 or self.summary.head_ended
+        return not self.head_matters or self.summary.head_ended
 
     def run(self) -> None:
         try:
@@ -194,11 +194,9 @@ class _Scanner:
             case Insert() | Update() | Delete() | Truncate():
                 self._change(message)
             case Relation() | Type():
-                self._description(message, frame)
-            case Message():
-                self._logical_message(message)
-            case Origin():
-                pass
+                self._control(frame, xid=message.xid)
+            case Message() | Origin():
+                self._no_row(message)
             case Begin():
                 self._begin(message)
             case Commit():
@@ -240,17 +238,11 @@ class _Scanner:
         if self.unit is None:
             raise SequenceError(f"{type(message).__name__} outside any transaction")
         if self.unit.kind is UnitKind.HEAD:
-            self.head_messages += 1
+            self.head_matters = True
         return self.unit
 
-    def _description(self, message: Relation | Type, frame: Frame) -> None:
-        if self.unit is not None and self.unit.kind is UnitKind.HEAD:
-            self.head_messages += 1
-        self._control(frame, xid=message.xid)
-
-    def _logical_message(self, message: Message) -> None:
-        # Message and Origin don't count in a head: they bring forth no row, and may well decode both ways.
-        if message.transactional and self.unit is None:
+    def _no_row(self, message: Message | Origin) -> None:
+        if isinstance(message, Message) and message.transactional and self.unit is None:
             raise SequenceError("Message outside any transaction")
 
     def _begin(self, message: Begin) -> None:
@@ -317,7 +309,7 @@ class _Scanner:
     def _end_head(self) -> None:
         """The head ends with the end of what an earlier file began."""
         self.summary.head_ended = True
-        self.head_messages += 1
+        self.head_matters = True
         self.unit = None
 
     def _end_unit(self) -> None:
@@ -381,7 +373,7 @@ class _Scanner:
         self.rows = []
 
     def _finish(self) -> None:
-        if self.head_messages:
+        if self.head_matters:
             self.summary.begins = (Begins.INSIDE if self.begins_in_stream else Begins.OUTSIDE).value
         if self.unit is not None:
             unit = self.unit

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from pgoutput_etl.changes import TableShape, table_shape
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.naming import path_segment
+from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import (
     ChangeKind,
     InForce,
@@ -24,7 +26,7 @@ from pgoutput_etl.relations import (
     Unsupported,
     difference,
 )
-from pgoutput_etl.transactions import Assembly, Fate
+from pgoutput_etl.transactions import Assembly
 
 APPLIED, HELD = "applied", "held"
 
@@ -67,7 +69,11 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One table to write. moved_from: path and version of the rows to begin with; replaces: another table's are there."""
+    """One table to write.
+
+    moved_from: path and version of the rows to begin with, if they are elsewhere. replaces: another table's rows are
+    at `path`.
+    """
 
     shape: TableShape
     path: str
@@ -185,7 +191,7 @@ def _task(
 def _schema_changes(seen: list[Relation]) -> list[SchemaChange]:
     """Raises TableError for a change that can't be applied yet."""
     found: list[SchemaChange] = []
-    for old, new in zip(seen, seen[1:], strict=False):
+    for old, new in pairwise(seen):
         step = difference(old, new)
         if isinstance(step, Unsupported):
             raise TableError(f"{step.reason}; this can't be applied yet")

@@ -11,7 +11,7 @@ exact): the server sends commits in LSN order, so that anything else was sent al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, UnitKind
+from pgoutput_etl.message_rows import HEAD, Begins, FileScan, UnitKind
 from pgoutput_etl.messages import (
     BeginPrepare,
     Commit,
@@ -35,66 +35,10 @@ from pgoutput_etl.messages import (
     StreamStop,
     Type,
 )
+from pgoutput_etl.outcomes import ControlRow, Fate, Outcome, UnitId, Watermark
 from pgoutput_etl.relations import RelationHistory
 
 STATE_VERSION = 1
-UnitId = tuple[int, int]  # (file's number, unit's number within the file)
-
-
-class Fate(Enum):
-    """What became of a transaction, or of one sending of it."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    RESENT = "resent"  # the archive has it more than once, and another sending counts
-    OPEN = "open"  # its end is not in the archive yet
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.
-
-    commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen.
-    """
-
-    fate: Fate
-    xid: int | None
-    units: tuple[UnitId, ...]
-    gid: str | None = None
-    scope: int | None = None  # of its Relation messages, if it was streamed
-    commit_lsn: int | None = None
-    commit_ts: int | None = None
-    aborted_subxids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    """Of the ordinary transactions of this stretch, those with a commit LSN up to `lsn` are resent."""
-
-    file: int
-    stretch: int
-    lsn: int
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRow:
-    """A control message of one file."""
-
-    ordinal: int
-    unit: int
-    stretch: int
-    in_stream: bool
-    body: bytes
-    commit_lsn: int | None = None  # what Begin said, in an ordinary transaction that begins in this file
-
-
-def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
-    """The control messages among message rows: what `Assembly` asks of a file."""
-    return [
-        ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
-        for row in rows
-        if row["body"] is not None and row["tag"] != SUMMARY_TAG and not (row["tag"] == "C" and row["unit"] != HEAD)
-    ]
 
 
 @dataclass(slots=True)
@@ -161,6 +105,17 @@ class Assembly:
         self._take_tail(scan)
         self._sent_again(scan)
 
+    def streams_begun(self) -> dict[int, UnitId]:
+        """The open streamed transactions by xid, with the last unit of each."""
+        return {xid: stream.units[-1] for xid, stream in self._streams.items()}
+
+    def replaced(self, xid: int) -> None:
+        """A transaction that was streamed in part was sent whole after that, as an ordinary one."""
+        self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
+        tail = self._tail
+        if tail is not None and tail.kind is _TailKind.SEGMENT and tail.of.xid == xid:
+            self._tail = None
+
     def open_outcomes(self) -> list[Outcome]:
         """The transactions that wait for a later file."""
         waiting = [*self._streams.values(), *self._prepared.values()]
@@ -180,11 +135,14 @@ class Assembly:
 
     def _take_head(self, scan: FileScan) -> None:
         """Gives the file's head to what the file before left open."""
+        tail = self._tail
+        if tail is not None and tail.kind is _TailKind.SEGMENT:
+            self._file.begins_in_stream = True
+            self._file.segments[HEAD] = tail.of
         if scan.begins == Begins.EITHER.value:
             if scan.head_ended:
                 self._cut_off_tail()
             return
-        tail = self._tail
         inside = scan.begins == Begins.INSIDE.value
         if tail is None or inside != (tail.kind is _TailKind.SEGMENT):
             where = "inside a stream segment" if inside else "inside a transaction"
@@ -193,7 +151,6 @@ class Assembly:
                 f"begins {where}, but {before} is open where the file before it ends: a file between them is missing"
             )
         tail.of.units.append((scan.file, HEAD))
-        self._file.segments[HEAD] = tail.of
 
     def _take_tail(self, scan: FileScan) -> None:
         """Keeps what is open where the file ends."""
@@ -232,8 +189,8 @@ class Assembly:
             return
         if commits[0] > self._cut_off_lsn:
             raise SequenceError(
-                f"goes on with the commit at {format_lsn(commits[0])}, but the one at {format_lsn(self._cut_off_lsn)} was "
-                "begun and has not come: a file is missing"
+                f"goes on with the commit at {format_lsn(commits[0])}, but the one at {format_lsn(self._cut_off_lsn)} "
+                "was begun and has not come: a file is missing"
             )
         self._cut_off_lsn = None
 
@@ -245,10 +202,11 @@ class Assembly:
             )
 
     def _control(self, row: ControlRow) -> None:
-        message = decode(row.body, row.in_stream)
+        in_stream = self._file.begins_in_stream if row.unit == HEAD else row.in_stream
+        message = decode(row.body, in_stream)
         match message:
             case Relation():
-                stream = self._file.segments.get(row.unit) if row.in_stream else None
+                stream = self._file.segments.get(row.unit) if in_stream else None
                 scope = None if stream is None else stream.scope
                 resent = scope is None and self._is_resent(row)
                 self.relations.declare(message, (self._file.number, row.ordinal), scope, resent)
@@ -259,7 +217,7 @@ class Assembly:
             case StreamStop():
                 self._tail = None
             case Prepare():
-                self._prepare(message)
+                self._prepare(message, row)
             case Commit():
                 self._commit_of_head(message, row)
             case _:
@@ -315,8 +273,7 @@ class Assembly:
                     f"{message.xid}, which is not in the archive: an earlier file is missing"
                 )
             return
-        if message.commit_lsn > self._watermark(row):
-            self._not_cut_off(stream, "Stream Commit", row)
+        self._not_cut_off(stream, "Stream Commit", row)
         self._promote(stream, row, message.commit_lsn)
         self._end(stream, message.commit_lsn, message.commit_timestamp, row)
 
@@ -334,11 +291,14 @@ class Assembly:
         else:
             stream.aborted_subxids.append(message.subxid)
 
-    def _prepare(self, message: Prepare) -> None:
+    def _prepare(self, message: Prepare, row: ControlRow) -> None:
         tail = self._tail
         begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
         if begun is None or (begun.xid, begun.gid) != (message.xid, message.gid):
-            raise SequenceError(f"Prepare of transaction {message.xid} ends what another one's Begin Prepare began")
+            raise SequenceError(
+                f"message {row.ordinal}: Prepare of transaction {message.xid} ends what another one's Begin Prepare "
+                "began: a file between them is missing"
+            )
         self._tail = None
         self._keep_prepared(begun)
 
@@ -375,6 +335,7 @@ class Assembly:
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
         transaction = self._take_prepared(message.xid, message.gid)
+        self._cut_off_gids.discard(message.gid)
         if transaction is not None:
             self.outcomes.append(_outcome(Fate.ABORTED, transaction))
 
@@ -393,6 +354,8 @@ class Assembly:
                 "before it doesn't leave open: a file between them is missing"
             )
         self._tail = None
+        if tail.of.xid in self._streams:
+            self.replaced(tail.of.xid)
         self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
@@ -456,6 +419,7 @@ class _FileState:
 
     number: int
     watermarks: list[int]  # per stretch
+    begins_in_stream: bool = False
     segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,14 +31,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes the tables of one batch. `paths`: the numbers of its files, and of those before it, for errors."""
+    """Writes the tables of one batch. `path_of` knows a file by its number, for errors."""
 
     spark: SparkSession
     source: str
     batch: int
     last_commit_lsn: int
     threads: int
-    paths: Mapping[int, str]
+    path_of: Callable[[int], str]
     progress: Callable[[str], None]
 
     def write(self, plan: Plan, rows: DataFrame) -> list[Outcome]:
@@ -65,7 +65,7 @@ class Writer:
             found = _OF_WORKER.search(str(error))
             if found is None:
                 raise
-            reason = f"{self.paths.get(int(found[1]), 'file ' + found[1])}: {found[2]}"
+            reason = f"{self.path_of(int(found[1]))}: {found[2]}"
             return _held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
         relation = task.shape.relation
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
@@ -87,11 +87,10 @@ class Writer:
 
     def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
         schema = merge.target_schema(task.shape)
-        merge.create(self.spark, task.path, schema)
-        if task.state is not None:
+        keeps_rows = task.state is not None and task.changes.truncated_at is None
+        if keeps_rows and task.schema_changes:
             merge.evolve(self.spark, task.path, schema)
-        was_there = task.state is not None and task.changes.truncated_at is None
-        before = merge.Before.ROWS if was_there else merge.Before.NOTHING
+        before = merge.Before.ROWS if keeps_rows else merge.Before.NOTHING
         events = typed_events(rows_to_apply(rows, task.changes), task.shape)
         return merge.write(self.spark, task.path, task.shape, events, before, self._commit(task, "changes"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +31,7 @@ SETTINGS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pgoutput_etl.spark import start_session
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whatever python3 the shell finds
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = start_session("pgoutput_etl tests", {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)})
     yield session

@@ -216,7 +216,7 @@ def in_either(in_stream: bool) -> st.SearchStrategy[PgoutputMessage]:
         st.builds(Update, xid, oids, st.none(), st.none(), tuples),
         st.builds(Update, xid, oids, old_kinds, tuples, tuples),
         st.builds(Delete, xid, oids, old_kinds, tuples),
-        st.builds(Truncate, xid, st.integers(0, 3), st.lists(oids, max_size=4).map(tuple)),
+        st.builds(Truncate, xid, st.integers(0, 3), st.lists(oids, min_size=1, max_size=4).map(tuple)),
     )
 
 

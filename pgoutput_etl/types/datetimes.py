@@ -144,9 +144,7 @@ def timestamp_type(typmod: int) -> ColumnType:
 
 
 def timestamptz_type(typmod: int) -> ColumnType:
-    return ColumnType(
-        _with_precision("timestamptz", typmod), pa.timestamp("us", "UTC"), True, load_timestamptz
-    )
+    return ColumnType(_with_precision("timestamptz", typmod), pa.timestamp("us", "UTC"), True, load_timestamptz)
 
 
 def _with_precision(name: str, typmod: int) -> str:

@@ -34,7 +34,7 @@ def _land(files: list[Path], landing: Path) -> None:
 
 @pytest.mark.parametrize("slot", _choice(SLOTS, QUICK_SLOTS))
 def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    server = slot.split("/")[0]
+    server = slot.split("/", maxsplit=1)[0]
     first, second = files_of(CAPTURES / slot)
     job = Job(spark, tmp_path, landing)
     _land([first], landing)
@@ -51,7 +51,7 @@ def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Pat
 
 @pytest.mark.parametrize("file", _choice(FILES, QUICK_FILES))
 def test_one_file(file: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    server = file.split("/")[0]
+    server = file.split("/", maxsplit=1)[0]
     job = Job(spark, tmp_path, landing)
     _land([path for path in (CAPTURES / file, CAPTURES / f"{file}.gz") if path.exists()], landing)
     job.run()

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.messages import Message, Relation, ReplicaIdentity, TruncateOption, Type
+from pgoutput_etl.messages import Begin, Commit, Message, Relation, ReplicaIdentity, TruncateOption, Type
 from pgoutput_etl.replay import Replay
 from tests import encoder
 from tests.small_archives import (
     TOAST,
     Change,
+    Messages,
     T,
     commit_prepared,
     copydata,
@@ -106,17 +107,17 @@ def test_fact_04_a_relation_holds_even_if_its_prepared_transaction_is_rolled_bac
 
 
 @pytest.mark.parametrize("end", [stream_commit(5, 30), stream_prepare(5)], ids=["Stream Commit", "Stream Prepare"])
-def test_fact_04_in_a_segment_a_relation_holds_for_its_transaction_until_its_end(end: list[object]) -> None:
+def test_fact_04_in_a_segment_a_relation_holds_for_its_transaction_until_its_end(end: Messages) -> None:
     archive = [
         *transaction(3, 10, table(), insert("1", "a")),
-        *segment(5, WIDE, insert("2", "b", "streamed"), first=True),
+        *segment(5, in_subtransaction(8, WIDE), insert("2", "b", "streamed"), first=True),
         *transaction(6, 20, insert("3", "c")),
         *segment(5, insert("4", "d", "streamed")),
         *end,
         *transaction(7, 40, insert("5", "e", "after")),
         *commit_prepared(5, 50),
     ]
-    assert rows_of(archive) == [  # type: ignore[arg-type]
+    assert rows_of(archive) == [
         ("1", "a", None),
         ("2", "b", "streamed"),
         ("3", "c", None),
@@ -305,10 +306,9 @@ def test_fact_14_an_lsn_that_delta_cannot_hold_is_refused_and_not_taken_for_a_ne
 
 
 def test_fact_14_times_count_microseconds_since_2000() -> None:
-    begin, *changes, commit = transaction(3, 10, table(), insert("1", "a"))
     for microseconds in (0, 1, -1, 845_000_000_123_456):
-        at = [replace(m, commit_timestamp=microseconds) for m in (begin, commit)]  # type: ignore[call-arg]
-        (row,) = replayed([at[0], *changes, at[1]]).tables()[T].rows
+        archive: Messages = [Begin(10, microseconds, 3), table(), insert("1", "a"), Commit(10, 18, microseconds)]
+        (row,) = replayed(archive).tables()[T].rows
         expected = datetime(2000, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=microseconds)
         assert row["_pg_commit_ts"] == expected
 

@@ -1,0 +1,82 @@
+"""The shape of the code: imports go one way, the core knows no Spark, no file knows the machine it was written on."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pgoutput_etl"
+
+# Each module may import those before it. The core needs no JVM.
+CORE = (
+    "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
+    "transactions", "types", "changes", "replay", "naming", "config", "targets", "report",
+)  # fmt: skip
+ON_SPARK = ("spark", "sources", "assembling", "ledger", "net_effect", "merge", "writing", "pipeline")
+ORDER = CORE + ON_SPARK
+ENGINES = {"pyspark", "delta"}
+
+
+def module_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, at its top or anywhere else, by its full name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{path}: a relative import"
+            assert node.level == 0, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert {module_of(path) for path in FILES} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_go_one_way(path: Path) -> None:
+    mine = module_of(path)
+    for name in imported(path):
+        package, _, rest = name.partition(".")
+        theirs = rest.partition(".")[0]
+        if package == "pgoutput_etl" and theirs != mine:
+            assert ORDER.index(theirs) < ORDER.index(mine), f"{mine} imports {theirs}, which comes after it"
+        if mine in CORE:
+            assert package not in ENGINES, f"{mine} belongs to the core, and imports {name}"
+
+
+def test_the_core_can_be_used_where_spark_is_not_installed() -> None:
+    blocked = "".join(f"sys.modules[{engine!r}] = None\n" for engine in sorted(ENGINES))
+    imports = "".join(f"import pgoutput_etl.{module}\n" for module in CORE)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{blocked}{imports}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def files_of_the_repository() -> list[Path]:
+    """What is or would be committed."""
+    listing = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if (ROOT / name).is_file()]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_no_file_names_a_place_on_one_machine() -> None:
+    places = [f"/{folder}/".encode() for folder in ("home", "root", "work", "tmp/env")]
+    files = files_of_the_repository()
+    assert Path(__file__) in files
+    found = [f"{path.relative_to(ROOT)}: {place!r}" for path in files for place in places if place in path.read_bytes()]
+    assert not found

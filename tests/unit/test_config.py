@@ -1,0 +1,282 @@
+"""What a configuration may say, what it means, and what is said about one that can't be meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.config import (
+    Config,
+    Merge,
+    Mode,
+    OnError,
+    Source,
+    State,
+    TableRule,
+    Target,
+    load_config,
+    refuse_unbuilt,
+)
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.framing import Framing
+
+CONF = Path(__file__).parents[2] / "conf"
+SMALLEST = "source: {name: shop, landing: ./in}\ntarget: {root: ./out}\n"
+ENVIRON = {"SECRET": "hunter2", "FOUR": "4", "YES": "true", "EMPTY": ""}
+EVERYTHING = """
+source: {name: shop-1.a_b, landing: "s3a://landing/shop/*.gz", framing: pgcopy}
+target: {root: s3a://lake/}
+state: {root: ./ledger}
+tables:
+  - {match: "public.audit_*", skip: true}
+  - match: "public.customers"
+    mode: history
+    key: [id, no]
+    columns: {email: {hash: sha256}, note: drop}
+    rename: crm.customer
+types: {"public.posint": int4}
+merge: {max_transactions: 1000, parallel_tables: 2}
+on_error: fail
+spark: {spark.sql.shuffle.partitions: 8, spark.ui.enabled: False, spark.memory.fraction: 0.60, spark.at: 12:30}
+"""
+
+
+def load(text: str, *overrides: str) -> Config:
+    path = Path("shop.yaml")
+    path.write_text(text, encoding="utf-8")
+    return load_config(str(path), overrides, ENVIRON)
+
+
+def refusal(text: str, overrides: Sequence[str] = ()) -> str:
+    with pytest.raises(ConfigError) as refused:
+        load(text, *overrides)
+    assert "hunter2" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: str(path.name))
+def test_the_configurations_of_this_repository_can_be_run(path: Path) -> None:
+    refuse_unbuilt(load_config(str(path), environ={}))
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    assert load(SMALLEST) == Config(
+        source=Source("shop", "./in", Framing.AUTO),
+        target=Target("./out", None),
+        state=State("./out/_pgoutput_etl"),
+        tables=(),
+        types={},
+        merge=Merge(max_transactions=None, parallel_tables=4),
+        on_error=OnError.QUARANTINE,
+        spark={},
+    )
+    commented_out = "state:\ntables:\ntypes:\nmerge: {max_transactions: null}\non_error:\nspark:\n"
+    assert load(SMALLEST + commented_out) == load(SMALLEST)
+
+
+def test_every_key_is_read() -> None:
+    assert load(EVERYTHING) == Config(
+        source=Source("shop-1.a_b", "s3a://landing/shop/*.gz", Framing.PGCOPY),
+        target=Target("s3a://lake/", None),
+        state=State("./ledger"),
+        tables=(
+            TableRule("public.audit_*", skip=True),
+            TableRule(
+                "public.customers",
+                mode=Mode.HISTORY,
+                key=("id", "no"),
+                columns={"email": {"hash": "sha256"}, "note": "drop"},
+                rename="crm.customer",
+            ),
+        ),
+        types={"public.posint": "int4"},
+        merge=Merge(max_transactions=1000, parallel_tables=2),
+        on_error=OnError.FAIL,
+        spark={
+            "spark.sql.shuffle.partitions": "8",
+            "spark.ui.enabled": "false",
+            "spark.memory.fraction": "0.60",
+            "spark.at": "12:30",
+        },
+    )
+
+
+def test_the_ledger_is_beside_the_tables_unless_told_otherwise() -> None:
+    assert load(SMALLEST, "target.root=s3a://lake/").state.root == "s3a://lake/_pgoutput_etl"
+    catalog = ("target.root=null", "target.catalog=main.shop")
+    assert load(SMALLEST, *catalog, "state.root=./l").state.root == "./l"
+    assert "state.root: missing" in refusal(SMALLEST, catalog)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "expected"),
+    [
+        ("public", "orders", "public.orders"),
+        ("public", "orders_2024", "public.orders*"),
+        ("public", "Orders", "*"),  # case counts, and no rule is left
+        ("a.b", "c", "a.b.?"),
+    ],
+)
+def test_the_first_rule_that_matches_holds(namespace: str, name: str, expected: str) -> None:
+    rules = "tables: [{match: public.orders}, {match: 'public.orders*'}, {match: 'a.b.?'}]"
+    assert load(SMALLEST + rules).rule_for(namespace, name) == TableRule(expected)
+
+
+def test_overrides_take_the_place_of_what_the_file_says() -> None:
+    config = load(
+        SMALLEST + "spark: {spark.a.b: 1, spark.c: 2}",
+        "target.root=./elsewhere",
+        "source.landing=${SECRET}/x=y",
+        "spark.spark.a.b=true",
+        "types.public.posint=int4",
+        "tables=[{match: public.orders, key: [id]}]",
+        "on_error=quarantine",
+        "on_error=fail",
+    )
+    assert (config.target.root, config.source.landing) == ("./elsewhere", "hunter2/x=y")
+    assert config.spark == {"spark.a.b": "true", "spark.c": "2"}
+    assert config.types == {"public.posint": "int4"}
+    assert config.tables == (TableRule("public.orders", key=("id",)),)
+    assert config.on_error is OnError.FAIL
+
+
+def test_an_empty_file_can_be_overridden_whole() -> None:
+    assert load("", "source={name: shop, landing: ./in}", "target.root=./out") == load(SMALLEST)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("${SECRET}", "hunter2"),
+        ("s3a://${SECRET}/${FOUR}", "s3a://hunter2/4"),
+        ("a$${SECRET}", "a${SECRET}"),
+        ("$${not a name}", "${not a name}"),
+        ("$5 {x} $SECRET", "$5 {x} $SECRET"),
+    ],
+)
+def test_the_environment_is_put_into_strings(written: str, meant: str) -> None:
+    assert load(SMALLEST, f"source.landing='{written}'").source.landing == meant
+
+
+def test_numbers_and_booleans_can_come_from_the_environment() -> None:
+    config = load(SMALLEST + "merge: {parallel_tables: '${FOUR}'}\ntables: [{match: '*', skip: '${YES}'}]")
+    assert config.merge.parallel_tables == 4
+    assert config.tables[0].skip is True
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("tragte: {}", "tragte: unknown key 'tragte'; did you mean 'target'? (known: source, target, state, "),
+        ("zzz:", "zzz: unknown key 'zzz' (known: source, "),
+        ("tables: [{match: a.b}, {match: a.c, kee: [id]}]", "tables[1].kee: unknown key 'kee'; did you mean 'key'?"),
+        ("7: x", "7: unknown key '7' (known: "),
+        ("tables: {match: hunter2}", "tables: expected a list of rules"),
+        ("tables: [hunter2]", "tables[0]: expected a mapping"),
+        ("tables: [{skip: true}]", "tables[0].match: missing: expected a string: schema.table as a shell pattern"),
+        ("tables: [{match: 5}]", "tables[0].match: expected a string (in quotes): schema.table"),
+        ("tables: [{match: a.b, skip: 1}]", "tables[0].skip: expected true or false"),
+        ("tables: [{match: a.b, key: hunter2}]", "tables[0].key: expected a list of column names"),
+        ("tables: [{match: a.b, key: []}]", "tables[0].key: expected one column name or more, none of them twice"),
+        ("tables: [{match: a.b, key: [a, a]}]", "tables[0].key: expected one column name or more, none of them twice"),
+        ("tables: [{match: a.b, key: [a, 5]}]", "tables[0].key[1]: expected a string (in quotes)"),
+        ("tables: [{match: a.b, mode: hunter2}]", "expected one of mirror, soft_delete, history, append"),
+        ("tables: [{match: a.b, columns: {x: [drop]}}]", "tables[0].columns.x: expected a string"),
+        ("merge: {parallel_tables: 0}", "merge.parallel_tables: expected a whole number, 1 or more"),
+        ("merge: {parallel_tables: true}", "merge.parallel_tables: expected a whole number"),
+        ("merge: {max_transactions: hunter2}", "merge.max_transactions: expected a whole number"),
+        ("on_error: ${SECRET}", "on_error: expected one of quarantine, fail"),
+        ("types: {a: [b]}", "types.a: expected a string"),
+        ("spark: {1: b}", "spark: expected a mapping, its keys strings"),
+        ("spark: {a: [b]}", "spark.a: expected a string, a number, true or false"),
+        ("spark: {a: '${UNSET} ${SECRET}'}", "spark.a: the environment variable UNSET is not set"),
+        ("spark: {a: '${SECRET:-hunter2}'}", "spark.a: expected an environment variable's name in ${…}"),
+        ("source: {}", "line 3: the key 'source' is given twice"),
+        ("merge: {parallel_tables: 1, parallel_tables: 2}", "line 3: the key 'parallel_tables' is given twice"),
+        ("merge: hunter2: 3", "line 3: mapping values are not allowed here"),
+        ("merge: *hunter2", "line 3: found undefined alias"),
+        ("merge: !!python/object/apply:os.getcwd []", "line 3: expected no tag"),
+        ("spark: {? [hunter2] : b}", "line 3: expected a string as key"),
+        ("spark: &again {again: *again}", "nested"),
+        ("spark: \x00", "expected YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(more: str, said: str) -> None:
+    message = refusal(SMALLEST + more)
+    assert message.startswith("shop.yaml: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "source.name: missing"),
+        ("[source]", "shop.yaml: expected a mapping"),
+        ("target: {root: x}", "source.name: missing"),
+        ("source: {name: x}\ntarget: {root: x}", "source.landing: missing: expected a string: a folder or a glob"),
+        ("source: {name: x, landing: ''}\ntarget: {root: x}", "source.landing: expected a string"),
+        ("source: {name: x, landing: '${EMPTY}'}\ntarget: {root: x}", "source.landing: expected a string"),
+        ("source: {name: 'a/b', landing: x}\ntarget: {root: x}", "source.name: expected only letters, digits"),
+        ("source: {name: 5, landing: x}\ntarget: {root: x}", "source.name: expected a string (in quotes)"),
+        ("source: {name: x, landing: x, framing: y}\ntarget: {root: x}", "source.framing: expected one of auto, "),
+        ("source: {name: x, landing: x}", "target: missing: expected root or catalog"),
+        ("source: {name: x, landing: x}\ntarget: x", "target: expected a mapping"),
+        ("source: {name: x, landing: x}\ntarget: {root: x, catalog: y}", "target: expected root or catalog, not both"),
+    ],
+)
+def test_source_and_target_have_to_be_given(text: str, said: str) -> None:
+    assert said in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("hunter2", "--set: expected KEY=VALUE"),
+        ("=hunter2", "--set: expected KEY=VALUE"),
+        ("spark.a=[hunter2", "--set spark.a: line 1: "),
+        ("target.rot=x", "shop.yaml with --set: target.rot: unknown key 'rot'; did you mean 'root'?"),
+        ("target.catalog=x", "shop.yaml with --set: target: expected root or catalog, not both"),
+        ("on_error.x=y", "--set on_error.x: on_error is no mapping"),
+        ("source.landing=${UNSET}", "shop.yaml with --set: source.landing: the environment variable UNSET is not set"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_named_as_one(override: str, said: str) -> None:
+    assert refusal(SMALLEST + "on_error: fail", [override]).startswith(said)
+
+
+@pytest.mark.parametrize("path", ["absent.yaml", "."])
+def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: can't be read: "):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["target.root=", "target.catalog=main.shop", "state.root=x"], "target.catalog"),
+        (["tables=[{match: a.b}, {match: a.c, mode: soft_delete}]"], "tables[1].mode soft_delete"),
+        (["tables=[{match: a.b, mode: history}]"], "tables[0].mode history"),
+        (["tables=[{match: a.b, mode: append}]"], "tables[0].mode append"),
+        (["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"], "tables[0].columns, tables[0].rename"),
+        (["types.public.posint=int4"], "types"),
+        (["merge.max_transactions=10"], "merge.max_transactions"),
+    ],
+)
+def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^not built yet in this version: {re.escape(said)}$"):
+        refuse_unbuilt(load(SMALLEST, *overrides))
+
+
+@pytest.mark.parametrize("on_error", OnError)
+def test_what_is_built_is_not_refused(on_error: OnError) -> None:
+    built = load(SMALLEST + "tables: [{match: a.b, skip: true}, {match: a.c, mode: mirror, key: [id]}]")
+    refuse_unbuilt(replace(built, on_error=on_error))

@@ -1,0 +1,172 @@
+"""Versions of relations: from where each holds, for whom, and what lies between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.messages import Relation, ReplicaIdentity
+from pgoutput_etl.relations import ChangeKind, RelationHistory, SchemaChange, Unsupported, difference
+from tests.small_archives import T, table
+
+V1 = table("id", "v")
+V2 = table("id", "v", "w")
+V3 = table("id", "w")
+STREAM = 7  # a streamed transaction's scope
+
+
+def history(*declared: tuple[Relation, tuple[int, int], int | None]) -> RelationHistory:
+    found = RelationHistory()
+    for relation, position, scope in declared:
+        found.declare(relation, position, scope)
+    return found
+
+
+def in_force(
+    known: RelationHistory, position: tuple[int, int], scope: int | None = None, oid: int = T
+) -> Relation | None:
+    versions = known.versions(oid)
+    number = versions.at(position, scope)
+    return None if number is None else versions.relations[number]
+
+
+def test_a_version_holds_from_its_message_to_the_next() -> None:
+    known = history((V1, (0, 5), None), (V2, (1, 3), None))
+    assert in_force(known, (0, 4)) is None
+    assert [in_force(known, at) for at in ((0, 5), (0, 9), (1, 2))] == [V1, V1, V1]
+    assert [in_force(known, at) for at in ((1, 3), (1, 4), (9, 0))] == [V2, V2, V2]
+    assert known.latest(T) == V2
+    assert in_force(known, (9, 0), oid=T + 1) is None
+    assert known.latest(T + 1) is None
+
+
+def test_a_version_may_come_back() -> None:
+    known = history((V1, (0, 1), None), (V2, (0, 3), None), (V1, (0, 5), None))
+    assert [in_force(known, (0, n)) for n in (1, 3, 5)] == [V1, V2, V1]
+    assert len(known.versions(T).relations) == 2
+
+
+def test_what_is_said_again_is_kept_once() -> None:
+    known = RelationHistory()
+    for n in range(100):
+        known.declare(V1, (0, n), None)
+        known.declare(replace(V1, xid=n), (1, n), STREAM)
+    assert len(known.entries) == 2
+
+
+def test_in_a_segment_a_version_holds_for_its_transaction_alone() -> None:
+    known = history((V1, (0, 1), None), (V2, (0, 3), STREAM))
+    assert in_force(known, (0, 4), STREAM) == V2
+    assert in_force(known, (0, 4)) == V1
+    assert in_force(known, (0, 4), STREAM + 1) == V1
+    assert in_force(known, (0, 2), STREAM) == V1
+    assert known.latest(T) == V1
+
+
+def test_at_the_end_of_its_transaction_it_holds_for_all() -> None:
+    known = history((V1, (0, 1), None), (V2, (0, 3), STREAM))
+    known.promote(STREAM, (0, 8))
+    assert [in_force(known, (0, n)) for n in (7, 8, 9)] == [V1, V2, V2]
+    assert known.latest(T) == V2
+
+
+def test_what_was_told_to_all_since_is_newer_than_what_the_transaction_knew() -> None:
+    known = history((V1, (0, 1), STREAM), (V2, (0, 3), None))
+    known.promote(STREAM, (0, 8))
+    assert in_force(known, (0, 9)) == V2
+    assert known.latest(T) == V2
+
+
+def test_one_transaction_ends_and_others_go_on() -> None:
+    known = history((V1, (0, 1), None), (V2, (0, 3), STREAM), (V3, (0, 4), STREAM + 1))
+    known.promote(STREAM + 1, (0, 8))
+    assert in_force(known, (0, 9)) == V3
+    assert in_force(known, (0, 9), STREAM) == V2
+
+
+def test_a_history_kept_by_an_earlier_run_is_the_same_in_any_order() -> None:
+    known = history((V1, (0, 1), None), (V2, (0, 3), STREAM), (table(oid=T + 1, name="u"), (0, 4), None))
+    again = RelationHistory.of(reversed(known.entries))
+    for one in (known, again):
+        one.promote(STREAM, (1, 0))
+        one.declare(V3, (1, 4), None)
+    assert again.versions(T) == known.versions(T)
+    assert again.latest(T) == V3
+    assert again.name_holders() == known.name_holders() == {("public", "t"): T, ("public", "u"): T + 1}
+
+
+def test_a_name_belongs_to_the_relation_that_bore_it_last() -> None:
+    created_again, moved_away = table(oid=T + 1), table(name="went")
+    known = history((V1, (0, 1), None), (created_again, (0, 2), None))
+    assert known.name_holders() == {("public", "t"): T + 1}
+    known.declare(moved_away, (0, 3), None)
+    assert known.name_holders() == {("public", "t"): T + 1, ("public", "went"): T}
+    known.declare(V1, (0, 4), None)
+    assert known.name_holders()["public", "t"] == T
+
+
+def test_a_name_within_an_open_transaction_is_not_yet_its_own() -> None:
+    known = history((V1, (0, 1), None), (table(oid=T + 1), (0, 2), STREAM))
+    assert known.name_holders() == {("public", "t"): T}
+    known.promote(STREAM, (0, 3))
+    assert known.name_holders() == {("public", "t"): T + 1}
+
+
+def test_a_version_that_is_sent_again_describes_rows_but_not_the_table() -> None:
+    """The receiver connected again, and the server sent from before the change."""
+    known = history((V1, (0, 1), None), (V2, (0, 3), None))
+    known.declare(V1, (1, 1), None, resent=True)
+    assert in_force(known, (1, 2)) == V1
+    assert known.latest(T) == V2
+    assert RelationHistory.of(known.entries).latest(T) == V2
+
+
+ADDED, DROPPED = ChangeKind.ADDED, ChangeKind.DROPPED
+INT4 = 23
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (V1, V1, []),
+        (V1, table(name="renamed"), []),
+        (V1, V2, [(ADDED, "w")]),
+        (V2, V1, [(DROPPED, "w")]),
+        (V2, V3, [(DROPPED, "v")]),
+        (V1, table("id", "v", "x", "y"), [(ADDED, "x"), (ADDED, "y")]),
+        (table("id", "a", "b"), table("id", "b", "c"), [(DROPPED, "a"), (ADDED, "c")]),
+        (table("id", "v", ("n", INT4)), table("id", "v", "x"), [(DROPPED, "n"), (ADDED, "x")]),
+        (table("id", identity=ReplicaIdentity.FULL), table("id", "v", identity=ReplicaIdentity.FULL), [(ADDED, "v")]),
+    ],
+)
+def test_columns_added_and_dropped(old: Relation, new: Relation, expected: list[tuple[ChangeKind, str]]) -> None:
+    assert difference(old, new) == [SchemaChange(kind, column) for kind, column in expected]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (V2, table("id", "x", "w"), "column 'x' took an older one's place: a rename"),
+        (V1, table("key", "v", key=("key",)), "column 'key' took an older one's place: a rename"),
+        (V2, table("id", "w", "v"), "columns changed places"),
+        (V1, table("id", ("v", INT4)), "column 'v' changed its type"),
+        (V1, table("id", "x"), "column 'v' gave way to 'x' of the same type"),
+        (V2, table("id", "v", "x", "y"), "column 'w' gave way to 'x' of the same type"),
+        (V1, table("id", "v", key=("v",)), "the key changed"),
+        (V1, table("id", "v", key=("id", "v")), "the key changed"),
+        (V1, table("id", "v", key=()), "the key changed"),
+        (V1, table("v"), "the key changed"),
+        (table("v"), table("v", "id"), "the key changed"),
+        (V1, table(identity=ReplicaIdentity.FULL), "the key changed"),
+    ],
+)
+def test_what_can_not_be_applied_yet_is_said_in_words(old: Relation, new: Relation, why: str) -> None:
+    found = difference(old, new)
+    assert isinstance(found, Unsupported)
+    assert why in found.reason
+
+
+def test_a_type_modifier_is_a_part_of_the_type() -> None:
+    wider = replace(V1, columns=(V1.columns[0], replace(V1.columns[1], type_modifier=14)))
+    assert difference(V1, wider) == Unsupported("column 'v' changed its type")
