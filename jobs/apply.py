@@ -15,7 +15,7 @@ EXAMPLE = "example: ./spark-submit.sh jobs/apply.py --config conf/local.yaml --s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs/apply.py", description=__doc__, epilog=EXAMPLE)
+    parser = argparse.ArgumentParser(prog="jobs/apply.py", description=__doc__, allow_abbrev=False, epilog=EXAMPLE)
     parser.add_argument("--config", required=True, metavar="FILE", help="the YAML file: where from, where to")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one of its keys")
     parser.add_argument("--json", action="store_true", help="print the summary for programs")

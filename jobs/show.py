@@ -9,7 +9,7 @@ from pgoutput_etl.spark import start_session
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs/show.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="jobs/show.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("path", help="the table's folder, as the summary of a run names it")
     parser.add_argument("--rows", type=int, default=20)
     parser.add_argument("--version", type=int, help="as it was at this Delta version")

@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -41,10 +44,10 @@ from pgoutput_etl.transactions import Assembly
 _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
 SCHEMAS = {
     "batches": (
-        "source string, batch long, status string, at timestamp, files array<struct<file: long, path: string, "
-        "size: long, modified: long>>, last_commit_lsn long, state string, tables array<struct<oid: long, "
-        "schema: string, table: string, path: string, version: long, status: string, reason: string, "
-        "relation: string, key: array<string>>>"
+        "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
+        "path: string, size: long, modified: long>>, last_commit_lsn long, state string, tables array<struct<"
+        "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
+        "status: string, reason: string, relation: string, key: array<string>>>"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -72,8 +75,12 @@ _UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one run applies: files by number, and what was known before it. resumed: an earlier run began it."""
+    """What one run applies: files by number, and what was known before it. resumed: an earlier run began it.
 
+    ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew.
+    """
+
+    ledger_id: str
     number: int
     files: dict[int, LandedFile]
     resumed: bool
@@ -84,8 +91,8 @@ class Batch:
     @classmethod
     def after(cls, last: Batch | None, files: dict[int, LandedFile]) -> Batch:
         if last is None:
-            return cls(1, files, False, None, {}, 0)
-        return cls(last.number + 1, files, False, last.state, last.tables, last.last_commit_lsn)
+            return cls(uuid4().hex, 1, files, False, None, {}, 0)
+        return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, last.last_commit_lsn)
 
     @property
     def paths(self) -> dict[int, str]:
@@ -171,47 +178,63 @@ class Ledger:
         files = {f["file"]: LandedFile(f["path"], f["size"], f["modified"]) for f in row["files"] or []}
         tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
-        return Batch(row["batch"], files, row["status"] != "done", state, tables, done["last_commit_lsn"])
+        lsn = done["last_commit_lsn"]
+        return Batch(row["ledger_id"], row["batch"], files, row["status"] != "done", state, tables, lsn)
 
     def begin(self, batch: Batch) -> None:
         """Before anything else of the batch is written. A batch that is resumed was begun before."""
         if batch.resumed:
             return
         files = [{"file": n, "path": f.path, "size": f.size, "modified": f.modified} for n, f in batch.files.items()]
-        row = {"batch": batch.number, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
+        row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         self._append_rows("batches", [row], batch.number, "begun")
 
     def close(self, batch: Batch, results: Results) -> None:
         """After everything else of the batch is written; its last row makes it done."""
         number, assembly = batch.number, results.assembly
-        self._close_rows(batch, results)
-        self._append_relations(assembly.relations.entries[results.before.relation_entries :], number)
-        types = [t for oid, t in assembly.types.items() if results.before.types.get(oid) != t]
-        self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in types], number)
-        self._append_files(batch, results.scans)
-        news = [t for t in results.tables if t.status == HELD and t != batch.tables.get(t.oid)]
-        reasons = [{"schema": t.schema, "table": t.table, "relation": t.oid, "reason": t.reason} for t in news]
-        self._append_rows("quarantine", reasons, number)
-        tables = {**batch.tables, **{table.oid: table for table in results.tables}}
+        effects = [
+            partial(self._append_open_rows, batch, results),
+            partial(self._append_transactions, batch, results),
+            partial(self._append_relations, assembly.relations.entries[results.before.relation_entries :], number),
+            partial(self._append_types, assembly, results.before, number),
+            partial(self._append_files, batch, results.scans),
+            partial(self._append_held, batch, results.tables),
+        ]
+        # Each is a commit of its own table, most of it waiting; their order doesn't matter before the row below.
+        with ThreadPoolExecutor(len(effects)) as pool:
+            for written in [pool.submit(effect) for effect in effects]:
+                written.result()
+        known = {**batch.tables, **{table.oid: table for table in results.tables}}
+        # A held table stands where it stood; any other that had no changes has none that it lacks.
+        tables = [
+            table if table.status == HELD else replace(table, last_commit_lsn=assembly.last_commit_lsn)
+            for table in known.values()
+        ]
         row = {
+            "ledger_id": batch.ledger_id,
             "status": "done",
             "at": datetime.now(timezone.utc),
             "last_commit_lsn": assembly.last_commit_lsn,
             "state": json.dumps(assembly.state()),
-            "tables": [_table_row(table) for table in tables.values()],
+            "tables": [_table_row(table) for table in tables],
         }
         self._append_rows("batches", [row], number, "done")
         self._forget([unit for unit in results.before.open_units if unit not in set(_open_units(assembly))])
 
-    def _close_rows(self, batch: Batch, results: Results) -> None:
-        """What the executors hold: the changes of open transactions, and the ordinary transactions' ends."""
-        stamp = (F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch"))
+    def _stamp(self, batch: Batch) -> tuple[Column, Column]:
+        return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
+
+    def _append_open_rows(self, batch: Batch, results: Results) -> None:
         if _open_units(results.assembly):
             waiting = results.rows.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
-            self._append("open_transactions", waiting.select(*stamp, *MESSAGE_SCHEMA.names), batch.number)
+            rows = waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names)
+            self._append("open_transactions", rows, batch.number)
+
+    def _append_transactions(self, batch: Batch, results: Results) -> None:
+        """The ordinary ones within a file from the executors, which hold them; the others are the driver's."""
         ends = results.messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
         ended = with_fates(self.spark, ends, results.assembly).select(
-            *stamp,
+            *self._stamp(batch),
             F.col("top_xid").alias("xid"),
             F.lit(None).cast("string").alias("gid"),
             "fate",
@@ -223,6 +246,15 @@ class Ledger:
         )
         others = [_transaction_row(outcome, batch.number) for outcome in results.assembly.outcomes]
         self._append("transactions", ended.unionByName(self._frame("transactions", others)), batch.number)
+
+    def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
+        news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
+        self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in news], batch)
+
+    def _append_held(self, batch: Batch, tables: Iterable[TableState]) -> None:
+        news = [t for t in tables if t.status == HELD and t != batch.tables.get(t.oid)]
+        rows = [{"schema": t.schema, "table": t.table, "relation": t.oid, "reason": t.reason} for t in news]
+        self._append_rows("quarantine", rows, batch.number)
 
     def _append_files(self, batch: Batch, scans: Mapping[int, FileScan]) -> None:
         rows = []

@@ -7,7 +7,7 @@ again after it died leaves alone what it had committed.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
-from pgoutput_etl.changes import TableShape
+from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
@@ -25,8 +25,8 @@ from pgoutput_etl.net_effect import (
     bag_parts,
     entries_of,
     entries_of_target,
-    net_copies,
     net_key_parts,
+    net_of_bag,
     net_rows,
     resolve_moves,
     target_key_parts,
@@ -96,17 +96,25 @@ def target_schema(shape: TableShape) -> StructType:
     return StructType([*fields, *_ADDED_COLUMNS])
 
 
+def has_rows(spark: SparkSession, path: str) -> bool:
+    if not DeltaTable.isDeltaTable(spark, path):
+        return False
+    return bool(spark.read.format("delta").load(path).limit(1).count())
+
+
 def evolve(spark: SparkSession, path: str, schema: StructType) -> None:
     """Adds and drops columns, so that the table has those of `schema`. For a table whose rows stay."""
-    target = DeltaTable.forPath(spark, path).toDF()
+    table = DeltaTable.forPath(spark, path)
+    target = table.toDF()
     missing = [field for field in schema.fields if field.name not in target.columns]
     surplus = [name for name in target.columns if name not in schema.names]
     if missing:
         nothing = spark.createDataFrame([], StructType(missing))
         nothing.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
+    # The API of DeltaTable drops no columns. Both names are quoted where all names are; SQL wants the whole path.
+    place = table.detail().select("location").collect()[0][0] if surplus else path
     for name in surplus:
-        # The API of DeltaTable drops no columns. Both names are quoted where all names are.
-        spark.sql(f"ALTER TABLE delta.{quoted(path)} DROP COLUMN {quoted(name)}")
+        spark.sql(f"ALTER TABLE delta.{quoted(place)} DROP COLUMN {quoted(name)}")
 
 
 def write(
@@ -115,8 +123,8 @@ def write(
     """One commit. `events` are all of the table's since its last truncate in the batch."""
     with session_settings(spark, commit.settings()) as session:
         if shape.is_bag:
-            _write_bag(session, path, shape, events, before)
-        elif before is Before.NOTHING:
+            return _write_bag(session, path, shape, events, before)
+        if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
             _overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         else:
@@ -212,33 +220,36 @@ def _writer(spark: SparkSession, rows: DataFrame) -> Any:
     return rows.write.format("delta").options(**options)
 
 
-def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> None:
-    net = net_copies(with_sequence(events), shape).localCheckpoint()
-    added = net.where(F.col("copies") > 0)
-    added = added.withColumn("_copy", F.explode(F.sequence(F.lit(1), F.col("copies"))))
-    rows = added.select(*(value.alias(name) for name, value in _inserted_values(shape).items()))
-    taken = net.where(F.col("copies") < 0)
+def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> Written:
+    net = net_of_bag(with_sequence(events), shape).localCheckpoint()
+    rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
+    taken = net.where(F.col("_op") != INSERTED)
+    deleted = taken.count() if before is Before.ROWS else 0
     if before is Before.NOTHING:
         _overwrite(spark, path, rows)
-    elif not taken.limit(1).count():
+    elif not deleted:
         _writer(spark, rows).mode("append").save(path)
     else:
         target = spark.read.format("delta").load(path)
         _overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
+    return replace(_written(spark, path), inserted=rows.count(), deleted=deleted)
 
 
 def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows without as many of each distinct one as were deleted."""
+    """The target's rows without as many of each distinct one as are taken, the newest first.
+
+    A row goes through as one struct, so that its columns' names meet none of those used here.
+    """
     own = bag_parts(shape, (F.col(quoted(c.name)) for c in shape.columns), entries_of_target())
     gone = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
-    stored = target.select("*", *(part.alias(f"_part{n}") for n, part in enumerate(own)))
-    deletes = taken.select(*(part.alias(f"_gone{n}") for n, part in enumerate(gone)), (-F.col("copies")).alias("_gone"))
-    same = all_of(F.col(f"_part{n}").eqNullSafe(F.col(f"_gone{n}")) for n in range(len(own)))
-    affected = stored.join(deletes, same)
-    order = Window.partitionBy(*(f"_part{n}" for n in range(len(own)))).orderBy("_pg_commit_lsn")
-    left = affected.withColumn("_rank", F.row_number().over(order)).where(F.col("_rank") > F.col("_gone"))
-    names = [quoted(name) for name in target.columns]
-    return stored.join(deletes, same, "left_anti").select(*names).unionByName(left.select(*names))
+    row = F.struct(*(quoted(name) for name in target.columns)).alias("row")
+    stored = target.select(row, *(part.alias(f"part{n}") for n, part in enumerate(own)))
+    deletes = taken.groupBy(*(part.alias(f"gone{n}") for n, part in enumerate(gone))).agg(F.count("*").alias("copies"))
+    same = all_of(F.col(f"part{n}").eqNullSafe(F.col(f"gone{n}")) for n in range(len(own)))
+    newest_first = Window.partitionBy(*(f"part{n}" for n in range(len(own)))).orderBy(F.desc("row._pg_commit_lsn"))
+    ranked = stored.join(deletes, same).withColumn("rank", F.row_number().over(newest_first))
+    left = ranked.where(F.col("rank") > F.col("copies"))
+    return stored.join(deletes, same, "left_anti").select("row.*").unionByName(left.select("row.*"))
 
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableShape
@@ -191,17 +191,28 @@ def net_key_parts(shape: TableShape, alias: str) -> list[Column]:
     return _key_parts(shape, alias + "c{}", f"{alias}_unrep")
 
 
-def net_copies(events: DataFrame, shape: TableShape) -> DataFrame:
-    """Of a bag: per distinct row, `copies` to add (positive) or to take away (negative), never 0."""
+def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
+    """The events of a bag that have an effect: an insert whose row stays, a delete that takes one of the target's rows.
+
+    A delete takes the newest of equal rows, and nothing where there is none: what stood in the server's table before
+    the slot can be deleted, too. `_level` counts the equal
+    rows, from 0 for those of the target.
+    """
     parts = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
-    signed = F.when(F.col("_op") == INSERTED, 1).otherwise(-1)
-    added = F.max(F.when(F.col("_op") == INSERTED, F.struct("_seq", "_lsn", "_ts", "_xid"))).alias("by")
-    first = [F.first(f"c{i}").alias(f"c{i}") for i in range(len(shape.columns))]
-    grouped = events.groupBy(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
-    counted = grouped.agg(F.sum(signed).alias("copies"), added, F.first("_unrep").alias("_unrep"), *first)
-    return counted.where(F.col("copies") != 0).select(
-        "*", F.col("by._lsn").alias("_lsn"), F.col("by._ts").alias("_ts"), F.col("by._xid").alias("_xid")
+    is_insert = F.col("_op") == INSERTED
+    in_order = Window.partitionBy(*parts).orderBy("_seq")
+    first, here, last = Window.unboundedPreceding, Window.currentRow, Window.unboundedFollowing
+    level = F.sum(F.when(is_insert, 1).otherwise(-1)).over(in_order.rowsBetween(first, here))
+    counted = events.withColumn("_level", level)
+    marked = counted.withColumns(
+        {
+            "_lowest_before": F.coalesce(F.min("_level").over(in_order.rowsBetween(first, -1)), F.lit(0)),
+            "_lowest_after": F.min("_level").over(in_order.rowsBetween(here, last)),
+        }
     )
+    stays = is_insert & (F.col("_lowest_after") == F.col("_level"))
+    takes = ~is_insert & (F.col("_level") < F.least(F.col("_lowest_before"), F.lit(0)))
+    return marked.where(stays | takes).drop("_level", "_lowest_before", "_lowest_after")
 
 
 def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> list[Column]:

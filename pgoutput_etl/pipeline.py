@@ -20,7 +20,7 @@ from pgoutput_etl.sources import files_to_read
 from pgoutput_etl.spark import scan_messages
 from pgoutput_etl.targets import HELD, make_plan
 from pgoutput_etl.transactions import Assembly
-from pgoutput_etl.writing import Outcome, Writer
+from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
 Progress = Callable[[str], None]
 
@@ -61,10 +61,19 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
         changes = count_changes(committed(rows))
         plan = make_plan(config, assembly, changes, batch.tables, batch.first_file)
 
+        if not batch.resumed:
+            refuse_strangers(spark, plan)
         ledger.begin(batch)
-        threads = config.merge.parallel_tables
-        lsn = assembly.last_commit_lsn
-        writer = Writer(spark, config.source.name, batch.number, lsn, threads, partial(ledger.path_of, batch), progress)
+        writer = Writer(
+            spark,
+            batch.ledger_id,
+            batch.number,
+            batch.last_commit_lsn,
+            assembly.last_commit_lsn,
+            config.merge.parallel_tables,
+            partial(ledger.path_of, batch),
+            progress,
+        )
         outcomes = writer.write(plan, committed(rows))
 
         progress("writing the ledger")

@@ -84,7 +84,9 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     for line in _remarks(summary):
         console.print(line, markup=False)
     if summary.last_commit_lsn:
-        console.print(f"All tables are consistent through LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
+        which = "All other tables" if len(applied) < len(summary.tables) else "All tables"
+        lsn = format_lsn(summary.last_commit_lsn)
+        console.print(f"{which} are consistent through LSN {lsn}.", markup=False)
     if applied:
         shown = max(applied, key=lambda t: t.rows)
         console.print(

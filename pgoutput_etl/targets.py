@@ -33,13 +33,17 @@ APPLIED, HELD = "applied", "held"
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Where a table stands, by its OID. status: APPLIED, or HELD if it could not be brought further."""
+    """Where a table stands, by its OID. status: APPLIED, or HELD if it could not be brought further.
+
+    last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
+    """
 
     oid: int
     schema: str
     table: str
     path: str
     version: int
+    last_commit_lsn: int
     status: str
     reason: str | None
     relation: Relation

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl import merge
 from pgoutput_etl.assembling import rows_to_apply
-from pgoutput_etl.errors import TableError
+from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import typed_events, writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
@@ -23,7 +23,7 @@ _OF_WORKER = re.compile(r"ArchiveError: file (\d+), ([^\n]*)")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A table after the batch. state is None for a table that was held before it was ever written."""
+    """A table after the batch."""
 
     state: TableState
     summary: TableSummary
@@ -31,11 +31,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes the tables of one batch. `path_of` knows a file by its number, for errors."""
+    """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
+
+    lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch.
+    """
 
     spark: SparkSession
-    source: str
+    ledger_id: str
     batch: int
+    lsn_before: int
     last_commit_lsn: int
     threads: int
     path_of: Callable[[int], str]
@@ -43,7 +47,7 @@ class Writer:
 
     def write(self, plan: Plan, rows: DataFrame) -> list[Outcome]:
         """`rows`: the committed changes of all tables. A table that fails by its own fault is held, the rest go on."""
-        outcomes = [_held(held) for held in plan.held]
+        outcomes = [self._held(held) for held in plan.held]
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
             if task.moved_from is not None:
@@ -60,17 +64,26 @@ class Writer:
         try:
             written = self._commit_changes(rows, task)
         except TableError as error:
-            return _held(Held(task.oid, task.shape.relation, str(error), task.changes, task.state))
+            return self._held(Held(task.oid, task.shape.relation, str(error), task.changes, task.state))
         except PySparkException as error:
             found = _OF_WORKER.search(str(error))
             if found is None:
                 raise
             reason = f"{self.path_of(int(found[1]))}: {found[2]}"
-            return _held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
+            return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
         relation = task.shape.relation
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
         state = TableState(
-            task.oid, relation.namespace, relation.name, task.path, written.version, APPLIED, None, relation, key
+            task.oid,
+            relation.namespace,
+            relation.name,
+            task.path,
+            written.version,
+            self.last_commit_lsn,
+            APPLIED,
+            None,
+            relation,
+            key,
         )
         summary = TableSummary(
             relation.namespace,
@@ -94,8 +107,29 @@ class Writer:
         events = typed_events(rows_to_apply(rows, task.changes), task.shape)
         return merge.write(self.spark, task.path, task.shape, events, before, self._commit(task, "changes"))
 
+    def _held(self, held: Held) -> Outcome:
+        relation, state = held.relation, held.state
+        if state is None:
+            schema, name = relation.namespace, relation.name
+            after = TableState(held.oid, schema, name, "", -1, self.lsn_before, HELD, held.reason, relation, ())
+        else:
+            after = replace(state, status=HELD, reason=held.reason)
+        summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
+        return Outcome(after, summary)
+
     def _commit(self, task: Task, step: str) -> merge.Commit:
-        return merge.Commit(f"pgoutput_etl:{self.source}:{task.oid}:{step}", self.batch, self.last_commit_lsn)
+        return merge.Commit(f"pgoutput_etl:{self.ledger_id}:{task.oid}:{step}", self.batch, self.last_commit_lsn)
+
+
+def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
+    """Raises RunError if a new table's place has rows that the ledger knows nothing of, before anything is written."""
+    for task in plan.tasks:
+        if task.state is None and not task.replaces and merge.has_rows(spark, task.path):
+            raise RunError(
+                f"there is a table with rows at {task.path}, which the ledger knows nothing of, so that {_name(task)} "
+                "can't be made there. If it is yours, move it away or change target.root; if the ledger was lost, "
+                "remove the tables and apply the archive from its beginning"
+            )
 
 
 def _name(task: Task) -> str:
@@ -113,15 +147,3 @@ def _notes(task: Task) -> list[str]:
     elif task.moved_from is not None:
         notes.append("its name belongs to another table now")
     return notes
-
-
-def _held(held: Held) -> Outcome:
-    relation, state = held.relation, held.state
-    path = "" if state is None else state.path
-    version = -1 if state is None else state.version
-    if state is None:
-        after = TableState(held.oid, relation.namespace, relation.name, path, version, HELD, held.reason, relation, ())
-    else:
-        after = replace(state, status=HELD, reason=held.reason)
-    summary = TableSummary(relation.namespace, relation.name, path, version, held=held.reason)
-    return Outcome(after, summary)

@@ -216,7 +216,7 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
 def test_random_histories_night_after_night(seed: int, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     random = Random(seed)
-    files = _cut(random_history(random, 150), random, 3)
+    files = _cut(random_history(random, 120), random, 2)
     job = Job(spark, tmp_path, landing, ["tables=[{match: public.configured, key: [id]}]"])
     replay = Replay()
     for number, messages in enumerate(files):
@@ -230,7 +230,7 @@ def test_random_histories_night_after_night(seed: int, spark: SparkSession, tmp_
 def test_the_histories_have_everything_in_them() -> None:
     """That the random test passes says little if its histories are tame."""
     random = Random(1)
-    files = _cut(random_history(random, 150), random, 3)
+    files = _cut(random_history(random, 120), random, 2)
     messages = [message for file in files for message in file]
     rows = [m for m in messages if not isinstance(m, Begin | Commit | Relation)]
     assert len(rows) > 300

@@ -298,4 +298,4 @@ def test_a_real_archive_decodes_and_encodes_to_the_same_bytes(path: Path) -> Non
 
 def test_the_real_archives_are_there() -> None:
     kinds = {"".join(p.suffixes) for p in ARCHIVES}
-    assert kinds == {".copydata", ".bin.gz", ".pgcopy.gz"}
+    assert kinds == {".copydata.gz", ".bin.gz", ".pgcopy.gz"}

@@ -159,6 +159,15 @@ def test_what_was_streamed_and_then_comes_prepared_in_one_piece_is_not_left_open
     assert fates(replay) == [(6, Fate.RESENT), (6, Fate.COMMITTED)]
 
 
+def test_what_was_streamed_in_part_and_then_comes_as_an_ordinary_transaction_is_not_left_open() -> None:
+    streamed, whole = segment(6, BAG, insert("4", "d"), first=True), transaction(6, 30, BAG, insert("4", "d"))
+    for files in ([[*streamed, *whole]], [streamed, whole], [streamed, whole[:2], whole[2:]]):
+        replay = over_nights(copydata(messages) for messages in files)
+        assert tables(replay)["t"] == rows_of(whole)
+        assert replay.assembly.open_outcomes() == []
+        assert (6, Fate.RESENT) in fates(replay)
+
+
 def test_what_is_open_waits_for_as_many_nights_as_it_takes() -> None:
     nights: Sequence[Messages] = [
         [*STREAM, *PREPARED, *ONE[:3]],

@@ -1,0 +1,88 @@
+"""The README's commands and its configuration, as it has them: blocks behind `<!-- tested -->`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.config import load_config, refuse_unbuilt
+from tests.captures import DATA, truth_tables
+from tests.truth import read_csv
+
+ROOT = Path(__file__).parents[1]
+_TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
+_ROW = re.compile(r"^│ (\S+) +│ +([0-9,]+) │", re.MULTILINE)
+
+
+def tested(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return [block for found, block in _TESTED.findall(text) if found == language]
+
+
+def clone(folder: Path) -> Path:
+    """This repository as it would be cloned now, with the running Python in place of what `make` would install."""
+    listing = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (folder / ".venv" / ".installed").touch()
+    return folder
+
+
+def truth_counts() -> dict[str, int]:
+    return {table.full_name: len(read_csv(table.truth)[1]) for table in truth_tables(DATA / "random16" / "truth")}
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_first_commands_work_and_show_what_the_server_held(tmp_path: Path) -> None:
+    (commands,) = tested("sh")
+    folder = clone(tmp_path / "clone")
+    own = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYTHONPATH")
+    environment = {key: value for key, value in os.environ.items() if key not in own}
+
+    done = subprocess.run(
+        ["bash", "-euc", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    summary, looked_at = done.stdout.split("To look at one of them:")
+    rows = {table: int(count.replace(",", "")) for table, count in _ROW.findall(summary)}
+    assert rows == truth_counts()
+    assert re.search(r"^All tables are consistent through LSN [0-9A-F]+/[0-9A-F]+\.$", summary, re.MULTILINE)
+    assert "|_pg_commit_lsn|" in looked_at
+    assert "only showing top 5 rows" in looked_at
+
+
+def test_the_output_in_the_readme_is_of_this_archive() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- demo output -->")[2].partition("<!-- end of demo output -->")[0]
+    assert {table: int(count.replace(",", "")) for table, count in _ROW.findall(shown)} == truth_counts()
+
+
+def test_the_configuration_in_the_readme_can_be_run(tmp_path: Path) -> None:
+    (text,) = tested("yaml")
+    path = tmp_path / "shop.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    refuse_unbuilt(config)
+    assert config.rule_for("public", "audit_2026").skip
+    assert config.rule_for("public", "customers").key == ("id",)
+
+
+def test_every_file_that_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"\]\(([^):]+)\)", text) + re.findall(r"\b(?:jobs|conf)/\w+\.\w+", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
