@@ -3,7 +3,7 @@
     python -m benchmarks [--runs 5] [--job-runs 3] [--json]
 
 Throughput is in bytes of decompressed archive. Machines differ, and so do minutes on one machine: read the ratios. The
-archive is small enough for a processor's cache, and so memcpy is a ceiling that nothing which looks at the bytes reaches.
+archive fits into a processor's cache: memcpy is a ceiling that nothing which looks at the bytes comes near.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
 _ROW = re.compile(r"^│ (\S+) +│ +([0-9,]+) │", re.MULTILINE)
 
 
-def tested(language: str) -> list[str]:
+def readme_blocks(language: str) -> list[str]:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return [block for found, block in _TESTED.findall(text) if found == language]
 
@@ -48,7 +48,7 @@ def truth_counts() -> dict[str, int]:
 @pytest.mark.spark
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
 def test_the_first_commands_work_and_show_what_the_server_held(tmp_path: Path) -> None:
-    (commands,) = tested("sh")
+    (commands,) = readme_blocks("sh")
     folder = clone(tmp_path / "clone")
     own = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYTHONPATH")
     environment = {key: value for key, value in os.environ.items() if key not in own}
@@ -73,7 +73,7 @@ def test_the_output_in_the_readme_is_of_this_archive() -> None:
 
 
 def test_the_configuration_in_the_readme_can_be_run(tmp_path: Path) -> None:
-    (text,) = tested("yaml")
+    (text,) = readme_blocks("yaml")
     path = tmp_path / "shop.yaml"
     path.write_text(text, encoding="utf-8")
     config = load_config(str(path), environ={})
