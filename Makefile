@@ -20,7 +20,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: java $(stamp) ## turn the archive in tests/data/demo into Delta tables under build/demo
+demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
 	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
 

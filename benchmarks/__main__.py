@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import sys
 import tempfile
 import time
@@ -103,6 +104,7 @@ def job(runs: int) -> list[dict[str, float | str]]:
     """The whole job on the demo's archive, each time into new tables, in one warm session on two cores."""
     from pgoutput_etl.pipeline import apply
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the workers
     spark = start_session("benchmarks", {"spark.master": "local[2]", "spark.log.level": "ERROR"})
     taken: list[dict[str, float]] = []
     try:
@@ -115,9 +117,8 @@ def job(runs: int) -> list[dict[str, float | str]]:
                 taken.append(stages.taken(time.perf_counter()))
     finally:
         spark.stop()
-    stages_taken = {stage: median(run[stage] for run in taken[1:]) for stage in taken[0]}
-    whole = sum(stages_taken.values())
-    return [{"stage": stage, "seconds": s, "share": s / whole} for stage, s in stages_taken.items()]
+    medians = {stage: median(run[stage] for run in taken[1:]) for stage in taken[0]}
+    return [{"stage": stage, "seconds": s, "share": s / sum(medians.values())} for stage, s in medians.items()]
 
 
 def show(title: str, rows: list[dict[str, float | str]]) -> None:
@@ -141,7 +142,7 @@ def main() -> None:
         return
     show("Decoding, one core, archives of protocol 1 in memory", found["decoding"])
     if found["job"]:
-        show("The job on the demo's archive, local[2], a warm session", found["job"])
+        show("The job on the demo's archive, local[2], warm", found["job"])
 
 
 if __name__ == "__main__":

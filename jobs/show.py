@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from pyspark.errors import AnalysisException
+
 from pgoutput_etl.spark import start_session
 
 
@@ -20,6 +22,9 @@ def main() -> int:
         if arguments.version is not None:
             reader = reader.option("versionAsOf", arguments.version)
         reader.load(arguments.path).show(arguments.rows, truncate=40)
+    except AnalysisException as error:
+        print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
+        return 1
     finally:
         spark.stop()
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,10 @@ from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, control_rows
+from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.spark import row_versions
 from pgoutput_etl.targets import TableChanges
 from pgoutput_etl.transactions import Assembly
 
@@ -142,6 +145,28 @@ def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
             row.relation, row.I, row.U, row.D, row.T, at, frozenset(row.unchanged), row.moves_toast
         )
     return found
+
+
+def versions_used(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, list[Relation]]:
+    """The versions under which the committed rows of these relations stood, in the order of commits.
+
+    A Relation message of a part that was rolled back, or of a prepared transaction that was, changed no table. One row
+    per relation and version comes to the driver.
+    """
+    versions = {oid: history.versions(oid) for oid in oids}
+    if not versions:
+        return {}
+    position = F.struct("commit_lsn", "file", "ordinal")
+    counted = row_versions(rows, versions).where(F.col("version") >= 0).groupBy("relation", "version")
+    spans = counted.agg(F.min(position).alias("first"), F.max(position).alias("last")).collect()
+    used: dict[int, list[Relation]] = {}
+    for span in sorted(spans, key=lambda s: s["first"]):
+        used.setdefault(span["relation"], []).append(versions[span["relation"]].relations[span["version"]])
+    for span in sorted(spans, key=lambda s: s["last"]):
+        newest = versions[span["relation"]].relations[span["version"]]
+        if span["last"] == max(s["last"] for s in spans if s["relation"] == span["relation"]):
+            used[span["relation"]] += [newest] if used[span["relation"]][-1] != newest else []
+    return used
 
 
 def rows_to_apply(rows: DataFrame, changes: TableChanges) -> DataFrame:

@@ -247,6 +247,11 @@ class Ledger:
         others = [_transaction_row(outcome, batch.number) for outcome in results.assembly.outcomes]
         self._append("transactions", ended.unionByName(self._frame("transactions", others)), batch.number)
 
+    def fates(self, batch: Batch) -> dict[str, int]:
+        """How many of the batch's transactions ended how."""
+        of_batch = self.read("transactions").where(F.col("batch") == batch.number)
+        return {row["fate"]: row["count"] for row in of_batch.groupBy("fate").count().collect()}
+
     def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in news], batch)

@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import assemble, committed, count_changes, with_fates
+from pgoutput_etl.assembling import assemble, committed, count_changes, versions_used, with_fates
 from pgoutput_etl.config import Config
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
@@ -18,7 +18,7 @@ from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import files_to_read
 from pgoutput_etl.spark import scan_messages
-from pgoutput_etl.targets import HELD, make_plan
+from pgoutput_etl.targets import HELD, changed_on_the_way, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
@@ -59,7 +59,9 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
 
         rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
         changes = count_changes(committed(rows))
-        plan = make_plan(config, assembly, changes, batch.tables, batch.first_file)
+        suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
+        used = versions_used(committed(rows), assembly.relations, suspects)
+        plan = make_plan(config, assembly.relations, changes, batch.tables, used)
 
         if not batch.resumed:
             refuse_strangers(spark, plan)
@@ -82,18 +84,18 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
         messages.unpersist()
         if rows is not None:
             rows.unpersist()
-    return _summary(config, batch, assembly, scans, outcomes, plan.skipped)
+    return _summary(config, batch, assembly, ledger.fates(batch), scans, outcomes, plan.skipped)
 
 
 def _summary(
     config: Config,
     batch: Batch,
     assembly: Assembly,
+    fates: Mapping[str, int],
     scans: Mapping[int, FileScan],
     outcomes: Iterable[Outcome],
     skipped: Iterable[str],
 ) -> RunSummary:
-    fates = Counter(outcome.fate for outcome in assembly.outcomes)
     messages: Counter[str] = Counter()
     for scan in scans.values():
         messages.update(scan.messages)
@@ -106,8 +108,9 @@ def _summary(
         messages=dict(sorted(messages.items())),
         tables=tuple(sorted((o.summary for o in outcomes), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
-        resent_transactions=fates[Fate.RESENT],
-        aborted_transactions=fates[Fate.ABORTED],
+        committed_transactions=fates.get(Fate.COMMITTED.value, 0),
+        resent_transactions=fates.get(Fate.RESENT.value, 0),
+        aborted_transactions=fates.get(Fate.ABORTED.value, 0),
         unknown_prepared=assembly.unknown_prepared,
         skipped=tuple(skipped),
     )

@@ -44,6 +44,7 @@ class RunSummary:
     last_commit_lsn: int
     messages: dict[str, int] = field(default_factory=dict)
     tables: tuple[TableSummary, ...] = ()
+    committed_transactions: int = 0
     open_transactions: int = 0
     resent_transactions: int = 0
     aborted_transactions: int = 0
@@ -75,7 +76,7 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     else:
         console.print(
             f"Batch {summary.batch} of {summary.source}: {summary.files:,} files, {summary.bytes:,} bytes, "
-            f"{sum(summary.messages.values()):,} messages.",
+            f"{sum(summary.messages.values()):,} messages, {summary.committed_transactions:,} committed transactions.",
             markup=False,
         )
     applied = [table for table in summary.tables if table.held is None]

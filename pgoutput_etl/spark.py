@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyspark
@@ -19,6 +19,7 @@ from pgoutput_etl.changes import TableShape, events
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
+from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.scan import scan_file
 
 DELTA_VERSION = "4.4.0"
@@ -44,8 +45,10 @@ _DEFAULTS = {
 def start_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
     """The session of a job. Under spark-submit the Delta package is there already; otherwise it is asked for."""
     builder = SparkSession.builder.appName(app_name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ and "spark.jars" not in settings:
-        builder = builder.config("spark.jars.packages", delta_package())
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "spark.jars" not in settings:
+            builder = builder.config("spark.jars.packages", delta_package())
     for key, value in {**_DEFAULTS, **settings, **_SESSION}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -152,10 +155,17 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
     return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
 
-def in_threads(count: int, jobs: list[Callable[[], Any]]) -> list[Any]:
-    """Runs the jobs, at most `count` at a time; their results in order. All run, then the first error is raised."""
-    from concurrent.futures import ThreadPoolExecutor
+def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> DataFrame:
+    """Per committed row of these relations, by OID: which version was in force where it stood. -1: none was."""
+    schema = pa.schema([(name, pa.int64()) for name in ("relation", "version", "commit_lsn", "file", "ordinal")])
 
-    with ThreadPoolExecutor(max_workers=count) as pool:
-        futures = [pool.submit(job) for job in jobs]
-    return [future.result() for future in futures]
+    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = batch.to_pydict()
+            places = zip(columns["relation"], columns["file"], columns["ordinal"], columns["scope"], strict=True)
+            found = [versions[oid].at((file, ordinal), scope) for oid, file, ordinal, scope in places]
+            columns["version"] = [-1 if version is None else version for version in found]
+            yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema)
+
+    wanted = rows.where(F.col("relation").isin(*versions)).select("relation", "commit_lsn", "file", "ordinal", "scope")
+    return wanted.mapInArrow(number, from_arrow_schema(schema))

@@ -7,20 +7,18 @@ goes on under the ledger's folder, so that it is whole should it turn up under a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pgoutput_etl.changes import TableShape, table_shape
 from pgoutput_etl.config import Config
-from pgoutput_etl.errors import TableError
+from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import (
     ChangeKind,
-    InForce,
-    Position,
     RelationHistory,
     SchemaChange,
     Unsupported,
@@ -111,37 +109,59 @@ class Plan:
     vacated: list[str] = field(default_factory=list)
 
 
+def changed_on_the_way(
+    assembly: Assembly, oids: Iterable[int], states: Mapping[int, TableState], first_file: int
+) -> list[int]:
+    """The tables that more than one version of their relation may concern in this batch: a closer look will tell."""
+    scopes = {o.scope for o in assembly.outcomes if o.fate is Fate.COMMITTED and o.scope is not None}
+    found: dict[int, set[Relation]] = {oid: {states[oid].relation} if oid in states else set() for oid in oids}
+    for entry in assembly.relations.entries:
+        concerns = entry.position[0] >= first_file if entry.scope is None else entry.scope in scopes
+        if concerns and entry.relation.oid in found:
+            found[entry.relation.oid].add(entry.relation)
+    return [oid for oid, relations in found.items() if len(relations) > 1]
+
+
 def make_plan(
     config: Config,
-    assembly: Assembly,
+    history: RelationHistory,
     changes: Mapping[int, TableChanges],
     states: Mapping[int, TableState],
-    first_file: int,
+    used: Mapping[int, Sequence[Relation]],
 ) -> Plan:
-    """`changes` of this batch and `states` after the last one, by OID. `first_file`: the batch's first."""
+    """`changes` of this batch and `states` after the last one, by OID. `used`: the versions of those relations that
+    have several in this batch, in the order in which committed rows stood under them."""
     plan = Plan()
-    history = assembly.relations
-    committed_scopes = frozenset(o.scope for o in assembly.outcomes if o.fate is Fate.COMMITTED and o.scope is not None)
     holders = history.name_holders()
     for oid in sorted({*changes, *states}):
-        relation = history.latest(oid)
-        if relation is None:
-            raise AssertionError(f"relation {oid} has committed changes, but nothing describes it")
+        state = states.get(oid)
+        seen = _versions(history, oid, used) if oid in changes else [states[oid].relation]
+        relation = seen[-1]
         if config.rule_for(relation.namespace, relation.name).skip:
             plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
             continue
         path = _location(config, relation, holders)
-        state = states.get(oid)
-        of_table = changes.get(oid, TableChanges(oid))
-        moved = state is not None and state.path != path
-        if not moved and oid not in changes:
+        if oid not in changes and states[oid].path == path:
             continue
-        seen = _versions_on_the_way(history.entries, oid, state, first_file, committed_scopes)
+        of_table = changes.get(oid, TableChanges(oid))
+        before = [] if state is None else [state.relation]
         try:
-            plan.tasks.append(_task(config, history, relation, path, of_table, state, seen))
+            plan.tasks.append(_task(config, history, relation, path, of_table, state, before + seen))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
     return _with_places(plan, states)
+
+
+def _versions(history: RelationHistory, oid: int, used: Mapping[int, Sequence[Relation]]) -> list[Relation]:
+    if used.get(oid):
+        return list(used[oid])
+    latest = history.latest(oid)
+    if latest is None:
+        raise SequenceError(
+            f"no Relation message describes OID {oid}, which has changes: the archive begins after the server sent it. "
+            "Begin with the slot's first file"
+        )
+    return [latest]
 
 
 def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
@@ -150,23 +170,6 @@ def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, st
         return f"{config.state.root.rstrip('/')}/displaced/{relation.oid}"
     root = (config.target.root or "").rstrip("/")
     return f"{root}/{path_segment(relation.namespace)}/{path_segment(relation.name)}"
-
-
-def _versions_on_the_way(
-    entries: Iterable[InForce], oid: int, state: TableState | None, first_file: int, committed_scopes: frozenset[int]
-) -> list[Relation]:
-    """The relation's versions from where the table stands to the end of the batch, as they came."""
-
-    def concerns(entry: InForce) -> bool:
-        if entry.scope is not None:
-            return entry.scope in committed_scopes
-        return entry.position[0] >= first_file and not entry.resent
-
-    found: list[tuple[Position, Relation]] = [
-        (entry.position, entry.relation) for entry in entries if entry.relation.oid == oid and concerns(entry)
-    ]
-    before = [state.relation] if state is not None else []
-    return before + [relation for _, relation in sorted(found, key=lambda f: f[0])]
 
 
 def _task(

@@ -55,8 +55,11 @@ class Writer:
                 merge.move(self.spark, *task.moved_from, task.path, self._commit(task, "move"))
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
             outcomes += pool.map(partial(self._write_table, rows), plan.tasks)
+        # A table that was held on its way stands where it stood.
+        still_there = {outcome.state.path for outcome in outcomes}
         for path in plan.vacated:
-            merge.vacate(self.spark, path)
+            if path not in still_there:
+                merge.vacate(self.spark, path)
         return outcomes
 
     def _write_table(self, rows: DataFrame, task: Task) -> Outcome:

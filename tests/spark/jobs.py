@@ -44,6 +44,11 @@ class Job:
         rows: list[dict[str, Any]] = self.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
         return rows
 
+    def columns(self, schema: str, table: str) -> list[str]:
+        """PostgreSQL's, without those that the target adds."""
+        names = self.spark.read.format("delta").load(str(self.path(schema, table))).columns
+        return [name for name in names if not name.startswith("_pg_")]
+
     def versions(self) -> dict[str, int]:
         """The newest Delta version of every table below the target, the ledger's left out."""
         found = {}

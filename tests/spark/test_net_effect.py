@@ -149,7 +149,7 @@ class Bag:
 
 
 def _tables() -> list[KeyedTable | Bag]:
-    mixed = [("id", INT), "big", "doc", ("f", FLOAT8), ("day", DATE)]
+    mixed: list[str | tuple[str, int]] = [("id", INT), "big", "doc", ("f", FLOAT8), ("day", DATE)]
     ids: list[Cells] = [(str(i),) for i in range(15)]
     days: list[Cells] = [(day, number) for day in DAYS[:3] for number in ("0", "-0", "2.5", "7") if day]
 
