@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.captures import CAPTURES, files_of, truth_tables
 from tests.spark.jobs import Job
 
-# A choice that has every framing and kind of message; tests/golden has every slot without Spark, and the soak run all of it.
+# The choice has every framing and kind of message; tests/golden has every slot without Spark, and the soak run all.
 SLOTS = ["pg10/v1", "pg14/v1", "pg14/v2_stream", "pg16/v1", "pg16/v2_stream"]
 SLOTS += ["pg16/v3_twophase", "pg16/v3_twophase_only", "pg16/v4_parallel"]
 QUICK_SLOTS = {"pg16/v3_twophase"}
