@@ -141,7 +141,8 @@ def make_plan(
             plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
             continue
         path = _location(config, relation, holders)
-        if oid not in changes and states[oid].path == path:
+        was_held = state is not None and state.status == HELD  # said in every run, until it goes on
+        if oid not in changes and states[oid].path == path and not was_held:
             continue
         of_table = changes.get(oid, TableChanges(oid))
         before = [] if state is None else [state.relation]

@@ -185,7 +185,7 @@ def random_history(random: Random, transactions: int) -> list[PgoutputMessage]:
             if each.relation.oid not in described:
                 changes.append(each.relation)
                 described.add(each.relation.oid)
-            if random.random() < 0.01:
+            if random.random() < 0.02:
                 changes.append(truncate(each.relation.oid))
                 each.rows.clear()
             changes += each.step(random)

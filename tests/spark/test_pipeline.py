@@ -334,12 +334,13 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     def dies(*_: Any) -> None:
         raise RuntimeError("the power is out")
 
+    nights.night(transaction(1, 100, *bags, *[insert("a", oid=oid) for oid in (1, 2)]))
     monkeypatch.setattr(merge, "write", dies_at_the_second)
     with pytest.raises(RuntimeError, match="power"):
-        nights.night(transaction(1, 100, *bags, *[insert("a", oid=oid) for oid in (1, 2, 1, 2)]))
-    assert [len(nights.values(name)) for name in ("bag1", "bag2")] == [2, 0]
+        nights.night(transaction(2, 200, *[insert("a", oid=oid) for oid in (1, 2)]))
+    assert [len(nights.values(name)) for name in ("bag1", "bag2")] == [2, 1]
 
-    nights.land(transaction(2, 200, delete_full("a", oid=1), insert("b", oid=1), insert("b", oid=2)))
+    nights.land(transaction(3, 300, delete_full("a", oid=1), insert("b", oid=1), insert("b", oid=2)))
     monkeypatch.setattr(Ledger, "_append_files", dies)
     with pytest.raises(RuntimeError, match="power"):
         job.run()
@@ -347,12 +348,12 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
 
     monkeypatch.setattr(Ledger, "_append_files", append_files)
     last = job.run()
-    assert (last.batch, last.files) == (2, 1)
+    assert (last.batch, last.files) == (3, 1)
     assert nights.values("bag1") == [("a",), ("b",)]
     assert nights.values("bag2") == [("a",), ("a",), ("b",)]
     files = {(row["batch"], Path(row["path"]).name) for row in nights.ledger("files")}
-    assert files == {(1, "000.copydata"), (2, "001.copydata")}
-    assert Counter(row["commit_lsn"] for row in nights.ledger("transactions")) == {100: 1, 200: 1}
+    assert files == {(1, "000.copydata"), (2, "001.copydata"), (3, "002.copydata")}
+    assert Counter(row["commit_lsn"] for row in nights.ledger("transactions")) == {100: 1, 200: 1, 300: 1}
 
 
 def test_two_sources_share_a_ledger(nights: Nights) -> None:
