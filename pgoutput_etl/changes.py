@@ -95,13 +95,19 @@ def table_shape(
     toast: frozenset[str],
     moves_toast: bool = True,
 ) -> TableShape:
-    """Raises TableError if the configured key isn't among the columns."""
+    """Raises TableError if the configured key isn't among the columns that old tuples carry (all, under FULL)."""
     columns = tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier)) for c in relation.columns)
     names = [column.name for column in columns]
     if configured_key is not None:
         missing = [name for name in configured_key if name not in names]
         if missing:
             raise TableError(f"the configured key names no column {missing[0]!r}")
+        flagged = {column.name for column in relation.columns if column.is_key}
+        if flagged and not set(configured_key) <= flagged:
+            raise TableError(
+                f"the configured key ({', '.join(configured_key)}) is not in the old tuples of this table, which carry "
+                f"({', '.join(sorted(flagged))}); it needs REPLICA IDENTITY FULL"
+            )
         key = tuple(names.index(name) for name in configured_key)
     elif relation.replica_identity is ReplicaIdentity.FULL:
         key = ()  # every column is flagged, and nothing says which are unique

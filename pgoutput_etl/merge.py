@@ -89,9 +89,12 @@ def target_schema(shape: TableShape) -> StructType:
     names = [column.name for column in shape.columns] + [field.name for field in _ADDED_COLUMNS]
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        other = seen.get(name.lower())
+        if other == name:
+            raise TableError(f"column {name!r} is named as one that every target has already")
+        if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
+        seen[name.lower()] = name
     fields = [StructField(c.name, from_arrow_type(c.type.arrow)) for c in shape.columns]
     return StructType([*fields, *_ADDED_COLUMNS])
 

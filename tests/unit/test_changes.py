@@ -235,3 +235,10 @@ def test_a_tuple_keeps_its_bytes_on_the_way() -> None:
     data = tuple_data("a", None, TOAST, "")
     assert encoder.encode(Insert(None, T, data)).endswith(data.to_bytes())
     assert data.unchanged() == (2,)
+
+
+def test_a_configured_key_has_to_be_in_the_old_tuples() -> None:
+    assert shape_of(KEYED, key=("id",)).key == (0,)
+    with pytest.raises(TableError, match=r"key \(v\) is not in the old tuples .* REPLICA IDENTITY FULL"):
+        shape_of(KEYED, key=("v",))
+    assert shape_of(BAG, key=("v",)).key == (1,)
