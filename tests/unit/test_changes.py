@@ -213,7 +213,7 @@ def test_a_row_that_no_relation_message_describes_is_refused() -> None:
     ("relation", "configured", "key"),
     [
         (KEYED, None, (0,)),
-        (KEYED, ("v", "id"), (1, 0)),
+        (BAG, ("v", "id"), (1, 0)),
         (BAG, None, ()),
         (BAG, ("w",), (2,)),
         (table("a", "b", key=("b",), identity=ReplicaIdentity.INDEX), None, (1,)),
