@@ -28,6 +28,7 @@ from pgoutput_etl.net_effect import (
     net_key_parts,
     net_of_bag,
     net_rows,
+    no_entries,
     resolve_moves,
     target_key_parts,
     with_sequence,
@@ -170,29 +171,25 @@ def _stamps(alias: str) -> dict[str, Column]:
 def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     """A row that was not there. A value that the archive never sent is NULL, and noted with a NULL text."""
     values = {column.name: F.col(f"{alias}c{i}") for i, column in enumerate(shape.columns)}
-    entries = F.coalesce(F.col(f"{alias}_unrep"), _no_entries())
+    entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
     for i in shape.toast if not shape.is_bag else ():
         unknown = F.array(
             F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
         )
-        entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(_no_entries()))
+        entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
     return {**values, **_stamps(alias), "_pg_unrepresentable": _as_map(entries)}
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
     values = {column.name: F.col(f"s.c{i}") for i, column in enumerate(shape.columns)}
-    entries = F.coalesce(F.col("s._unrep"), _no_entries())
+    entries = F.coalesce(F.col("s._unrep"), no_entries())
     for i in shape.toast:
         name = shape.columns[i].name
         keep = F.col(f"s.keep{i}")
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
         kept = entries_of(entries_of_target("t."), name)
-        entries = F.concat(entries, F.when(keep, kept).otherwise(_no_entries()))
+        entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
     return {**values, **_stamps("s."), "_pg_unrepresentable": _as_map(entries)}
-
-
-def _no_entries() -> Column:
-    return F.array().cast("array<struct<key: string, value: string>>")
 
 
 def _as_map(entries: Column) -> Column:

@@ -37,7 +37,7 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
     values = [_last_value(i, shape).alias(f"x{i}") for i in shape.toast]
     latest = grouped.agg(last, begun, *values)
-    unrepresentable = F.coalesce(F.col("last._unrep"), _none())
+    unrepresentable = F.coalesce(F.col("last._unrep"), no_entries())
     result: dict[str, Column] = {f"c{i}": F.col(f"last.c{i}") for i in range(len(shape.columns))}
     for i in shape.toast:
         value = F.col(f"x{i}")
@@ -46,7 +46,7 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
         unchanged = F.col(f"last.u{i}")
         result[f"c{i}"] = F.when(unchanged & carried, value[f"c{i}"]).otherwise(result[f"c{i}"])
         result[f"keep{i}"] = unchanged & ~carried
-        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(_none()))
+        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
     return latest.select(
         *(column.alias(name) for name, column in result.items()),
         F.col("last._lsn").alias("_lsn"),
@@ -59,7 +59,7 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
 
 def _last_value(i: int, shape: TableShape) -> Column:
     """The newest value that an event gave a toast column, and what is noted as unrepresentable of it."""
-    odd = entries_of(F.coalesce(F.col("_unrep"), _none()), shape.columns[i].name).alias("odd")
+    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
     sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
     return F.max(F.when(sent, F.struct("_seq", f"c{i}", odd)))
 
@@ -104,7 +104,7 @@ def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFr
     joined = events.join(found, is_open & (F.col("_seq") == F.col("_move")), "left")
     unknown = F.array(F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value")))
     noted = F.when(F.col("known"), F.col("odd")).otherwise(unknown.cast(_ENTRIES))
-    own = F.coalesce(F.col("_unrep"), _none())
+    own = F.coalesce(F.col("_unrep"), no_entries())
     changed = {
         f"c{i}": F.when(is_open, F.col("value")).otherwise(F.col(f"c{i}")),
         f"u{i}": F.col(f"u{i}") & ~is_open,
@@ -116,7 +116,7 @@ def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFr
 def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
     """For each move that brings column i unchanged: `known` and `value` if an event under its old key gave it,
     `through` if that was a move with the same question, and neither if the row was there before the batch."""
-    odd = entries_of(F.coalesce(F.col("_unrep"), _none()), shape.columns[i].name).alias("odd")
+    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
     moves = events.where((F.col("_op") == MOVED_IN) & F.col(f"u{i}"))
     moves = moves.select(F.col("_seq").alias("move"), *(F.col(f"f{k}") for k in shape.key), "_from_unrep")
     unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
@@ -224,17 +224,17 @@ def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> 
         column.cast("string") if pa.types.is_floating(described.type.arrow) else column
         for column, described in zip(columns, shape.columns, strict=True)
     ]
-    return [*parts, F.array_sort(F.coalesce(entries, _none()))]
+    return [*parts, F.array_sort(F.coalesce(entries, no_entries()))]
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
     return reduce(lambda a, b: a & b, conditions)
 
 
-def _none() -> Column:
+def no_entries() -> Column:
     return F.array().cast(_ENTRIES)
 
 
 def entries_of_target(alias: str = "") -> Column:
     """A target's `_pg_unrepresentable` in the form that events have it."""
-    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), _none())
+    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), no_entries())
