@@ -18,7 +18,7 @@ CORE = (
     "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
     "transactions", "types", "changes", "replay", "naming", "config", "targets", "report",
 )  # fmt: skip
-ON_SPARK = ("spark", "sources", "assembling", "ledger", "net_effect", "merge", "writing", "pipeline")
+ON_SPARK = ("spark", "sources", "assembling", "ledger", "storage", "net_effect", "merge", "writing", "pipeline")
 ORDER = CORE + ON_SPARK
 ENGINES = {"pyspark", "delta"}
 

@@ -10,7 +10,18 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing 
     registry.py   all families together
 """
 
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, ValueTextError
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary
 from pgoutput_etl.types.registry import column_type, load_text
+from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
-__all__ = ["ColumnType", "LoadedColumn", "ValueTextError", "column_type", "load_text"]
+__all__ = [
+    "NO_USER_TYPES",
+    "ColumnType",
+    "LoadedColumn",
+    "Storage",
+    "UserTypes",
+    "ValueTextError",
+    "column_type",
+    "load_binary",
+    "load_text",
+]

@@ -1,16 +1,20 @@
-"""What the families of types share: a column's type, a loaded column, and the two ways from text to Arrow.
+"""What the families of types share: a column's type, a loaded column, and the ways from text and binary to Arrow.
 
 A column of a million values is cast by Arrow in one go (the fast way). Arrow's casts alone are no judge of
 what PostgreSQL prints: they take ``0x1F`` for 31 and ``+1`` for 1, turn ``1e400`` into infinity, and fail as
 a whole on one ``infinity`` among a million dates. So the fast way takes only texts of the type's plain form,
 and leaves the odd ones NULL; each odd one then goes the careful way, a few lines of Python that return its
 value, or None if the Arrow type has none for it, or refuse it.
+
+A value in binary form has two ways, too: the fast one for whole columns, where a family has one, and for the rest
+the detour over PostgreSQL's own text for it, so that both forms can't but give the same value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +46,30 @@ class LoadedColumn:
 
 
 TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
+# One value as the type's send function writes it -> what its output function prints; or raises RefusedError.
+BinaryText: TypeAlias = Callable[[bytes], bytes]
+# A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
+FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+
+
+class Storage(Enum):
+    """What the Delta column is, where that is something else than the Arrow type that events carry."""
+
+    PLAIN = "plain"  # the Arrow type's own
+    MAP = "map"  # MAP<STRING,STRING>; Arrow: list<struct<key, value>>, which Spark can compare
+    VARIANT = "variant"  # Arrow: string
+
+
+class RefusedError(Exception):
+    """The careful way's word for: not PostgreSQL's text, or binary form, of this type. Becomes a ValueTextError."""
+
+    def __init__(self, expected: str) -> None:
+        super().__init__(expected)
+        self.expected = expected
+
+
+def no_binary_form(_value: bytes) -> bytes:
+    raise RefusedError("a value as text: it has no binary form that can be read without the server's catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +80,12 @@ class ColumnType:
     """
 
     name: str  # PostgreSQL's name with modifier, for people: "numeric(10,2)"; "oid 16999" if unknown
-    arrow: pa.DataType  # what the Delta column will be
+    arrow: pa.DataType  # what events carry, and the Delta column is, unless `storage` says otherwise
     may_be_unrepresentable: bool
     text_loader: TextLoader
+    binary_text: BinaryText = no_binary_form
+    fast_binary: FastBinary | None = None
+    storage: Storage = Storage.PLAIN
 
 
 TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> (typmod -> column type)
@@ -63,14 +94,6 @@ TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> 
 def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
     """A table entry for a type whose modifier, if there is one, changes nothing."""
     return lambda _typmod: column_type
-
-
-class RefusedError(Exception):
-    """The careful way's word for: not PostgreSQL's text for this type. Becomes a ValueTextError."""
-
-    def __init__(self, expected: str) -> None:
-        super().__init__(expected)
-        self.expected = expected
 
 
 # the fast way: NULL wherever it leaves a text to the careful way
@@ -100,6 +123,33 @@ def load_fast_then_careful(
         found.append(value)
     array = pc.replace_with_mask(array, odd, pa.array(found, column_type.arrow))
     return LoadedColumn(array, unrepresentable)
+
+
+def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    """Turn the values of one column, in binary form as TupleData carries them ('b'), into an Arrow array.
+
+    None is SQL's NULL. Raises ValueTextError for the first value that the type's send function would not have written,
+    and OverflowError when there are 2 GiB or more of values.
+    """
+    if column_type.fast_binary is None:
+        return column_type.text_loader(column_type, [_text_of(column_type, i, value) for i, value in enumerate(values)])
+    sent = binary_array(values)
+    array = column_type.fast_binary(sent, column_type.arrow)
+    if array.null_count == sent.null_count:
+        return LoadedColumn(array, {})
+    odd = pc.and_(pc.is_null(array), pc.is_valid(sent))
+    indices = pc.indices_nonzero(odd).to_pylist()
+    texts = [_text_of(column_type, i, values[i]) for i in indices]
+    loaded = column_type.text_loader(column_type, texts)
+    array = pc.replace_with_mask(array, odd, loaded.array)
+    return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
+
+
+def _text_of(column_type: ColumnType, index: int, value: bytes | None) -> bytes | None:
+    try:
+        return None if value is None else column_type.binary_text(value)
+    except RefusedError as refused:
+        raise ValueTextError(index, column_type.name, refused.expected) from None
 
 
 def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pgoutput_etl.types import arrays, boolean, bytea, datetimes, floats, integers, numeric, strings
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, TypeTable
+from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
 _TYPES: TypeTable = {
     **boolean.TYPES,
@@ -19,7 +20,7 @@ _TYPES: TypeTable = {
 }
 
 
-def column_type(oid: int, typmod: int) -> ColumnType:
+def column_type(oid: int, typmod: int, _user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
     """The type of a column as a Relation message describes it ("OID of the column's data type", "type
     modifier of the column (atttypmod)", -1 if there is none). Any OID that isn't built in is a string.
     """
