@@ -10,7 +10,7 @@ Columns of the events are those of TableShape.event_schema(); `_seq` orders them
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
@@ -223,8 +223,17 @@ def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> 
     parts = [
         column.cast("string") if pa.types.is_floating(described.type.arrow) else column
         for column, described in zip(columns, shape.columns, strict=True)
+        if not described.retired
     ]
-    return [*parts, F.array_sort(F.coalesce(entries, no_entries()))]
+    noted = F.coalesce(entries, no_entries())
+    for column in shape.columns:
+        if column.retired:
+            noted = F.filter(noted, partial(_is_not_of, column.name))
+    return [*parts, F.array_sort(noted)]
+
+
+def _is_not_of(name: str, entry: Column) -> Column:
+    return entry["key"] != F.lit(name)
 
 
 def all_of(conditions: Iterable[Column]) -> Column:

@@ -8,6 +8,7 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing 
     boolean.py, integers.py … strings.py, arrays.py
                   one family of types each: its loaders, and at the end of the file its OIDs
     registry.py   all families together
+    conversion.py what becomes of values whose column changes its type
 """
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary

@@ -87,6 +87,11 @@ class ColumnType:
     fast_binary: FastBinary | None = None
     storage: Storage = Storage.PLAIN
 
+    @property
+    def stored_as(self) -> str:
+        """The target's type in words, to tell whether it is still the same."""
+        return str(self.arrow) if self.storage is Storage.PLAIN else self.storage.value
+
 
 TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> (typmod -> column type)
 
