@@ -25,8 +25,10 @@ def shortest_float8(number: float) -> str:
     size = abs(number)
     if 1e-4 <= size < 1e15 or not number:
         return repr(number).removesuffix(".0")
+    if not math.isfinite(number):
+        return _not_finite(number)
     if size < 1e-4 or size >= _HALFWAY_TO:
-        return repr(number) if math.isfinite(number) else _not_finite(number)
+        return repr(number)
     text = repr(size)
     if size >= _HALFWAY_FROM and _is_halfway(text, size):
         digits = len(text.partition("e")[0].replace(".", ""))
