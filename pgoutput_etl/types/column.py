@@ -145,7 +145,10 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     odd = pc.and_(pc.is_null(array), pc.is_valid(sent))
     indices = pc.indices_nonzero(odd).to_pylist()
     texts = [_text_of(column_type, i, values[i]) for i in indices]
-    loaded = column_type.text_loader(column_type, texts)
+    try:
+        loaded = column_type.text_loader(column_type, texts)
+    except ValueTextError as refused:
+        raise ValueTextError(indices[refused.index], refused.type_name, refused.expected) from None
     array = pc.replace_with_mask(array, odd, loaded.array)
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
 

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgoutput_etl.types import arrays, boolean, bytea, datetimes, floats, integers, numeric, strings
+from pgoutput_etl.types import (
+    arrays,
+    bits,
+    boolean,
+    bytea,
+    datetimes,
+    documents,
+    floats,
+    geometric,
+    identifiers,
+    integers,
+    money,
+    network,
+    numeric,
+    strings,
+    text_search,
+    times,
+    vectors,
+)
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
@@ -13,9 +31,18 @@ _TYPES: TypeTable = {
     **integers.TYPES,
     **floats.TYPES,
     **numeric.TYPES,
+    **money.TYPES,
     **datetimes.TYPES,
+    **times.TYPES,
     **bytea.TYPES,
+    **bits.TYPES,
     **strings.TYPES,
+    **documents.TYPES,
+    **text_search.TYPES,
+    **identifiers.TYPES,
+    **vectors.TYPES,
+    **network.TYPES,
+    **geometric.TYPES,
     **arrays.TYPES,
 }
 
