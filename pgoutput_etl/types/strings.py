@@ -1,7 +1,7 @@
 """Every type that is kept as PostgreSQL's text, as sent: a char(n) with its padding, json with its spaces.
 
 Text types, and those for which Delta has no type that holds all their values: a time of 24:00:00, an interval
-of months and days, a network, a range. The OIDs below give them names for people; enums, composites, domains
+of months and days, a network. The OIDs below give them names for people; enums, composites, domains
 and the types of extensions have OIDs of their own in each database, and come here as "oid 16999".
 """
 
@@ -94,22 +94,10 @@ TYPES: TypeTable = {
     3734: _named("regconfig"),
     3769: _named("regdictionary"),
     3802: _named("jsonb"),
-    3904: _named("int4range"),
-    3906: _named("numrange"),
-    3908: _named("tsrange"),
-    3910: _named("tstzrange"),
-    3912: _named("daterange"),
-    3926: _named("int8range"),
     4072: _named("jsonpath"),
     4089: _named("regnamespace"),
     4096: _named("regrole"),
     4191: _named("regcollation"),
-    4451: _named("int4multirange"),
-    4532: _named("nummultirange"),
-    4533: _named("tsmultirange"),
-    4534: _named("tstzmultirange"),
-    4535: _named("datemultirange"),
-    4536: _named("int8multirange"),
     5038: _named("pg_snapshot"),
     5069: _named("xid8"),
 }

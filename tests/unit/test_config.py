@@ -267,7 +267,6 @@ def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
         (["tables=[{match: a.b, mode: history}]"], "tables[0].mode history"),
         (["tables=[{match: a.b, mode: append}]"], "tables[0].mode append"),
         (["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"], "tables[0].columns, tables[0].rename"),
-        (["types.public.posint=int4"], "types"),
         (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )
