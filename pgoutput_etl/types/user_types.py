@@ -41,7 +41,7 @@ _ALIASES = {
 }
 _SIZED_WITH_HEADER = ("bpchar", "varchar")  # a size plus 4 bytes, VARHDRSZ
 _SIZED = ("bit", "varbit", "time", "timetz", "timestamp", "timestamptz")
-_WRITTEN = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?: [a-z]+)*?)\s*(?:\(\s*(?P<first>[0-9]{1,8})\s*
+_WRITTEN = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?:\ [a-z]+)*?)\s*(?:\(\s*(?P<first>[0-9]{1,8})\s*
     (?:,\s*(?P<second>-?[0-9]{1,4})\s*)?\))?\s*(?P<rest>(?:with|without)\ time\ zone)?\s*(?P<array>\[\s*\])?\s*""",
     re.VERBOSE,
 )  # fmt: skip
