@@ -228,7 +228,7 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
     sent = SentValue(value, EXPECTED_SENT)
     number, flags, oid = sent.int32(), sent.int32(), sent.uint32()
     if not 0 <= number <= MAX_DIMENSIONS or flags not in (0, 1):
-        raise sent.refused()
+        raise sent.refusal()
     if oid != element_oid if element_oid is not None else oid < FIRST_USER_OID:
         raise RefusedError("an array of the element type that the column's type has")
     dimensions = tuple((sent.int32(), sent.int32()) for _ in range(number))
@@ -237,7 +237,7 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
         count *= length
         # with no element there is no dimension either; and the product must not grow without end
         if length < 1 or count * 4 > len(value):
-            raise sent.refused()
+            raise sent.refusal()
     elements = [sent.sized() for _ in range(count)]
     sent.end()
     return _SentArray(dimensions, elements)

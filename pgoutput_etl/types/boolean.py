@@ -1,4 +1,4 @@
-"""bool, which PostgreSQL prints as ``t`` or ``f``. Arrow's cast knows true, false, 1, 0, and not these."""
+"""bool, which PostgreSQL prints as ``t`` or ``f`` and sends as 1 or 0. Arrow's cast knows neither."""
 
 from __future__ import annotations
 
@@ -22,14 +22,28 @@ def load_bool(column_type: ColumnType, values: Sequence[bytes | None]) -> Loaded
 
 
 def fast_bool(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
-    false_or_null = pc.if_else(pc.equal(texts, b"f"), False, pa.scalar(None, arrow))
-    return pc.if_else(pc.equal(texts, b"t"), True, false_or_null)
+    return _one_of(texts, b"t", b"f", arrow)
 
 
 def careful_bool(_text: bytes, _arrow: pa.DataType) -> bool:
     raise RefusedError("t or f")
 
 
+def bool_text(value: bytes) -> bytes:
+    if value not in (b"\0", b"\1"):
+        raise RefusedError("a byte of 0 or 1")
+    return b"t" if value == b"\1" else b"f"
+
+
+def fast_binary_bool(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _one_of(sent, b"\1", b"\0", arrow)
+
+
+def _one_of(values: pa.Array, true: bytes, false: bytes, arrow: pa.DataType) -> pa.Array:
+    false_or_null = pc.if_else(pc.equal(values, false), False, pa.scalar(None, arrow))
+    return pc.if_else(pc.equal(values, true), True, false_or_null)
+
+
 TYPES: TypeTable = {
-    16: always(ColumnType("bool", pa.bool_(), False, load_bool)),
+    16: always(ColumnType("bool", pa.bool_(), False, load_bool, bool_text, fast_binary_bool)),
 }

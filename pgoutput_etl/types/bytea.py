@@ -1,7 +1,7 @@
 r"""bytea in its hex form, ``\x`` and two digits a byte.
 
 The older escape form (bytea_output = escape) is refused. The two can't be confused: the escape form doubles
-every backslash, so no text of it begins with ``\x``.
+every backslash, so no text of it begins with ``\x``. The binary form is the bytes themselves.
 """
 
 from __future__ import annotations
@@ -37,6 +37,14 @@ def load_bytea(column_type: ColumnType, values: Sequence[bytes | None]) -> Loade
     return LoadedColumn(binary_array(contents), {})
 
 
+def bytea_text(value: bytes) -> bytes:
+    return b"\\x" + binascii.hexlify(value)
+
+
+def fast_binary_bytea(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
+    return sent
+
+
 TYPES: TypeTable = {
-    17: always(ColumnType("bytea", pa.binary(), False, load_bytea)),
+    17: always(ColumnType("bytea", pa.binary(), False, load_bytea, bytea_text, fast_binary_bytea)),
 }

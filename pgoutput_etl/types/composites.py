@@ -38,6 +38,6 @@ def is_record(value: bytes) -> bool:
                 return False
             sent.sized()
         sent.end()
-    except type(sent.refused()):
+    except type(sent.refusal()):
         return False
     return True

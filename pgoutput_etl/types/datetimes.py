@@ -2,7 +2,8 @@
 
 Any other DateStyle is refused: 03/04/2026 is the 3rd of April or the 4th of March, and only the sender knew.
 Infinity, years BC and years past 9999 are unrepresentable. What counts for a timestamptz is its instant in
-UTC, not the year in its text.
+UTC, not the year in its text; one that is unrepresentable is handed back as its text in UTC, whatever TimeZone the
+sender has. The binary forms count days or microseconds since 2000-01-01, with infinities at the ends of the integer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.types.binary import INT32, INT64, number, number_column
 from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
@@ -22,6 +24,14 @@ from pgoutput_etl.types.column import (
     always,
     cast_plain,
     load_fast_then_careful,
+)
+from pgoutput_etl.types.datetime_text import (
+    DAY_US,
+    date_text,
+    is_date,
+    is_timestamp,
+    timestamp_text,
+    timestamptz_text,
 )
 
 # as RE2 for the fast way: four digits but not 0000
@@ -39,11 +49,12 @@ _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
 
 _INFINITIES = (b"infinity", b"-infinity")
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_DAY_US = 86_400_000_000
+_EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # days from 1970
+_EPOCH_2000_US = _EPOCH_2000 * DAY_US
 _MIN_DAY = datetime.date.min.toordinal() - _EPOCH
 _MAX_DAY = datetime.date.max.toordinal() - _EPOCH
-_MIN_US = _MIN_DAY * _DAY_US
-_MAX_US = (_MAX_DAY + 1) * _DAY_US - 1
+_MIN_US = _MIN_DAY * DAY_US
+_MAX_US = (_MAX_DAY + 1) * DAY_US - 1
 
 
 def load_date(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -83,7 +94,13 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
 
 
 def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
+    loaded = load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
+    return LoadedColumn(loaded.array, {i: text_in_utc(text) for i, text in loaded.unrepresentable.items()})
+
+
+def text_in_utc(text: str) -> str:
+    parts = _TIMESTAMPTZ_TEXT.fullmatch(text.encode("ascii"))
+    return timestamptz_text(_instant(parts) - _EPOCH_2000_US).decode("ascii") if parts else text
 
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -103,7 +120,7 @@ def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
         raise RefusedError(
             "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
         )
-    microsecond = _local_microsecond(parts) - _offset_seconds(parts) * 1_000_000
+    microsecond = _instant(parts)
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
 
 
@@ -122,13 +139,18 @@ def _day(parts: re.Match[bytes]) -> int:
     return same_day.toordinal() + (cycle - 1) * 146_097 - _EPOCH
 
 
+def _instant(parts: re.Match[bytes]) -> int:
+    """Microseconds since 1970-01-01 00:00:00 UTC."""
+    return _local_microsecond(parts) - _offset_seconds(parts) * 1_000_000
+
+
 def _local_microsecond(parts: re.Match[bytes]) -> int:
     """Microseconds since 1970-01-01 00:00:00 on the clock that the text shows."""
     hour, minute, second = int(parts["hour"]), int(parts["minute"]), int(parts["second"])
     if hour > 23 or minute > 59 or second > 59:
         raise RefusedError("a time of day from 00:00:00 to 23:59:59.999999")
     fraction = int((parts["fraction"] or b"0").ljust(6, b"0"))
-    return _day(parts) * _DAY_US + (hour * 3600 + minute * 60 + second) * 1_000_000 + fraction
+    return _day(parts) * DAY_US + (hour * 3600 + minute * 60 + second) * 1_000_000 + fraction
 
 
 def _offset_seconds(parts: re.Match[bytes]) -> int:
@@ -139,12 +161,56 @@ def _offset_seconds(parts: re.Match[bytes]) -> int:
     return -offset if parts["sign"] == b"-" else offset
 
 
+def binary_date_text(value: bytes) -> bytes:
+    days = number(INT32, value, "a date of 4 bytes")
+    if not is_date(days):
+        raise RefusedError("a date that PostgreSQL has")
+    return date_text(days)
+
+
+def binary_timestamp_text(value: bytes) -> bytes:
+    return timestamp_text(_sent_timestamp(value))
+
+
+def binary_timestamptz_text(value: bytes) -> bytes:
+    return timestamptz_text(_sent_timestamp(value))
+
+
+def _sent_timestamp(value: bytes) -> int:
+    microseconds = number(INT64, value, "a timestamp of 8 bytes")
+    if not is_timestamp(microseconds):
+        raise RefusedError("a timestamp that PostgreSQL has")
+    return microseconds
+
+
+def fast_binary_date(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _shifted(number_column(sent, "i", pa.int32()), _MIN_DAY, _MAX_DAY, _EPOCH_2000).cast(arrow)
+
+
+def fast_binary_timestamp(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _shifted(number_column(sent, "q", pa.int64()), _MIN_US, _MAX_US, _EPOCH_2000_US).cast(arrow)
+
+
+def _shifted(since_2000: pa.Array, least: int, most: int, epoch: int) -> pa.Array:
+    """Since 1970, if from least to most; NULL for all other."""
+    arrow = since_2000.type
+    inside = pc.and_(
+        pc.greater_equal(since_2000, pa.scalar(least - epoch, arrow)),
+        pc.less_equal(since_2000, pa.scalar(most - epoch, arrow)),
+    )
+    return pc.add(pc.if_else(inside, since_2000, pa.scalar(None, arrow)), pa.scalar(epoch, arrow))
+
+
 def timestamp_type(typmod: int) -> ColumnType:
-    return ColumnType(_with_precision("timestamp", typmod), pa.timestamp("us"), True, load_timestamp)
+    name = _with_precision("timestamp", typmod)
+    return ColumnType(name, pa.timestamp("us"), True, load_timestamp, binary_timestamp_text, fast_binary_timestamp)
 
 
 def timestamptz_type(typmod: int) -> ColumnType:
-    return ColumnType(_with_precision("timestamptz", typmod), pa.timestamp("us", "UTC"), True, load_timestamptz)
+    name = _with_precision("timestamptz", typmod)
+    return ColumnType(
+        name, pa.timestamp("us", "UTC"), True, load_timestamptz, binary_timestamptz_text, fast_binary_timestamp
+    )
 
 
 def _with_precision(name: str, typmod: int) -> str:
@@ -152,7 +218,7 @@ def _with_precision(name: str, typmod: int) -> str:
 
 
 TYPES: TypeTable = {
-    1082: always(ColumnType("date", pa.date32(), True, load_date)),
+    1082: always(ColumnType("date", pa.date32(), True, load_date, binary_date_text, fast_binary_date)),
     1114: timestamp_type,
     1184: timestamptz_type,
 }

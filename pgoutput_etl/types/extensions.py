@@ -28,7 +28,7 @@ from pgoutput_etl.types.column import (
     binary_array,
 )
 from pgoutput_etl.types.sent import SentValue
-from pgoutput_etl.types.strings import load_string
+from pgoutput_etl.types.strings import text_type
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -104,7 +104,7 @@ def vector_text(value: bytes) -> bytes:
     sent = SentValue(value, "a vector as vector_send writes it")
     dimensions, unused = sent.uint16(), sent.uint16()
     if not dimensions or unused:
-        raise sent.refused()
+        raise sent.refusal()
     numbers = [_FLOAT4.binary_text(sent.take(4)) for _ in range(dimensions)]
     sent.end()
     return b"[" + b",".join(numbers) + b"]"
@@ -137,10 +137,6 @@ def fast_geometry(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
     return sent
 
 
-def same_text(value: bytes) -> bytes:
-    return value
-
-
 def hstore_type(name: str) -> ColumnType:
     return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP)
 
@@ -151,10 +147,6 @@ def vector_type(name: str) -> ColumnType:
     return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4)
 
 
-def citext_type(name: str) -> ColumnType:
-    return ColumnType(name, pa.string(), False, load_string, same_text)
-
-
 def geometry_type(name: str) -> ColumnType:
     return ColumnType(name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":")
 
@@ -162,7 +154,7 @@ def geometry_type(name: str) -> ColumnType:
 BY_NAME: Mapping[str, Callable[[str], ColumnType]] = {
     "hstore": hstore_type,
     "vector": vector_type,
-    "citext": citext_type,
+    "citext": text_type,
     "geometry": geometry_type,
     "geography": geometry_type,
 }

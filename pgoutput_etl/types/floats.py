@@ -7,12 +7,14 @@ is used here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.types.binary import FLOAT4, FLOAT8, number_column, unpacked
 from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
@@ -22,6 +24,7 @@ from pgoutput_etl.types.column import (
     cast_plain,
     load_fast_then_careful,
 )
+from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
 
 _FORM = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?|NaN|-?Infinity"
 _FORM_BYTES = re.compile(_FORM.encode())
@@ -46,7 +49,21 @@ def careful_float(text: bytes, _arrow: pa.DataType) -> None:
         raise RefusedError("a number in decimal digits, NaN, Infinity or -Infinity")
 
 
+def float4_text(value: bytes) -> bytes:
+    return shortest_float4(unpacked(FLOAT4, value, "a float4 of 4 bytes")[0]).encode("ascii")
+
+
+def float8_text(value: bytes) -> bytes:
+    return shortest_float8(unpacked(FLOAT8, value, "a float8 of 8 bytes")[0]).encode("ascii")
+
+
+def fast_binary_float(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    array = number_column(sent, {32: "I", 64: "Q"}[arrow.bit_width], arrow)
+    # the text says no more of a NaN than that it is one; its sign and payload are the processor's whim
+    return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, arrow), array)
+
+
 TYPES: TypeTable = {
-    700: always(ColumnType("float4", pa.float32(), True, load_float)),
-    701: always(ColumnType("float8", pa.float64(), True, load_float)),
+    700: always(ColumnType("float4", pa.float32(), True, load_float, float4_text, fast_binary_float)),
+    701: always(ColumnType("float8", pa.float64(), True, load_float, float8_text, fast_binary_float)),
 }

@@ -1,6 +1,7 @@
 """int2, int4, int8, and the unsigned oid and xid: an optional minus sign and ASCII digits, and nothing else.
 
-oid and xid become int64, because neither Delta nor Java has unsigned integers.
+oid and xid become int64, because neither Delta nor Java has unsigned integers. The binary forms are the numbers
+themselves, big-endian.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from pgoutput_etl.types.binary import INT16, INT32, INT64, UINT32, number, number_column
 from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
@@ -59,10 +61,34 @@ def _integer_between(text: bytes, form: re.Pattern[bytes], least: int, most: int
     raise RefusedError(f"an integer from {least} to {most} in decimal digits")
 
 
+def int2_text(value: bytes) -> bytes:
+    return b"%d" % number(INT16, value, "an int2 of 2 bytes")
+
+
+def int4_text(value: bytes) -> bytes:
+    return b"%d" % number(INT32, value, "an int4 of 4 bytes")
+
+
+def int8_text(value: bytes) -> bytes:
+    return b"%d" % number(INT64, value, "an int8 of 8 bytes")
+
+
+def unsigned_text(value: bytes) -> bytes:
+    return b"%d" % number(UINT32, value, "an unsigned integer of 4 bytes")
+
+
+def fast_binary_signed(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return number_column(sent, {16: "h", 32: "i", 64: "q"}[arrow.bit_width], arrow)
+
+
+def fast_binary_unsigned(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return number_column(sent, "I", pa.uint32()).cast(arrow)
+
+
 TYPES: TypeTable = {
-    20: always(ColumnType("int8", pa.int64(), False, load_signed)),
-    21: always(ColumnType("int2", pa.int16(), False, load_signed)),
-    23: always(ColumnType("int4", pa.int32(), False, load_signed)),
-    26: always(ColumnType("oid", pa.int64(), False, load_unsigned)),
-    28: always(ColumnType("xid", pa.int64(), False, load_unsigned)),
+    20: always(ColumnType("int8", pa.int64(), False, load_signed, int8_text, fast_binary_signed)),
+    21: always(ColumnType("int2", pa.int16(), False, load_signed, int2_text, fast_binary_signed)),
+    23: always(ColumnType("int4", pa.int32(), False, load_signed, int4_text, fast_binary_signed)),
+    26: always(ColumnType("oid", pa.int64(), False, load_unsigned, unsigned_text, fast_binary_unsigned)),
+    28: always(ColumnType("xid", pa.int64(), False, load_unsigned, unsigned_text, fast_binary_unsigned)),
 }

@@ -2,11 +2,15 @@
 
 A NaN, an infinity, or a number with more digits than (p,s) has room for (PostgreSQL wouldn't send one) is
 unrepresentable: a decimal is never rounded.
+
+The binary form (numeric_send): the count of base-10000 digits, the first one's weight, sign, the number of decimals
+to print, and the digits, all of 16 bits.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -24,6 +28,15 @@ from pgoutput_etl.types.strings import string_type
 
 _NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?")
 _MAX_PRECISION = 38
+_HEADER = struct.Struct(">HhHH")
+_MAX_DECIMALS = 0x3FFF
+_NEGATIVE = 0x4000
+_SPECIAL = {  # for infinities the number of decimals is a remnant of how they are stored
+    _HEADER.pack(0, 0, 0xC000, 0): b"NaN",
+    _HEADER.pack(0, 0, 0xD000, 0x20): b"Infinity",
+    _HEADER.pack(0, 0, 0xF000, 0x20): b"-Infinity",
+}
+_SENT = "a numeric as numeric_send writes it"
 
 
 def load_decimal(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -48,16 +61,38 @@ def careful_decimal(text: bytes, arrow: pa.Decimal128Type) -> Decimal | None:
     return Decimal(text.decode("ascii")) if fits else None
 
 
+def numeric_text(value: bytes) -> bytes:
+    if value in _SPECIAL:
+        return _SPECIAL[value]
+    if len(value) < _HEADER.size:
+        raise RefusedError(_SENT)
+    count, weight, sign, decimals = _HEADER.unpack_from(value)
+    if len(value) != _HEADER.size + 2 * count or sign not in (0, _NEGATIVE) or decimals > _MAX_DECIMALS:
+        raise RefusedError(_SENT)
+    groups = struct.unpack_from(f">{count}H", value, _HEADER.size)
+    if any(group > 9999 for group in groups) or (sign and not any(groups)):
+        raise RefusedError(_SENT)
+    digits = "%04d" * count % groups
+    before = 4 * (weight + 1)  # that many of the digits stand before the point
+    integer = digits[:before].ljust(before, "0") if before > 0 else ""
+    fraction = digits[before:] if before > 0 else "0" * -before + digits
+    if fraction[decimals:].strip("0"):
+        raise RefusedError(_SENT)  # digits that the text would not show
+    fraction = fraction[:decimals].ljust(decimals, "0")
+    text = f"{'-' if sign else ''}{integer.lstrip('0') or '0'}{'.' if decimals else ''}{fraction}"
+    return text.encode("ascii")
+
+
 def numeric_type(typmod: int) -> ColumnType:
     """The modifier is ((p << 16) | (s & 0x7ff)) + 4, with s signed since PostgreSQL 15; -1 without one."""
     if typmod < 4:
-        return string_type("numeric")
+        return string_type("numeric", numeric_text)
     precision = (typmod - 4) >> 16 & 0xFFFF
     scale = ((typmod - 4 & 0x7FF) ^ 0x400) - 0x400
     name = f"numeric({precision},{scale})"
     if 1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision:
-        return ColumnType(name, pa.decimal128(precision, scale), True, load_decimal)
-    return string_type(name)
+        return ColumnType(name, pa.decimal128(precision, scale), True, load_decimal, numeric_text)
+    return string_type(name, numeric_text)
 
 
 TYPES: TypeTable = {

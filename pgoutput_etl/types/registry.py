@@ -12,20 +12,30 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.types import (
     arrays,
+    bits,
     boolean,
     bytea,
     composites,
     datetimes,
+    documents,
     extensions,
     floats,
+    geometric,
+    identifiers,
     integers,
+    money,
+    network,
     numeric,
     ranges,
     strings,
+    text_search,
+    times,
     variants,
+    vectors,
 )
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, written_type
@@ -35,9 +45,18 @@ _TYPES: TypeTable = {
     **integers.TYPES,
     **floats.TYPES,
     **numeric.TYPES,
+    **money.TYPES,
     **datetimes.TYPES,
+    **times.TYPES,
     **bytea.TYPES,
+    **bits.TYPES,
     **strings.TYPES,
+    **documents.TYPES,
+    **text_search.TYPES,
+    **identifiers.TYPES,
+    **vectors.TYPES,
+    **network.TYPES,
+    **geometric.TYPES,
     **ranges.TYPES,
 }
 _CATALOG = ("pg_catalog", "")  # on the wire it is ""
@@ -115,7 +134,7 @@ def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnTyp
 
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:
-    return replace(strings.string_type(name), binary_text=OtherText(name, user_types))
+    return strings.string_type(name, OtherText(name, user_types), fast_binary_label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +162,16 @@ class OtherText:
         return column_type(oid, -1, self.user_types).binary_text(field)
 
 
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
+_CONTROL_BYTES = re.compile(_CONTROL.encode())
+
+
+def fast_binary_label(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return strings.fast_binary_string(pc.if_else(pc.match_substring_regex(sent, _CONTROL), None, sent), arrow)
 
 
 def is_text(value: bytes) -> bool:
-    if _CONTROL.search(value):
+    if _CONTROL_BYTES.search(value):
         return False
     try:
         value.decode()

@@ -1,56 +1,42 @@
-"""A cursor over a value in the binary form of a type that is made of other values: all lengths are checked."""
+"""Values in binary form that are made of other values, and the quotes that their texts have in common."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
-from pgoutput_etl.types.column import RefusedError
-
-_UINT8 = struct.Struct(">B")
-_UINT16 = struct.Struct(">H")
-_INT32 = struct.Struct(">i")
-_UINT32 = struct.Struct(">I")
+from pgoutput_etl.types.binary import INT32, UINT8, UINT16, UINT32, Reader
 
 
-class SentValue:
-    """Reads big-endian fields in order. RefusedError(expected) for every value that is cut, or has bytes left over."""
+class SentValue(Reader):
+    """Goes through a value whose parts have their lengths before them; RefusedError where these can't be so."""
 
-    __slots__ = ("_bytes", "_expected", "_position")
-
-    def __init__(self, value: bytes, expected: str) -> None:
-        self._bytes = value
-        self._expected = expected
-        self._position = 0
-
-    def refused(self) -> RefusedError:
-        return RefusedError(self._expected)
+    __slots__ = ()
 
     def uint8(self) -> int:
-        return self._number(_UINT8)
+        return self.number(UINT8)
 
     def uint16(self) -> int:
-        return self._number(_UINT16)
+        return self.number(UINT16)
 
     def int32(self) -> int:
-        return self._number(_INT32)
+        return self.number(INT32)
 
     def uint32(self) -> int:
-        return self._number(_UINT32)
+        return self.number(UINT32)
 
     def count(self, least_size: int) -> int:
         """An int32 that says how many items follow, each of at least so many bytes."""
         count = self.int32()
-        if count < 0 or count * least_size > len(self._bytes) - self._position:
-            raise self.refused()
+        if count < 0 or count * least_size > self.left():
+            raise self.refusal()
         return count
 
     def take(self, size: int) -> bytes:
-        begin = self._position
-        if size < 0 or size > len(self._bytes) - begin:
-            raise self.refused()
-        self._position = begin + size
-        return self._bytes[begin : self._position]
+        begin = self._at
+        if size < 0 or size > self.left():
+            raise self.refusal()
+        self._at = begin + size
+        return self._value[begin : self._at]
 
     def sized(self) -> bytes | None:
         """An int32 length and as many bytes; length -1 is NULL."""
@@ -59,14 +45,6 @@ class SentValue:
 
     def required(self) -> bytes:
         return self.take(self.int32())
-
-    def end(self) -> None:
-        if self._position != len(self._bytes):
-            raise self.refused()
-
-    def _number(self, form: struct.Struct) -> int:
-        number: int = form.unpack(self.take(form.size))[0]
-        return number
 
 
 def quoted(text: bytes, must_quote: Callable[[bytes], object]) -> bytes:

@@ -218,8 +218,6 @@ def test_a_decimal_arrives_with_all_its_digits() -> None:
         (TIMESTAMPTZ, -1, b"infinity", b"2026-11-21 03:04:05+00"),
         (TIMESTAMPTZ, -1, b"-infinity", b"2026-11-21 03:04:05+00"),
         (TIMESTAMPTZ, -1, b"0044-03-15 12:00:00+00 BC", b"2026-11-21 03:04:05+00"),
-        (TIMESTAMPTZ, -1, b"0001-01-01 00:59:59.999999+01", b"2026-11-21 03:04:05+00"),
-        (TIMESTAMPTZ, -1, b"9999-12-31 23:00:00-01", b"2026-11-21 03:04:05+00"),
         (TIMESTAMPTZ, -1, b"294276-12-31 23:59:59.999999+00", b"2026-11-21 03:04:05+00"),
     ],
 )
@@ -228,6 +226,20 @@ def test_an_unrepresentable_value_is_null_and_handed_back(oid: int, typmod: int,
     assert loaded.unrepresentable == {1: text.decode(), 4: text.decode()}
     assert loaded.array.is_null().to_pylist() == [False, True, True, False, True]
     assert load(oid, plain, typmod=typmod) == load(oid, plain, plain, typmod=typmod)[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "utc"),
+    [
+        (b"0001-01-01 00:59:59.999999+01", "0001-12-31 23:59:59.999999+00 BC"),
+        (b"9999-12-31 23:00:00-01", "10000-01-01 00:00:00+00"),
+        (b"0044-03-15 12:53:28+00:53:28 BC", "0044-03-15 12:00:00+00 BC"),
+        (b"infinity", "infinity"),
+    ],
+)
+def test_an_unrepresentable_instant_is_handed_back_in_utc(text: bytes, utc: str) -> None:
+    loaded = load_text(column_type(TIMESTAMPTZ, -1), [b"2026-11-21 03:04:05+01", text])
+    assert loaded.unrepresentable == {1: utc}
 
 
 REFUSED: list[tuple[int, int, Sequence[bytes]]] = [
@@ -490,9 +502,15 @@ def test_timestamptz_round_trip(values: list[tuple[datetime.datetime, int]]) -> 
     loaded = load_text(column_type(TIMESTAMPTZ, -1), texts)
     inside = range(microseconds(EARLIEST), microseconds(LATEST) + 1)
     assert loaded.array.cast(pa.int64()).to_pylist() == [i if i in inside else None for i in instants]
-    assert loaded.unrepresentable == {
-        i: texts[i].decode() for i, instant in enumerate(instants) if instant not in inside
-    }
+    assert loaded.unrepresentable == {i: utc_text(n) for i, n in enumerate(instants) if n not in inside}
+
+
+def utc_text(instant: int) -> str:
+    """Of the last day of 1 BC or the first of 10000, by way of the same day 400 years on or before."""
+    way = 1 if instant < microseconds(EARLIEST) else -1
+    same_time = EPOCH + datetime.timedelta(days=way * 146_097, microseconds=instant)
+    text = f"{iso(same_time)}+00"
+    return f"0001{text[4:]} BC" if way == 1 else f"10000{text[4:]}"
 
 
 @given(st.lists(st.none() | st.binary()))

@@ -1,0 +1,36 @@
+"""bit(n) and varbit(n), as PostgreSQL's text of zeros and ones. Sent as their number and the bytes they fill."""
+
+from __future__ import annotations
+
+from pgoutput_etl.types.binary import INT32
+from pgoutput_etl.types.column import ColumnType, RefusedError, TypeTable
+from pgoutput_etl.types.strings import string_type
+
+_SENT = "a bit string as bit_send and varbit_send write it"
+
+
+def bits_text(value: bytes) -> bytes:
+    if len(value) < INT32.size:
+        raise RefusedError(_SENT)
+    (count,) = INT32.unpack_from(value)
+    filled = value[INT32.size :]
+    if count < 0 or len(filled) != (count + 7) // 8:
+        raise RefusedError(_SENT)
+    digits = f"{int.from_bytes(filled, 'big'):0{8 * len(filled)}b}" if filled else ""
+    if "1" in digits[count:]:
+        raise RefusedError(_SENT)
+    return digits[:count].encode("ascii")
+
+
+def bit_type(typmod: int) -> ColumnType:
+    return string_type(f"bit({typmod})" if typmod >= 0 else "bit", bits_text)
+
+
+def varbit_type(typmod: int) -> ColumnType:
+    return string_type(f"varbit({typmod})" if typmod >= 0 else "varbit", bits_text)
+
+
+TYPES: TypeTable = {
+    1560: bit_type,
+    1562: varbit_type,
+}

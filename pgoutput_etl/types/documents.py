@@ -1,0 +1,62 @@
+r"""json, jsonb, jsonpath and xml, as PostgreSQL's text, and "char", which is no text but a byte.
+
+jsonb and jsonpath are sent as their text behind a version byte of 1. xml is sent as it is printed, but with its
+encoding in its declaration if client_encoding is something other than UTF8; in text form, that stays unsaid.
+
+"char" prints a byte that is not ASCII as a backslash and three octal digits, and 0 as nothing. Before PostgreSQL 16 it
+printed the byte itself, which is not valid UTF-8, and is refused in text form; in binary form, which is the byte in
+all versions, it is the newer text.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.types.column import RefusedError, TypeTable, always
+from pgoutput_etl.types.strings import fast_binary_string, string_type, text_type
+
+_VERSION = b"\1"
+_XML_ENCODING = r'^<\?xml version="[^"]*" encoding='
+_XML_ENCODING_BYTES = re.compile(_XML_ENCODING.encode())
+
+
+def versioned_text(value: bytes) -> bytes:
+    if not value.startswith(_VERSION):
+        raise RefusedError("a text behind a version byte of 1")
+    return value[1:]
+
+
+def fast_binary_versioned(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    ours = pc.if_else(pc.starts_with(sent, _VERSION), sent, None)
+    return fast_binary_string(pc.binary_slice(ours, 1), arrow)
+
+
+def xml_text(value: bytes) -> bytes:
+    if _XML_ENCODING_BYTES.match(value):
+        raise RefusedError("xml in UTF-8; the sender's client_encoding must be UTF8")
+    return value
+
+
+def fast_binary_xml(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return fast_binary_string(pc.if_else(pc.match_substring_regex(sent, _XML_ENCODING), None, sent), arrow)
+
+
+def char_text(value: bytes) -> bytes:
+    if len(value) != 1:
+        raise RefusedError("a single byte")
+    byte = value[0]
+    if byte == 0:
+        return b""
+    return value if byte < 0x80 else b"\\%03o" % byte
+
+
+TYPES: TypeTable = {
+    18: always(string_type('"char"', char_text)),
+    114: always(text_type("json")),
+    142: always(string_type("xml", xml_text, fast_binary_xml)),
+    3802: always(string_type("jsonb", versioned_text, fast_binary_versioned)),
+    4072: always(string_type("jsonpath", versioned_text, fast_binary_versioned)),
+}

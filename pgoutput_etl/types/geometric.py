@@ -1,0 +1,85 @@
+"""point, lseg, path, box, polygon, line and circle, as PostgreSQL's text; all of them made of float8s."""
+
+from __future__ import annotations
+
+import struct
+
+from pgoutput_etl.types.binary import INT32, UINT8, Reader
+from pgoutput_etl.types.column import TypeTable, always
+from pgoutput_etl.types.shortest_decimal import shortest_float8
+from pgoutput_etl.types.strings import string_type
+
+_POINT = struct.Struct(">2d")
+
+
+def point_text(value: bytes) -> bytes:
+    return _points(value, 1, "a point of 16 bytes")
+
+
+def lseg_text(value: bytes) -> bytes:
+    return b"[%s]" % _points(value, 2, "an lseg of 32 bytes")
+
+
+def box_text(value: bytes) -> bytes:
+    return _points(value, 2, "a box of 32 bytes")
+
+
+def path_text(value: bytes) -> bytes:
+    reader = Reader(value, "a path as path_send writes it")
+    closed = reader.number(UINT8)
+    if closed > 1:
+        raise reader.refusal()
+    points = _counted_points(reader)
+    return b"(%s)" % points if closed else b"[%s]" % points
+
+
+def polygon_text(value: bytes) -> bytes:
+    return b"(%s)" % _counted_points(Reader(value, "a polygon as poly_send writes it"))
+
+
+def line_text(value: bytes) -> bytes:
+    a, b, c = _floats(value, 3, "a line of 24 bytes")
+    return f"{{{a},{b},{c}}}".encode("ascii")
+
+
+def circle_text(value: bytes) -> bytes:
+    x, y, radius = _floats(value, 3, "a circle of 24 bytes")
+    return f"<({x},{y}),{radius}>".encode("ascii")
+
+
+def _points(value: bytes, count: int, expected: str) -> bytes:
+    reader = Reader(value, expected)
+    return _read_points(reader, count)
+
+
+def _counted_points(reader: Reader) -> bytes:
+    count = reader.number(INT32)
+    if count <= 0:
+        raise reader.refusal()
+    return _read_points(reader, count)
+
+
+def _read_points(reader: Reader, count: int) -> bytes:
+    """That many points, and nothing behind them."""
+    if reader.left() != count * _POINT.size:
+        raise reader.refusal()
+    pairs = [reader.numbers(_POINT) for _ in range(count)]
+    return ",".join(f"({shortest_float8(x)},{shortest_float8(y)})" for x, y in pairs).encode("ascii")
+
+
+def _floats(value: bytes, count: int, expected: str) -> list[str]:
+    reader = Reader(value, expected)
+    numbers = reader.numbers(struct.Struct(f">{count}d"))
+    reader.end()
+    return [shortest_float8(number) for number in numbers]
+
+
+TYPES: TypeTable = {
+    600: always(string_type("point", point_text)),
+    601: always(string_type("lseg", lseg_text)),
+    602: always(string_type("path", path_text)),
+    603: always(string_type("box", box_text)),
+    604: always(string_type("polygon", polygon_text)),
+    628: always(string_type("line", line_text)),
+    718: always(string_type("circle", circle_text)),
+}

@@ -1,0 +1,87 @@
+"""uuid, and what PostgreSQL itself calls things by: transactions, snapshots, places in tables and in the WAL, OIDs.
+
+The reg* types (regclass, regtype …) print the name of what an OID stands for. Their binary form is the bare OID, and
+its name is in no archive: so it is the OID's digits, which PostgreSQL reads as the same value, and prints as well if
+nothing has that OID.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from pgoutput_etl.types.binary import INT32, UINT32, UINT64, Reader, number, unpacked
+from pgoutput_etl.types.column import RefusedError, TypeTable, always
+from pgoutput_etl.types.strings import string_type
+
+_TID = struct.Struct(">IH")
+_UUID_SIZE = 16
+_LSN_HALF = 0xFFFFFFFF
+
+
+def uuid_text(value: bytes) -> bytes:
+    if len(value) != _UUID_SIZE:
+        raise RefusedError("a uuid of 16 bytes")
+    digits = value.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])).encode("ascii")
+
+
+def tid_text(value: bytes) -> bytes:
+    return b"(%d,%d)" % unpacked(_TID, value, "a tid of 6 bytes")
+
+
+def cid_text(value: bytes) -> bytes:
+    return b"%d" % number(UINT32, value, "a cid of 4 bytes")
+
+
+def xid8_text(value: bytes) -> bytes:
+    return b"%d" % number(UINT64, value, "an xid8 of 8 bytes")
+
+
+def pg_lsn_text(value: bytes) -> bytes:
+    lsn = number(UINT64, value, "a pg_lsn of 8 bytes")
+    return b"%X/%X" % (lsn >> 32, lsn & _LSN_HALF)
+
+
+def snapshot_text(value: bytes) -> bytes:
+    """xmin, xmax, and the transactions between them that were running, in ascending order."""
+    reader = Reader(value, "a snapshot as pg_snapshot_send writes it")
+    count = reader.number(INT32)
+    if count < 0 or reader.left() != (count + 2) * UINT64.size:
+        raise reader.refusal()
+    xmin, xmax, *running = reader.numbers(struct.Struct(f">{count + 2}Q"))
+    ascending = sorted(set(running)) == running
+    if not 0 < xmin <= xmax or not ascending or (running and not xmin <= running[0] <= running[-1] < xmax):
+        raise reader.refusal()
+    return b"%d:%d:%s" % (xmin, xmax, b",".join(b"%d" % xid for xid in running))
+
+
+def oid_or_dash_text(value: bytes) -> bytes:
+    oid = number(UINT32, value, "an OID of 4 bytes")
+    return b"%d" % oid if oid else b"-"
+
+
+def oid_text(value: bytes) -> bytes:
+    """regoper and regoperator, which print the OID 0 as a digit."""
+    return b"%d" % number(UINT32, value, "an OID of 4 bytes")
+
+
+TYPES: TypeTable = {
+    24: always(string_type("regproc", oid_or_dash_text)),
+    27: always(string_type("tid", tid_text)),
+    29: always(string_type("cid", cid_text)),
+    2202: always(string_type("regprocedure", oid_or_dash_text)),
+    2203: always(string_type("regoper", oid_text)),
+    2204: always(string_type("regoperator", oid_text)),
+    2205: always(string_type("regclass", oid_or_dash_text)),
+    2206: always(string_type("regtype", oid_or_dash_text)),
+    2950: always(string_type("uuid", uuid_text)),
+    2970: always(string_type("txid_snapshot", snapshot_text)),
+    3220: always(string_type("pg_lsn", pg_lsn_text)),
+    3734: always(string_type("regconfig", oid_or_dash_text)),
+    3769: always(string_type("regdictionary", oid_or_dash_text)),
+    4089: always(string_type("regnamespace", oid_or_dash_text)),
+    4096: always(string_type("regrole", oid_or_dash_text)),
+    4191: always(string_type("regcollation", oid_or_dash_text)),
+    5038: always(string_type("pg_snapshot", snapshot_text)),
+    5069: always(string_type("xid8", xid8_text)),
+}

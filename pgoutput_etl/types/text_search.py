@@ -1,0 +1,140 @@
+"""tsvector and tsquery, as PostgreSQL's text.
+
+A tsquery is sent as a tree, operator before operands and the right operand before the left, and printed (infix() in
+tsquery.c) with no more parentheses than it needs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from pgoutput_etl.types.binary import INT32, UINT8, UINT16, Reader
+from pgoutput_etl.types.column import TypeTable, always
+from pgoutput_etl.types.strings import string_type
+
+_VALUE, _OPERATOR = 1, 2
+_NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
+_PRIORITY = {_OR: 1, _AND: 2, _PHRASE: 3, _NOT: 4}
+_OF_A_VALUE = 5
+_WEIGHTS = ((8, b"A"), (4, b"B"), (2, b"C"), (1, b"D"))
+_POSITION_BITS = 14
+_WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # D is what a position has that nobody gave a weight
+
+
+def tsvector_text(value: bytes) -> bytes:
+    reader = Reader(value, "a tsvector as tsvectorsend writes it")
+    count = reader.number(INT32)
+    if not 0 <= count <= reader.left():
+        raise reader.refusal()
+    lexemes = [_lexeme(reader) for _ in range(count)]
+    reader.end()
+    return b" ".join(lexemes)
+
+
+def _lexeme(reader: Reader) -> bytes:
+    word = _quoted(reader.string())
+    positions = [_position(reader.number(UINT16)) for _ in range(reader.number(UINT16))]
+    return word + b":" + b",".join(positions) if positions else word
+
+
+def _position(sent: int) -> bytes:
+    return b"%d%s" % (sent & (1 << _POSITION_BITS) - 1, _WEIGHT_LETTERS[sent >> _POSITION_BITS])
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"\\", b"\\\\").replace(b"'", b"''") + b"'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    code: int
+    distance: int  # of a phrase's operands
+
+
+@dataclass(frozen=True, slots=True)
+class _Printed:
+    parts: deque[bytes]  # a query may nest as deep as it is long, and parts are added on both sides
+    operator: int  # the outermost one; 0 for a value
+    priority: int
+
+
+def tsquery_text(value: bytes) -> bytes:
+    reader = Reader(value, "a tsquery as tsquerysend writes it")
+    count = reader.number(INT32)
+    if not 0 <= count <= reader.left():
+        raise reader.refusal()
+    items = [_item(reader) for _ in range(count)]
+    reader.end()
+    operands: list[_Printed] = []
+    for item in reversed(items):
+        if isinstance(item, bytes):
+            operands.append(_Printed(deque([item]), 0, _OF_A_VALUE))
+        elif len(operands) < (1 if item.code == _NOT else 2):
+            raise reader.refusal()
+        elif item.code == _NOT:
+            operands.append(_negated(operands.pop()))
+        else:
+            right = operands.pop()
+            operands.append(_combined(operands.pop(), item, right))
+    if len(operands) != min(count, 1):
+        raise reader.refusal()
+    return b"".join(operands[0].parts) if operands else b""
+
+
+def _item(reader: Reader) -> bytes | _Operator:
+    kind = reader.number(UINT8)
+    if kind == _VALUE:
+        return _operand(reader)
+    code = reader.number(UINT8)
+    if kind != _OPERATOR or code not in _PRIORITY:
+        raise reader.refusal()
+    return _Operator(code, reader.number(UINT16) if code == _PHRASE else 0)
+
+
+def _operand(reader: Reader) -> bytes:
+    weights, is_prefix = reader.number(UINT8), reader.number(UINT8)
+    if weights > 0xF or is_prefix > 1:
+        raise reader.refusal()
+    word = _quoted(reader.string())
+    if not weights and not is_prefix:
+        return word
+    letters = b"".join(letter for bit, letter in _WEIGHTS if weights & bit)
+    return word + b":" + (b"*" if is_prefix else b"") + letters
+
+
+def _negated(operand: _Printed) -> _Printed:
+    parts = _within(operand, _NOT)
+    parts.appendleft(b"!")
+    return _Printed(parts, _NOT, _PRIORITY[_NOT])
+
+
+def _combined(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
+    sign = {_AND: b" & ", _OR: b" | "}.get(operator.code)
+    if sign is None:
+        sign = b" <-> " if operator.distance == 1 else b" <%d> " % operator.distance
+    of_phrase = operator.code == _PHRASE
+    before, after = _within(left, operator.code), _within(right, operator.code, is_right_of_phrase=of_phrase)
+    if len(before) >= len(after):
+        before.append(sign)
+        before.extend(after)
+        parts = before
+    else:
+        after.appendleft(sign)
+        after.extendleft(reversed(before))
+        parts = after
+    return _Printed(parts, operator.code, _PRIORITY[operator.code])
+
+
+def _within(operand: _Printed, operator: int, *, is_right_of_phrase: bool = False) -> deque[bytes]:
+    """The operand's parts, in parentheses if it would read as another query without."""
+    if operand.priority < _PRIORITY[operator] or (is_right_of_phrase and operand.operator == _PHRASE):
+        operand.parts.appendleft(b"( ")
+        operand.parts.append(b" )")
+    return operand.parts
+
+
+TYPES: TypeTable = {
+    3614: always(string_type("tsvector", tsvector_text)),
+    3615: always(string_type("tsquery", tsquery_text)),
+}
