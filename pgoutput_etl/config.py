@@ -20,6 +20,7 @@ import yaml
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
+from pgoutput_etl.types import check_configured
 
 # What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
 ADDED, RENAMED_FROM = "added", "renamed_from"
@@ -147,8 +148,6 @@ def refuse_unbuilt(config: Config) -> None:
             unbuilt.append(f"tables[{i}].columns but for added and renamed_from")
         if rule.rename is not None:
             unbuilt.append(f"tables[{i}].rename")
-    if config.types:
-        unbuilt.append("types")
     if config.merge.max_transactions is not None:
         unbuilt.append("merge.max_transactions")
     if unbuilt:
@@ -163,7 +162,7 @@ def _config(root: _Node) -> Config:
         target=target,
         state=_state(keys["state"], target),
         tables=tuple(_rule(node) for node in keys["tables"].items("a list of rules")),
-        types={name: node.text("a type's name") for name, node in keys["types"].mapping().items()},
+        types={name: _type(name, node) for name, node in keys["types"].mapping().items()},
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
         spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
@@ -220,6 +219,15 @@ def _column(node: _Node) -> str | Mapping[str, str]:
     if isinstance(node.value, dict):
         return {name: argument.text("what is given to the transformation") for name, argument in node.mapping().items()}
     return node.text("what to do with the column, such as drop or {hash: sha256}")
+
+
+def _type(name: str, node: _Node) -> str:
+    text = node.text("a type's name")
+    try:
+        check_configured(name, text)
+    except ValueError as error:
+        raise node.error(str(error)) from None
+    return text
 
 
 def _merge(node: _Node) -> Merge:

@@ -103,10 +103,11 @@ class Replay:
         user_types: UserTypes,
     ) -> ReplayedTable:
         versions = self.assembly.relations.versions(oid)
+        runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
+        name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
         table: _Keyed | _Bag | None = None
         retired: Retired = ()
-        for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions)):
-            name = f"{relation.namespace}.{relation.name}"
+        for relation, run in runs:
             origins: tuple[int | None, ...] = ()
             if table is not None:
                 origins, retired, _ = next_version(table.shape.relation, retired, relation, declared.get(name, {}))
@@ -116,7 +117,7 @@ class Replay:
             if table is not None:
                 new.take_over(table, reshape(table.shape.columns, shape, origins))
             table = new
-            _apply(table, list(run))
+            _apply(table, run)
         assert table is not None
         return ReplayedTable(table.shape, [_named(event, table.shape) for event in table.events()])
 

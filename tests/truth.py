@@ -52,8 +52,24 @@ def postgres_text(value: Any, pg_float4: bool = False) -> Text:
             return f"{value.year:04}-{value:%m-%d %H:%M:%S}{micros}{zone}"
         case date():
             return value.isoformat()
+        case list():
+            return array_text(value)
         case _:
             return str(value)
+
+
+def array_text(values: list[Any]) -> str:
+    """A one-dimensional array as PostgreSQL prints it; a list of pairs is a map: hstore's text."""
+    if values and isinstance(values[0], tuple):
+        return ", ".join(f'"{k}"=>' + ("NULL" if v is None else f'"{v}"') for k, v in values)
+    return "{" + ",".join("NULL" if v is None else _element(v) for v in values) + "}"
+
+
+def _element(value: Any) -> str:
+    text = str(value) if isinstance(value, float) else postgres_text(value) or ""
+    if text and text.upper() != "NULL" and not re.search(r'[\s",{}\\]', text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _float_bits(value: float, single: bool) -> str:

@@ -5,14 +5,19 @@ as PostgreSQL's text because the Arrow type can't hold it (``LoadedColumn.unrepr
 with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing is rounded or guessed.
 
     column.py     what a column's type and a loaded column are; the fast and the careful way through a column
-    boolean.py, integers.py … strings.py, arrays.py
+    boolean.py, integers.py … strings.py
                   one family of types each: its loaders, and at the end of the file its OIDs
+    arrays.py, ranges.py, composites.py
+                  types made of other types
+    extensions.py, variants.py
+                  types known by name, and those that the configuration asks for
+    user_types.py what Type messages and the configuration say
     registry.py   all families together
     conversion.py what becomes of values whose column changes its type
 """
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary
-from pgoutput_etl.types.registry import column_type, load_text
+from pgoutput_etl.types.registry import check_configured, column_type, load_text
 from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
 __all__ = [
@@ -22,6 +27,7 @@ __all__ = [
     "Storage",
     "UserTypes",
     "ValueTextError",
+    "check_configured",
     "column_type",
     "load_binary",
     "load_text",

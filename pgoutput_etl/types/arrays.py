@@ -1,84 +1,325 @@
-"""Arrays of built-in types: for now strings, PostgreSQL's text ``{1,NULL,3}``. Here they get their names."""
+"""Arrays, as lists of their element type's values. The column's modifier is its elements'.
+
+PostgreSQL's arrays have any number of dimensions, each with a lower bound of its own, whatever the column says. A
+list is an array of one dimension that counts from 1; any other, and one with an element that the element type can't
+hold, is unrepresentable as a whole: it is never flattened, and never loses an element.
+
+Text: array_out, "8.15.6. Array Input and Output Syntax". Binary: array_send (src/backend/utils/adt/arrayfuncs.c).
+"""
 
 from __future__ import annotations
 
-from pgoutput_etl.types.column import TypeTable, always
-from pgoutput_etl.types.strings import string_type
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
-_ELEMENT_NAMES = {
-    143: "xml",
-    199: "json",
-    271: "xid8",
-    629: "line",
-    651: "cidr",
-    719: "circle",
-    775: "macaddr8",
-    791: "money",
-    1000: "bool",
-    1001: "bytea",
-    1002: '"char"',
-    1003: "name",
-    1005: "int2",
-    1007: "int4",
-    1008: "regproc",
-    1009: "text",
-    1010: "tid",
-    1011: "xid",
-    1012: "cid",
-    1014: "bpchar",
-    1015: "varchar",
-    1016: "int8",
-    1017: "point",
-    1018: "lseg",
-    1019: "path",
-    1020: "box",
-    1021: "float4",
-    1022: "float8",
-    1027: "polygon",
-    1028: "oid",
-    1034: "aclitem",
-    1040: "macaddr",
-    1041: "inet",
-    1115: "timestamp",
-    1182: "date",
-    1183: "time",
-    1185: "timestamptz",
-    1187: "interval",
-    1231: "numeric",
-    1270: "timetz",
-    1561: "bit",
-    1563: "varbit",
-    2201: "refcursor",
-    2207: "regprocedure",
-    2208: "regoper",
-    2209: "regoperator",
-    2210: "regclass",
-    2211: "regtype",
-    2949: "txid_snapshot",
-    2951: "uuid",
-    3221: "pg_lsn",
-    3643: "tsvector",
-    3645: "tsquery",
-    3735: "regconfig",
-    3770: "regdictionary",
-    3807: "jsonb",
-    3905: "int4range",
-    3907: "numrange",
-    3909: "tsrange",
-    3911: "tstzrange",
-    3913: "daterange",
-    3927: "int8range",
-    4073: "jsonpath",
-    4090: "regnamespace",
-    4097: "regrole",
-    4192: "regcollation",
-    5039: "pg_snapshot",
-    6150: "int4multirange",
-    6151: "nummultirange",
-    6152: "tsmultirange",
-    6153: "tstzmultirange",
-    6155: "datemultirange",
-    6157: "int8multirange",
-}
+import pyarrow as pa
 
-TYPES: TypeTable = {oid: always(string_type(f"{name}[]")) for oid, name in _ELEMENT_NAMES.items()}
+from pgoutput_etl.types.column import (
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    ValueTextError,
+    load_binary,
+)
+from pgoutput_etl.types.sent import SentValue
+
+MAX_DIMENSIONS = 6
+EXPECTED = "an array as PostgreSQL prints it"
+EXPECTED_SENT = "an array as array_send writes it"
+FIRST_USER_OID = 10000  # PostgreSQL's FirstGenbkiObjectId; below it are OIDs that mean the same on every server
+
+_BOUNDS = re.compile(rb"(?:\[-?[0-9]{1,10}:-?[0-9]{1,10}\]){1,6}=")
+_BOUND = re.compile(rb"\[(-?[0-9]+):(-?[0-9]+)\]")
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_NULL = re.compile(rb"NULL", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class ListColumn:
+    """Lists under way to an Arrow array: the elements of all of them in one row, and where each list ends."""
+
+    elements: list[bytes | None] = field(default_factory=list)
+    ends: list[int] = field(default_factory=lambda: [0])
+    is_null: list[bool] = field(default_factory=list)
+
+    def add(self, elements: Sequence[bytes | None] | None) -> None:
+        if elements:
+            self.elements += elements
+        self.ends.append(len(self.elements))
+        self.is_null.append(elements is None)
+
+    def list_of(self, position: int) -> int:
+        """The index of the list that has the element."""
+        return bisect_right(self.ends, position) - 1
+
+    def finish(self, arrow: pa.ListType, loaded: LoadedColumn) -> tuple[pa.Array, set[int]]:
+        """The lists, and the indices of those that are NULL because of an element."""
+        odd = {self.list_of(position) for position in loaded.unrepresentable}
+        for index in odd:
+            self.is_null[index] = True
+        ends, is_null = pa.array(self.ends, pa.int32()), pa.array(self.is_null, pa.bool_())
+        return pa.ListArray.from_arrays(ends, loaded.array, type=arrow, mask=is_null), odd
+
+
+# A list's elements from its text; None if it is none that the column can hold; or raises RefusedError.
+Parse = Callable[[bytes], Sequence[bytes | None] | None]
+
+
+def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: Parse) -> LoadedColumn:
+    """Read the texts as lists, and the elements of all of them with the element type's own loader."""
+    element = column_type.element
+    assert element is not None
+    lists = ListColumn()
+    odd: set[int] = set()
+    for index, text in enumerate(values):
+        try:
+            elements = None if text is None else parse(text)
+        except RefusedError as refused:
+            raise ValueTextError(index, column_type.name, refused.expected) from None
+        if elements is None and text is not None:
+            odd.add(index)
+        lists.add(elements)
+    try:
+        loaded = element.text_loader(element, lists.elements)
+    except ValueTextError as error:
+        expected = f"made of values that are each {error.expected}"
+        raise ValueTextError(lists.list_of(error.index), column_type.name, expected) from None
+    array, with_odd_elements = lists.finish(column_type.arrow, loaded)
+    return LoadedColumn(array, {i: _decoded(column_type, i, values[i]) for i in sorted(odd | with_odd_elements)})
+
+
+def _decoded(column_type: ColumnType, index: int, text: bytes | None) -> str:
+    try:
+        return (text or b"").decode()
+    except UnicodeDecodeError:
+        raise ValueTextError(index, column_type.name, "valid UTF-8") from None
+
+
+def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_lists(column_type, values, partial(_list_elements, _grammar_of(column_type)))
+
+
+def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    """Of a type that is an array by its name alone: what is no array is unrepresentable."""
+    return load_lists(column_type, values, partial(_list_elements_if_any, _grammar_of(column_type)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Grammar:
+    """What array_out prints between braces, for one delimiter."""
+
+    delimiter: bytes
+    simple: re.Pattern[bytes]  # one dimension, nothing quoted
+    flat: re.Pattern[bytes]  # one dimension
+    token: re.Pattern[bytes]
+    element: re.Pattern[bytes]
+
+
+@lru_cache
+def _grammar(delimiter: bytes) -> _Grammar:
+    comma = re.escape(delimiter)
+    quoted = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+    element = rb"(?:" + quoted + rb'|[^{}"\\\s' + comma + rb"]+)"
+    return _Grammar(
+        delimiter,
+        re.compile(rb'\{[^{}"\\\s]*\}'),
+        re.compile(rb"\{" + element + rb"(?:" + comma + element + rb")*\}", re.DOTALL),
+        re.compile(rb"[{}]|" + comma + rb"|" + element, re.DOTALL),
+        re.compile(element, re.DOTALL),
+    )
+
+
+def _grammar_of(column_type: ColumnType) -> _Grammar:
+    assert column_type.element is not None
+    return _grammar(column_type.element.delimiter)
+
+
+def _list_elements(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
+    if grammar.simple.fullmatch(text):
+        inner = text[1:-1]
+        if not inner:
+            return []
+        parts = inner.split(grammar.delimiter)
+        if b"" in parts:
+            raise RefusedError(EXPECTED)
+        return [None if part == b"NULL" else part for part in parts] if b"NULL" in inner else [*parts]
+    if grammar.flat.fullmatch(text):
+        return [_unquoted(element) for element in grammar.element.findall(text, 1)]
+    _check_dimensions(grammar, text)
+    return None
+
+
+def _list_elements_if_any(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
+    try:
+        return _list_elements(grammar, text)
+    except RefusedError:
+        return None
+
+
+def _unquoted(element: bytes) -> bytes | None:
+    if element[:1] != b'"':
+        return None if element == b"NULL" else element
+    inner = element[1:-1]
+    return _ESCAPED.sub(rb"\1", inner) if b"\\" in inner else inner
+
+
+def _check_dimensions(grammar: _Grammar, text: bytes) -> None:
+    """RefusedError unless it is a rectangular array, as long in each dimension as its bounds say, if it has some."""
+    bounds = _BOUNDS.match(text)
+    lengths = _lengths(grammar, text, bounds.end() if bounds else 0)
+    if bounds is not None:
+        stated = [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]
+        if stated != lengths:
+            raise RefusedError(EXPECTED)
+
+
+def _lengths(grammar: _Grammar, text: bytes, begin: int) -> list[int]:
+    lengths: list[int] = []  # of each dimension, the outermost first; 0 until its first row is complete
+    counts: list[int] = []  # of the rows that are open
+    deepest = 0
+    position, wants_item = begin, True
+    while position < len(text) and (counts or position == begin):
+        token = grammar.token.match(text, position)
+        if token is None:
+            raise RefusedError(EXPECTED)
+        first, position = token[0][:1], token.end()
+        opens, closes = first == b"{", first == b"}"
+        if wants_item == (closes or first == grammar.delimiter):
+            raise RefusedError(EXPECTED)
+        wants_item = opens or first == grammar.delimiter
+        if opens:
+            counts.append(0)
+            if len(counts) > MAX_DIMENSIONS or (deepest and len(counts) > deepest):
+                raise RefusedError(EXPECTED)
+            lengths += [0] * (len(counts) - len(lengths))
+        elif closes:
+            count, depth = counts.pop(), len(counts)
+            if lengths[depth] not in (0, count):
+                raise RefusedError(EXPECTED)
+            lengths[depth] = count
+        elif not wants_item:
+            deepest = deepest or len(counts)
+            if len(counts) != deepest or not deepest:
+                raise RefusedError(EXPECTED)
+        if not wants_item and counts:
+            counts[-1] += 1
+    if counts or position != len(text) or wants_item:
+        raise RefusedError(EXPECTED)
+    return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class _SentArray:
+    dimensions: tuple[tuple[int, int], ...]  # length, lower bound
+    elements: list[bytes | None]
+
+    @property
+    def is_list(self) -> bool:
+        return not self.dimensions or (len(self.dimensions) == 1 and self.dimensions[0][1] == 1)
+
+
+def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
+    """array_send: int32 number of dimensions, int32 flags (1: has NULLs), the element type's OID; of each dimension
+    int32 length and int32 lower bound; the elements, each as int32 length (-1: NULL) and its own binary form.
+    """
+    sent = SentValue(value, EXPECTED_SENT)
+    number, flags, oid = sent.int32(), sent.int32(), sent.uint32()
+    if not 0 <= number <= MAX_DIMENSIONS or flags not in (0, 1):
+        raise sent.refusal()
+    if oid != element_oid if element_oid is not None else oid < FIRST_USER_OID:
+        raise RefusedError("an array of the element type that the column's type has")
+    dimensions = tuple((sent.int32(), sent.int32()) for _ in range(number))
+    count = 1 if dimensions else 0
+    for length, _lower in dimensions:
+        count *= length
+        # with no element there is no dimension either; and the product must not grow without end
+        if length < 1 or count * 4 > len(value):
+            raise sent.refusal()
+    elements = [sent.sized() for _ in range(count)]
+    sent.end()
+    return _SentArray(dimensions, elements)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayText:
+    """An array in binary form -> what array_out prints. element_oid None: a user type's, which has any OID."""
+
+    element: ColumnType
+    element_oid: int | None
+
+    def __call__(self, value: bytes) -> bytes:
+        sent = _read_sent(value, self.element_oid)
+        if not sent.elements:
+            return b"{}"
+        items = [self._item(element) for element in sent.elements]
+        for length, _lower in reversed(sent.dimensions):
+            rows = range(0, len(items), length)
+            items = [b"{" + self.element.delimiter.join(items[i : i + length]) + b"}" for i in rows]
+        if all(lower == 1 for _length, lower in sent.dimensions):
+            return items[0]
+        bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in sent.dimensions)
+        return bounds + b"=" + items[0]
+
+    def _item(self, element: bytes | None) -> bytes:
+        if element is None:
+            return b"NULL"
+        text = self.element.binary_text(element)
+        if _grammar(self.element.delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
+            return text
+        return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+@dataclass(frozen=True, slots=True)
+class ListsFromBinary:
+    """The fast way for arrays in binary form that are lists. No text is made where the elements need none."""
+
+    element: ColumnType
+    element_oid: int | None
+
+    def __call__(self, sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+        lists = ListColumn()
+        for value in sent.to_pylist():
+            lists.add(None if value is None else self._elements(value))
+        try:
+            loaded = load_binary(self.element, lists.elements)
+        except ValueTextError:
+            return pa.nulls(len(sent), arrow)  # the careful way finds which
+        array, _odd = lists.finish(arrow, loaded)
+        return array
+
+    def _elements(self, value: bytes) -> list[bytes | None] | None:
+        try:
+            array = _read_sent(value, self.element_oid)
+        except RefusedError:
+            return None
+        return array.elements if array.is_list else None
+
+
+def array_type(element: ColumnType, element_oid: int | None) -> ColumnType:
+    """element_oid None: the element is a user type, and so is the array, by its name (`_mood`) if by nothing else."""
+    return ColumnType(
+        f"{element.name}[]",
+        pa.list_(element.arrow),
+        True,
+        load_array if element_oid is not None else load_array_or_other,
+        ArrayText(element, element_oid),
+        ListsFromBinary(element, element_oid),
+        element=element,
+    )
+
+
+BOX = 603  # the only built-in type whose arrays have another delimiter: {(1,1),(0,0);(3,3),(2,2)}
+# The array types that are built in -> their elements' types.
+ELEMENTS = {
+    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17, 1002: 18,
+    1003: 19, 1005: 21, 1006: 22, 1007: 23, 1008: 24, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30, 1014: 1042,
+    1015: 1043, 1016: 20, 1017: 600, 1018: 601, 1019: 602, 1020: 603, 1021: 700, 1022: 701, 1027: 604, 1028: 26,
+    1034: 1033, 1040: 829, 1041: 869, 1115: 1114, 1182: 1082, 1183: 1083, 1185: 1184, 1187: 1186, 1231: 1700,
+    1270: 1266, 1561: 1560, 1563: 1562, 2201: 1790, 2207: 2202, 2208: 2203, 2209: 2204, 2210: 2205, 2211: 2206,
+    2949: 2970, 2951: 2950, 3221: 3220, 3643: 3614, 3645: 3615, 3735: 3734, 3770: 3769, 3807: 3802,
+    3905: 3904, 3907: 3906, 3909: 3908, 3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072, 4090: 4089, 4097: 4096,
+    4192: 4191, 5039: 5038, 6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
+}  # fmt: skip

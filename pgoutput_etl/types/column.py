@@ -86,6 +86,8 @@ class ColumnType:
     binary_text: BinaryText = no_binary_form
     fast_binary: FastBinary | None = None
     storage: Storage = Storage.PLAIN
+    element: ColumnType | None = None  # of an array
+    delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
 
     @property
     def stored_as(self) -> str:
@@ -149,8 +151,16 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
         loaded = column_type.text_loader(column_type, texts)
     except ValueTextError as refused:
         raise ValueTextError(indices[refused.index], refused.type_name, refused.expected) from None
-    array = pc.replace_with_mask(array, odd, loaded.array)
+    array = _with_replaced(array, indices, loaded.array)
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
+
+
+def _with_replaced(array: pa.Array, indices: Sequence[int], replacements: pa.Array) -> pa.Array:
+    """Arrow's replace_with_mask, which knows no lists."""
+    chosen = list(range(len(array)))
+    for position, index in enumerate(indices, start=len(array)):
+        chosen[index] = position
+    return pa.concat_arrays([array, replacements]).take(pa.array(chosen, pa.int64()))
 
 
 def _text_of(column_type: ColumnType, index: int, value: bytes | None) -> bytes | None:

@@ -95,10 +95,10 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
 
 def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
     loaded = load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
-    return LoadedColumn(loaded.array, {i: _text_in_utc(text) for i, text in loaded.unrepresentable.items()})
+    return LoadedColumn(loaded.array, {i: text_in_utc(text) for i, text in loaded.unrepresentable.items()})
 
 
-def _text_in_utc(text: str) -> str:
+def text_in_utc(text: str) -> str:
     parts = _TIMESTAMPTZ_TEXT.fullmatch(text.encode("ascii"))
     return timestamptz_text(_instant(parts) - _EPOCH_2000_US).decode("ascii") if parts else text
 

@@ -1,16 +1,28 @@
-"""All families of types together: from what a Relation message says of a column to what its values become."""
+"""All families of types together: from what an archive says of a column's type to what its values become.
+
+A type is told by its OID where that is built in, and by its name in a Type message where it isn't. pgoutput sends a
+domain's OID with the name of the type that it is made of: a domain over int4 comes as pg_catalog.int4.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.types import (
     arrays,
     bits,
     boolean,
     bytea,
+    composites,
     datetimes,
     documents,
+    extensions,
     floats,
     geometric,
     identifiers,
@@ -18,13 +30,15 @@ from pgoutput_etl.types import (
     money,
     network,
     numeric,
+    ranges,
     strings,
     text_search,
     times,
+    variants,
     vectors,
 )
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, TypeTable
-from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable
+from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, written_type
 
 _TYPES: TypeTable = {
     **boolean.TYPES,
@@ -43,16 +57,143 @@ _TYPES: TypeTable = {
     **vectors.TYPES,
     **network.TYPES,
     **geometric.TYPES,
-    **arrays.TYPES,
+    **ranges.TYPES,
 }
+_CATALOG = ("pg_catalog", "")  # on the wire it is ""
+_JSON, _NUMERIC, _JSONB = 114, 1700, 3802
+# Built-in types that the configuration may make something else of.
+_CONFIGURABLE = {"json": _JSON, "jsonb": _JSONB, "numeric": _NUMERIC}
 
 
-def column_type(oid: int, typmod: int, _user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
+def _type_name(oid: int) -> str:
+    """pg_type.typname"""
+    return _TYPES[oid](-1).name.strip('"')
+
+
+_OIDS = {_type_name(oid): oid for oid in _TYPES}
+_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
+
+
+def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
     """The type of a column as a Relation message describes it ("OID of the column's data type", "type
-    modifier of the column (atttypmod)", -1 if there is none). Any OID that isn't built in is a string.
+    modifier of the column (atttypmod)", -1 if there is none).
     """
-    from_typmod = _TYPES.get(oid)
-    return from_typmod(typmod) if from_typmod else strings.string_type(f"oid {oid}")
+    element_oid = arrays.ELEMENTS.get(oid)
+    if element_oid is not None:
+        return arrays.array_type(column_type(element_oid, typmod, user_types), element_oid)
+    if oid in _TYPES:
+        return _built_in_type(oid, typmod, user_types)
+    if oid in user_types.names:
+        return _named_type(*user_types.names[oid], typmod, user_types)
+    if oid < arrays.FIRST_USER_OID:
+        return strings.string_type(f"oid {oid}")
+    return _other_type(f"oid {oid}", user_types)
+
+
+def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
+    found = _TYPES[oid](typmod)
+    configured = user_types.configured.get(_type_name(oid)) if oid in _CONFIGURABLE.values() else None
+    if configured is None:
+        return _with_delimiter(oid, found)
+    if oid != _NUMERIC:
+        return variants.variant_type(found.name)
+    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, _OIDS).typmod)
+
+
+def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
+    return replace(found, delimiter=b";") if oid == arrays.BOX else found
+
+
+def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -> ColumnType:
+    if namespace in _CATALOG:
+        oid = _OIDS.get(name)
+        return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
+    full_name = f"{namespace}.{name}"
+    configured = user_types.configured.get(full_name)
+    if configured is not None:
+        return _written_type(full_name, configured, user_types)
+    if name in extensions.BY_NAME:
+        return extensions.BY_NAME[name](full_name)
+    if name[0] == "_" and len(name) > 1:
+        return arrays.array_type(_named_type(namespace, name[1:], typmod, user_types), None)
+    return _other_type(full_name, user_types)
+
+
+def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
+    """What the configuration says that a user's type is; the name stays the type's own."""
+    written = written_type(text, _OIDS)
+    if written.name in extensions.BY_NAME:
+        found = extensions.BY_NAME[written.name](full_name)
+    elif written.name == VARIANT:
+        found = variants.variant_type(full_name)
+    else:
+        found = column_type(_OIDS[written.name], written.typmod, user_types)
+    if written.is_array:
+        found = arrays.array_type(found, _OIDS.get(written.name))
+    return replace(found, name=full_name)
+
+
+def _other_type(name: str, user_types: UserTypes) -> ColumnType:
+    return strings.string_type(name, OtherText(name, user_types), fast_binary_label)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherText:
+    """The binary form of a type of which nothing but its name is known -> its text, where that can be told.
+
+    An enum is sent as its label. A row says by itself what is in it. Both hold for no other form that is likely:
+    numbers, lengths and versions have bytes that no text has, and a row's lengths add up.
+    """
+
+    name: str
+    user_types: UserTypes
+
+    def __call__(self, value: bytes) -> bytes:
+        if is_text(value):
+            return value
+        if composites.is_record(value):
+            return composites.record_text(value, self._field_text)
+        raise RefusedError(
+            "an enum, a row or text, as far as binary form can tell: say what it is in the configuration "
+            f'(types: {{"{self.name}": …}}), or use a slot without binary'
+        )
+
+    def _field_text(self, oid: int, field: bytes) -> bytes:
+        return column_type(oid, -1, self.user_types).binary_text(field)
+
+
+_CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
+_CONTROL_BYTES = re.compile(_CONTROL.encode())
+
+
+def fast_binary_label(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return strings.fast_binary_string(pc.if_else(pc.match_substring_regex(sent, _CONTROL), None, sent), arrow)
+
+
+def is_text(value: bytes) -> bool:
+    if _CONTROL_BYTES.search(value):
+        return False
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_configured(name: str, text: str) -> None:
+    """ValueError(what was expected) for what the configuration's `types` can't say of a type."""
+    written = written_type(text, _OIDS)
+    if "." in name.strip("."):
+        return
+    if name not in _CONFIGURABLE:
+        near = get_close_matches(name, _CONFIGURABLE, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"expected schema.name of a user's type, or one of {', '.join(_CONFIGURABLE)}, as key{hint}")
+    if name != "numeric" and (written.name != VARIANT or written.is_array):
+        raise ValueError(f"expected {VARIANT}")
+    is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](written.typmod).arrow)
+    if name == "numeric" and (written.name != "numeric" or written.is_array or not is_decimal):
+        raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
 
 
 def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:

@@ -1,9 +1,8 @@
 """Every type that is kept as PostgreSQL's text, as sent: a char(n) with its padding, json with its spaces.
 
 Text types, and those for which Delta has no type that holds all their values: a time of 24:00:00, an interval
-of months and days, a network, a range. Many of them have modules of their own, for their binary forms. The OIDs
-below give names for people; enums, composites, domains and the types of extensions have OIDs of their own in each
-database, and come here as "oid 16999".
+of months and days, a network. Many of them have modules of their own, for their binary forms. The OIDs
+below give names for people.
 """
 
 from __future__ import annotations
@@ -84,16 +83,4 @@ TYPES: TypeTable = {
     1042: _sized_text("char", "bpchar"),
     1043: _sized_text("varchar", "varchar"),
     1790: _text("refcursor"),
-    3904: _named("int4range"),
-    3906: _named("numrange"),
-    3908: _named("tsrange"),
-    3910: _named("tstzrange"),
-    3912: _named("daterange"),
-    3926: _named("int8range"),
-    4451: _named("int4multirange"),
-    4532: _named("nummultirange"),
-    4533: _named("tsmultirange"),
-    4534: _named("tstzmultirange"),
-    4535: _named("datemultirange"),
-    4536: _named("int8multirange"),
 }

@@ -196,6 +196,13 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("merge: {max_transactions: hunter2}", "merge.max_transactions: expected a whole number"),
         ("on_error: ${SECRET}", "on_error: expected one of quarantine, fail"),
         ("types: {a: [b]}", "types.a: expected a string"),
+        ("types: {a.b: hunter2}", "types.a.b: expected the name of a built-in type, hstore, "),
+        ("types: {a.b: integr}", "; did you mean integer?"),
+        ("types: {jsonb: text}", "types.jsonb: expected variant"),
+        (
+            "types: {hunter: int4}",
+            "types.hunter: expected schema.name of a user's type, or one of json, jsonb, numeric",
+        ),
         ("spark: {1: b}", "spark: expected a mapping, its keys strings"),
         ("spark: {a: [b]}", "spark.a: expected a string, a number, true or false"),
         ("spark: {a: '${UNSET} ${SECRET}'}", "spark.a: the environment variable UNSET is not set"),
@@ -270,7 +277,6 @@ def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
             ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
             "tables[0].columns but for added and renamed_from, tables[0].rename",
         ),
-        (["types.public.posint=int4"], "types"),
         (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )
@@ -281,5 +287,8 @@ def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> No
 
 @pytest.mark.parametrize("on_error", OnError)
 def test_what_is_built_is_not_refused(on_error: OnError) -> None:
-    built = load(SMALLEST + "tables: [{match: a.b, skip: true}, {match: a.c, mode: mirror, key: [id]}]")
+    built = load(
+        SMALLEST
+        + "tables: [{match: a.b, skip: true}, {match: a.c, mode: mirror, key: [id]}]\ntypes: {json: variant, a.b: int4}"
+    )
     refuse_unbuilt(replace(built, on_error=on_error))

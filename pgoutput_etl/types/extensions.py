@@ -1,0 +1,160 @@
+"""Types of extensions that are known by their names: hstore, citext, pgvector's vector, PostGIS's geometries.
+
+hstore       a map of strings, in the order in which PostgreSQL keeps it: the shortest keys first
+vector       a list of float4
+citext       its text
+geometry, geography
+             EWKB, as PostGIS sends it, byte for byte. Where there is an SRID, it is in there: plain WKB has no place
+             for it. A geometry of two dimensions without an SRID is the same in both.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+
+from pgoutput_etl.types import floats
+from pgoutput_etl.types.arrays import load_lists
+from pgoutput_etl.types.column import (
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    Storage,
+    ValueTextError,
+    binary_array,
+)
+from pgoutput_etl.types.sent import SentValue
+from pgoutput_etl.types.strings import text_type
+
+MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+
+_STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+_PAIR = _STRING + rb"=>(?:NULL|" + _STRING + rb")"
+_PAIRS = re.compile(rb"(?:%b(?:, %b)*)?" % (_PAIR, _PAIR), re.DOTALL)
+_ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")", re.DOTALL)
+_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+_FLOAT4 = floats.TYPES[700](-1)
+
+_Pairs = list[tuple[bytes, bytes | None]]
+
+
+def load_hstore(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    maps: list[list[tuple[str, str | None]] | None] = []
+    for index, text in enumerate(values):
+        try:
+            maps.append(None if text is None else _decoded(_in_order(_pairs(text))))
+        except RefusedError as refused:
+            raise ValueTextError(index, column_type.name, refused.expected) from None
+    return LoadedColumn(pa.array(maps, column_type.arrow), {})
+
+
+def _pairs(text: bytes) -> _Pairs:
+    if not _PAIRS.fullmatch(text):
+        raise RefusedError('pairs as hstore prints them ("key"=>"value", "key"=>NULL)')
+    return [(_unescaped(key), None if null else _unescaped(value)) for key, null, value in _ONE_PAIR.findall(text)]
+
+
+def _unescaped(text: bytes) -> bytes:
+    return _ESCAPED.sub(rb"\1", text) if b"\\" in text else text
+
+
+def _in_order(pairs: _Pairs) -> _Pairs:
+    """hstore_out prints them in this order already, but for values that an old pg_upgrade brought along."""
+    ordered = sorted(pairs, key=lambda pair: (len(pair[0]), pair[0]))
+    if len({key for key, _value in ordered}) < len(ordered):
+        raise RefusedError("pairs with a key each of their own")
+    return ordered
+
+
+def _decoded(pairs: _Pairs) -> list[tuple[str, str | None]]:
+    try:
+        return [(key.decode(), None if value is None else value.decode()) for key, value in pairs]
+    except UnicodeDecodeError:
+        raise RefusedError("valid UTF-8") from None
+
+
+def hstore_text(value: bytes) -> bytes:
+    """hstore_send: int32 number of pairs; of each int32 length and key, int32 length (-1: NULL) and value."""
+    sent = SentValue(value, "pairs as hstore_send writes them")
+    pairs = [(sent.required(), sent.sized()) for _ in range(sent.count(8))]
+    sent.end()
+    return b", ".join(_escaped(key) + b"=>" + (b"NULL" if v is None else _escaped(v)) for key, v in _in_order(pairs))
+
+
+def _escaped(text: bytes) -> bytes:
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def load_vector(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return load_lists(column_type, values, _vector_elements)
+
+
+def _vector_elements(text: bytes) -> list[bytes | None]:
+    if text[:1] != b"[" or text[-1:] != b"]" or len(text) < 3:
+        raise RefusedError("a vector as [1,2,3]")
+    return [*text[1:-1].split(b",")]
+
+
+def vector_text(value: bytes) -> bytes:
+    """vector_send: int16 number of dimensions, int16 0, and each as float4."""
+    sent = SentValue(value, "a vector as vector_send writes it")
+    dimensions, unused = sent.uint16(), sent.uint16()
+    if not dimensions or unused:
+        raise sent.refusal()
+    numbers = [_FLOAT4.binary_text(sent.take(4)) for _ in range(dimensions)]
+    sent.end()
+    return b"[" + b",".join(numbers) + b"]"
+
+
+def fast_vector(sent: pa.Array, arrow: pa.ListType) -> pa.Array:
+    vectors: list[tuple[float, ...] | None] = []
+    for value in sent.to_pylist():
+        size = len(value or b"") // 4 - 1
+        plain = value is not None and size > 0 and value[:4] == struct.pack(">HH", size, 0) and not len(value) % 4
+        vectors.append(struct.unpack_from(f">{size}f", value, 4) if plain else None)
+    return pa.array(vectors, arrow)
+
+
+def load_geometry(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    contents: list[bytes | None] = []
+    for index, text in enumerate(values):
+        try:
+            contents.append(None if text is None else binascii.unhexlify(text))
+        except binascii.Error:
+            raise ValueTextError(index, column_type.name, "EWKB in pairs of hexadecimal digits") from None
+    return LoadedColumn(binary_array(contents), {})
+
+
+def geometry_text(value: bytes) -> bytes:
+    return value.hex().upper().encode()
+
+
+def fast_geometry(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
+    return sent
+
+
+def hstore_type(name: str) -> ColumnType:
+    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP)
+
+
+def vector_type(name: str) -> ColumnType:
+    arrow = pa.list_(pa.float32())
+    # its elements may be unrepresentable as far as their loader knows; pgvector has only finite ones
+    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4)
+
+
+def geometry_type(name: str) -> ColumnType:
+    return ColumnType(name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":")
+
+
+BY_NAME: Mapping[str, Callable[[str], ColumnType]] = {
+    "hstore": hstore_type,
+    "vector": vector_type,
+    "citext": text_type,
+    "geometry": geometry_type,
+    "geography": geometry_type,
+}

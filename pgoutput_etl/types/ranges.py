@@ -1,0 +1,176 @@
+"""Ranges and multiranges, as PostgreSQL's text, one and the same text whatever the sender's settings are.
+
+Bounds that are dates or timestamps must be of DateStyle ISO, as such values themselves must. Those of a tstzrange
+come in the sender's time zone, and are kept in UTC.
+
+Text: range_out, multirange_out, "8.17.5. Range Input/Output". Binary: range_send, multirange_send
+(src/backend/utils/adt/rangetypes.c, multirangetypes.c).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.types import datetimes, integers, numeric
+from pgoutput_etl.types.column import (
+    BinaryText,
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    TextLoader,
+    TypeTable,
+    ValueTextError,
+    always,
+    binary_array,
+)
+from pgoutput_etl.types.sent import SentValue, quoted
+from pgoutput_etl.types.strings import load_string
+
+_EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
+_KNOWN_FLAGS = _EMPTY | _LOWER_INCLUSIVE | _UPPER_INCLUSIVE | _LOWER_INFINITE | _UPPER_INFINITE
+EXPECTED = "a range as PostgreSQL prints it"
+EXPECTED_SENT = "a range as range_send writes it"
+
+# A bound of a date or timestamp has no character that would be escaped, so it is quoted or it isn't.
+_BOUND = rb'(?:"[^"\\]+"|[^\[\]"\\(),\s]+)'
+_FULL_RANGE = rb"[\[(]%b?,%b?[\])]" % (_BOUND, _BOUND)
+_RANGE = re.compile(rb"(?P<open>[\[(])(?P<lower>%b)?,(?P<upper>%b)?(?P<close>[\])])" % (_BOUND, _BOUND))
+_RANGE_FORM = re.compile(rb"empty|" + _FULL_RANGE)
+_MULTIRANGE_FORM = re.compile(rb"\{(?:%b(?:,%b)*)?\}" % (_FULL_RANGE, _FULL_RANGE))
+_PLAIN_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_PLAIN_BOUNDS = {
+    "date": _PLAIN_DAY,
+    "ts": f'"{_PLAIN_DAY} {_PLAIN_TIME}"',
+    "tstz": rf'"{_PLAIN_DAY} {_PLAIN_TIME}\+00"',
+}
+
+# A bound's text -> the same bound as it is kept; or raises RefusedError.
+Canonical = Callable[[bytes], bytes]
+
+
+def canonical_date(text: bytes) -> bytes:
+    datetimes.careful_date(text, pa.date32())
+    return text
+
+
+def canonical_timestamp(text: bytes) -> bytes:
+    datetimes.careful_timestamp(text, pa.timestamp("us"))
+    return text
+
+
+def canonical_timestamptz(text: bytes) -> bytes:
+    datetimes.careful_timestamptz(text, pa.timestamp("us", "UTC"))
+    return datetimes.text_in_utc(text.decode("ascii")).encode("ascii")
+
+
+def _with_canonical_bounds(canonical: Canonical, parts: re.Match[bytes]) -> bytes:
+    lower, upper = (
+        b"" if bound is None else _bound(canonical(bound.strip(b'"'))) for bound in parts.group("lower", "upper")
+    )
+    return parts["open"] + lower + b"," + upper + parts["close"]
+
+
+_must_quote_bound = re.compile(rb'^$|["\\()\[\],\s]').search
+
+
+def _bound(text: bytes) -> bytes:
+    return quoted(text, _must_quote_bound)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLoader:
+    """Loads texts of the plain form as they are, and the others with the canonical text of each bound."""
+
+    plain: str
+    form: re.Pattern[bytes]
+    canonical: Canonical
+
+    def __call__(self, column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+        texts = binary_array(values)
+        odd = pc.invert(pc.fill_null(pc.match_substring_regex(texts, self.plain), True))
+        if not pc.any(odd).as_py():
+            return load_string(column_type, values)
+        kept = list(values)
+        for index in pc.indices_nonzero(odd).to_pylist():
+            try:
+                kept[index] = self._with_canonical_bounds(values[index] or b"")
+            except RefusedError as refused:
+                raise ValueTextError(index, column_type.name, refused.expected) from None
+        return load_string(column_type, kept)
+
+    def _with_canonical_bounds(self, text: bytes) -> bytes:
+        if not self.form.fullmatch(text):
+            raise RefusedError(EXPECTED)
+        return _RANGE.sub(partial(_with_canonical_bounds, self.canonical), text)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeText:
+    """A range in binary form -> what range_out prints: a byte of flags, then each bound that is there, sized."""
+
+    bound_text: BinaryText
+
+    def __call__(self, value: bytes) -> bytes:
+        sent = SentValue(value, EXPECTED_SENT)
+        flags = sent.uint8()
+        if flags & ~_KNOWN_FLAGS or (flags & _EMPTY and flags != _EMPTY):
+            raise sent.refusal()
+        if flags & _EMPTY:
+            sent.end()
+            return b"empty"
+        lower = b"" if flags & _LOWER_INFINITE else _bound(self.bound_text(sent.required()))
+        upper = b"" if flags & _UPPER_INFINITE else _bound(self.bound_text(sent.required()))
+        sent.end()
+        opening = b"[" if flags & _LOWER_INCLUSIVE else b"("
+        return opening + lower + b"," + upper + (b"]" if flags & _UPPER_INCLUSIVE else b")")
+
+
+@dataclass(frozen=True, slots=True)
+class MultirangeText:
+    """A multirange in binary form -> what multirange_out prints: an int32 count of ranges, each sized."""
+
+    range_text: RangeText
+
+    def __call__(self, value: bytes) -> bytes:
+        sent = SentValue(value, EXPECTED_SENT)
+        ranges = [self.range_text(sent.required()) for _ in range(sent.count(5))]
+        sent.end()
+        return b"{" + b",".join(ranges) + b"}"
+
+
+def _types(
+    oid: int, multirange_oid: int, name: str, bound: BinaryText, canonical: Canonical | None = None
+) -> TypeTable:
+    """A range's entry and its multirange's."""
+    one: TextLoader = load_string
+    many: TextLoader = load_string
+    if canonical is not None:
+        plain = _PLAIN_BOUNDS[name]
+        a_range = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
+        one = RangeLoader(f"^(?:empty|{a_range})$", _RANGE_FORM, canonical)
+        many = RangeLoader(rf"^\{{(?:{a_range}(?:,{a_range})*)?\}}$", _MULTIRANGE_FORM, canonical)
+    text = RangeText(bound)
+    ranges = ColumnType(f"{name}range", pa.string(), False, one, text)
+    multiranges = ColumnType(f"{name}multirange", pa.string(), False, many, MultirangeText(text))
+    return {oid: always(ranges), multirange_oid: always(multiranges)}
+
+
+def _bound_of(types: TypeTable, oid: int) -> BinaryText:
+    return types[oid](-1).binary_text
+
+
+TYPES: TypeTable = {
+    **_types(3904, 4451, "int4", _bound_of(integers.TYPES, 23)),
+    **_types(3926, 4536, "int8", _bound_of(integers.TYPES, 20)),
+    **_types(3906, 4532, "num", _bound_of(numeric.TYPES, 1700)),
+    **_types(3912, 4535, "date", _bound_of(datetimes.TYPES, 1082), canonical_date),
+    **_types(3908, 4533, "ts", _bound_of(datetimes.TYPES, 1114), canonical_timestamp),
+    **_types(3910, 4534, "tstz", _bound_of(datetimes.TYPES, 1184), canonical_timestamptz),
+}
