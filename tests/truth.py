@@ -66,7 +66,9 @@ def array_text(values: list[Any]) -> str:
 
 
 def _element(value: Any) -> str:
-    text = str(value) if isinstance(value, float) else postgres_text(value) or ""
+    if isinstance(value, float):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), f"{value:g}")
+    text = postgres_text(value) or ""
     if text and text.upper() != "NULL" and not re.search(r'[\s",{}\\]', text):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
