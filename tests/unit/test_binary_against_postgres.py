@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -133,3 +134,50 @@ def test_every_scalar_type_that_has_a_send_function_has_a_binary_form(connection
     without = [name for oid, name in rows if column_type(oid, -1).binary_text is no_binary_form]
     assert not without
     assert len(rows) >= 60
+
+
+def test_what_pgoutput_sends_is_what_the_send_functions_write(connection: Connection) -> None:
+    """A row of every type through a publication, decoded once with binary values and once with texts."""
+    names = [name for name in SCALARS if "::" not in name] + ["refcursor", "aclitem"]
+    connection.execute(f"create table every ({', '.join(f'c{i} {name}' for i, name in enumerate(names))})")
+    connection.execute("create publication every for table every")
+    connection.execute("select pg_create_logical_replication_slot('every', 'pgoutput')")
+    values = ", ".join(f"%s::text::{name}" for name in names)
+    for which in (-1, -2):
+        connection.execute(f"insert into every values ({values})", [some_value(name, which) for name in names])
+    described = connection.execute(
+        "select atttypid::int8, atttypmod from pg_attribute where attrelid = 'every'::regclass and attnum > 0"
+        " order by attnum"
+    ).fetchall()
+    columns = [column_type(oid, typmod) for oid, typmod in described]
+    for sent, texts in zip(inserted(connection, "true"), inserted(connection, "false"), strict=True):
+        for column, (kind, value), (_, text) in zip(columns, sent, texts, strict=True):
+            assert kind == (b"t" if column.name == "aclitem" else b"b")
+            assert (value if kind == b"t" else column.binary_text(value)) == text
+
+
+def some_value(name: str, which: int) -> str:
+    if name in SCALARS:
+        return list(SCALARS[name][1](random.Random(name), 10))[which]
+    return {"aclitem": "postgres=r/postgres", "refcursor": "cursor"}[name]
+
+
+def inserted(connection: Connection, binary: str) -> list[list[tuple[bytes, bytes]]]:
+    """The kind and the bytes of every value in TupleData of the Insert messages; none is NULL."""
+    messages = connection.execute(
+        "select data from pg_logical_slot_peek_binary_changes("
+        "'every', null, null, 'proto_version', '1', 'publication_names', 'every', 'binary', %s)",
+        [binary],
+    ).fetchall()
+    return [values_of(data) for (data,) in messages if data.startswith(b"I")]
+
+
+def values_of(insert: bytes) -> list[tuple[bytes, bytes]]:
+    (count,) = struct.unpack_from(">h", insert, 6)  # behind I, the relation's OID and N
+    values, at = [], 8
+    for _ in range(count):
+        kind, length = struct.unpack_from(">ci", insert, at)
+        values.append((kind, insert[at + 5 : at + 5 + length]))
+        at += 5 + length
+    assert at == len(insert)
+    return values

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl.types import ValueTextError, column_type, load_binary, load_text
+from pgoutput_etl.types import ValueTextError, column_type, load_binary, load_text, times
 from pgoutput_etl.types.datetime_text import date_text, timestamp_text, timestamptz_text
 from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
 from tests.unit.test_types import assert_silent, numeric_typmod
@@ -349,6 +349,20 @@ def test_intervals_as_the_style_postgres_prints_them() -> None:
     found = load_text(column_type(1186, -1), [None, *INTERVALS])
     assert found.array.to_pylist() == [None, *(text.decode() for text in INTERVALS)]
     assert not found.unrepresentable
+
+
+NEARLY = st.from_regex(
+    rb"\A([0-9]{1,3} years? )?([0-9]{1,2} mons? )?([0-9]{1,2} days? )?[0-9]{2,3}:[0-6][0-9]:[0-6][0-9](\.[0-9]{1,2})?\Z"
+)
+
+
+@given(NEARLY)
+@example(b"1 year 00:00:00")
+@example(b"99999999 years 11 mons 999999999 days 999999999:59:59.999999")
+def test_what_the_fast_way_takes_of_intervals_the_careful_way_reads_the_same(text: bytes) -> None:
+    found = times.fast_interval(pa.array([text], pa.binary()), pa.string())
+    if found[0].is_valid:
+        assert times.careful_interval(text, pa.string()) == found[0].as_py() == text.decode()
 
 
 @pytest.mark.parametrize("text", NOT_INTERVALS)
