@@ -1,12 +1,14 @@
-"""PostgreSQL type (OID, typmod) -> Arrow type, and columns of text-form values -> Arrow arrays.
+"""PostgreSQL type (OID, typmod) -> Arrow type, and columns of values in text or binary form -> Arrow arrays.
 
 The Arrow types are those that Delta columns are made of. A value either arrives exactly, or is handed back
 as PostgreSQL's text because the Arrow type can't hold it (``LoadedColumn.unrepresentable``), or is refused
-with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing is rounded or guessed.
+with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent it. Nothing is rounded or guessed.
 
     column.py     what a column's type and a loaded column are; the fast and the careful way through a column
+    binary.py, sent.py, datetime_text.py, shortest_decimal.py
+                  what binary forms are made of, and how PostgreSQL prints the numbers in them
     boolean.py, integers.py … strings.py
-                  one family of types each: its loaders, and at the end of the file its OIDs
+                  one family of types each: its loaders, its binary form, and at the end of the file its OIDs
     arrays.py, ranges.py, composites.py
                   types made of other types
     extensions.py, variants.py

@@ -38,6 +38,7 @@ def xid8_text(value: bytes) -> bytes:
 
 
 def pg_lsn_text(value: bytes) -> bytes:
+    """As PostgreSQL up to 18 prints it; 19 is to pad the second half to eight digits."""
     lsn = number(UINT64, value, "a pg_lsn of 8 bytes")
     return b"%X/%X" % (lsn >> 32, lsn & _LSN_HALF)
 

@@ -70,7 +70,8 @@ def numeric_text(value: bytes) -> bytes:
     if len(value) != _HEADER.size + 2 * count or sign not in (0, _NEGATIVE) or decimals > _MAX_DECIMALS:
         raise RefusedError(_SENT)
     groups = struct.unpack_from(f">{count}H", value, _HEADER.size)
-    if any(group > 9999 for group in groups) or (sign and not any(groups)):
+    largest = max(groups, default=0)
+    if largest > 9999 or (sign and not largest):
         raise RefusedError(_SENT)
     digits = "%04d" * count % groups
     before = 4 * (weight + 1)  # that many of the digits stand before the point

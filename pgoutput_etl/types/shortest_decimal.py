@@ -55,8 +55,9 @@ def shortest_float4(number: float) -> str:
     for decimals in range(5 if size >= _LEAST_NORMAL_FLOAT4 else 0, 9):
         candidates = [text for text in _neighbours(size, decimals) if _is_between(low, text, high)]
         if candidates:
-            nearest = min(candidates, key=lambda text: abs(Fraction(text) - Fraction(size)))
-            return _printed(number, nearest, _FLOAT4_SCIENTIFIC)
+            if len(candidates) > 1:
+                candidates.sort(key=lambda text: abs(Fraction(text) - Fraction(size)))
+            return _printed(number, candidates[0], _FLOAT4_SCIENTIFIC)
     raise AssertionError("nine digits tell any float4 from the others")
 
 

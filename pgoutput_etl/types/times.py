@@ -25,7 +25,6 @@ from pgoutput_etl.types.strings import string_type
 _TIMETZ = struct.Struct(">qi")
 _INTERVAL = struct.Struct(">qii")  # microseconds, days, months
 _OFFSET_LIMIT = 16 * 3600  # TZDISP_LIMIT
-_HOUR_US = 3_600_000_000
 _INFINITIES = {
     (2**63 - 1, 2**31 - 1, 2**31 - 1): b"infinity",
     (-(2**63), -(2**31), -(2**31)): b"-infinity",
