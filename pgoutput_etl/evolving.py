@@ -87,6 +87,8 @@ def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
     for place, column in enumerate(reshaping.before):
         if place not in reshaping.origins and column.name in there:
             alter(f"DROP COLUMN {quoted(column.name)}")
+    if any(reshaping.fate(place) is Fate.WIDENED for place in range(len(reshaping.after))):
+        alter("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     last = ""
     for place, column in enumerate(reshaping.after):
         origin = reshaping.origins[place]

@@ -32,6 +32,10 @@ _SESSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Timestamps are instants or wall clocks as PostgreSQL has them; no zone of the machine may come in between.
     "spark.sql.session.timeZone": "UTC",
+    # Readers other than Spark's misread INT96, Spark's own choice, before 1677 and after 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Without it a comparison with a constant day of October 1582 goes through a calendar that skipped ten of them.
+    "spark.sql.datetime.java8API.enabled": "true",
 }
 _DEFAULTS = {
     # Identifiers of an archive are never resolved as something else; AQE sizes what it shuffles.
