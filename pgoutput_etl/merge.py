@@ -38,9 +38,9 @@ from pgoutput_etl.targets import ADDED_COLUMNS
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
 STAMPS = tuple(StructField(name, kind) for name, kind in zip(ADDED_COLUMNS, _STAMP_TYPES, strict=True))
 # Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
-# and columns renamed or dropped without rewriting the table. Both were measured to pay. A column of wall-clock times can
-# only be added later if the feature was there from the beginning. Type widening is switched on where it is needed first
-# (evolving.py), as the Rust reader refuses tables that have it.
+# and columns renamed or dropped without rewriting the table. Both were measured to pay. A column of wall-clock times
+# can only be added later if the feature was there from the beginning. Type widening is switched on where it is needed
+# first (evolving.py), as the Rust reader refuses tables that have it.
 _PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.columnMapping.mode": "name",
