@@ -14,7 +14,6 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
@@ -34,6 +33,7 @@ from pgoutput_etl.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.spark import session_settings
+from pgoutput_etl.storage import delta_type, holds_variant, to_event, to_target
 
 _ADDED_COLUMNS = (
     StructField("_pg_commit_lsn", LongType()),
@@ -96,7 +96,10 @@ def target_schema(shape: TableShape) -> StructType:
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
         seen[name.lower()] = name
-    fields = [StructField(c.name, from_arrow_type(c.type.arrow)) for c in shape.columns]
+    for i in shape.key:
+        if holds_variant(shape.columns[i].type):
+            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
+    fields = [StructField(c.name, delta_type(c.type)) for c in shape.columns]
     return StructType([*fields, *_ADDED_COLUMNS])
 
 
@@ -170,7 +173,7 @@ def _stamps(alias: str) -> dict[str, Column]:
 
 def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     """A row that was not there. A value that the archive never sent is NULL, and noted with a NULL text."""
-    values = {column.name: F.col(f"{alias}c{i}") for i, column in enumerate(shape.columns)}
+    values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
     for i in shape.toast if not shape.is_bag else ():
         unknown = F.array(
@@ -181,7 +184,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
-    values = {column.name: F.col(f"s.c{i}") for i, column in enumerate(shape.columns)}
+    values = {column.name: to_target(F.col(f"s.c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col("s._unrep"), no_entries())
     for i in shape.toast:
         name = shape.columns[i].name
@@ -240,7 +243,7 @@ def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFr
 
     A row goes through as one struct, so that its columns' names meet none of those used here.
     """
-    own = bag_parts(shape, (F.col(quoted(c.name)) for c in shape.columns), entries_of_target())
+    own = bag_parts(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
     gone = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
     row = F.struct(*(quoted(name) for name in target.columns)).alias("row")
     stored = target.select(row, *(part.alias(f"part{n}") for n, part in enumerate(own)))

@@ -70,8 +70,8 @@ def _type_name(oid: int) -> str:
     return _TYPES[oid](-1).name.strip('"')
 
 
-_OIDS = {_type_name(oid): oid for oid in _TYPES}
-_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
+BUILT_IN_OIDS = {_type_name(oid): oid for oid in _TYPES}
+BUILT_IN_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
 
 
 def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
@@ -97,7 +97,7 @@ def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
         return _with_delimiter(oid, found)
     if oid != _NUMERIC:
         return variants.variant_type(found.name)
-    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, _OIDS).typmod)
+    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, BUILT_IN_OIDS).typmod)
 
 
 def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
@@ -106,7 +106,7 @@ def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
 
 def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -> ColumnType:
     if namespace in _CATALOG:
-        oid = _OIDS.get(name)
+        oid = BUILT_IN_OIDS.get(name)
         return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
     full_name = f"{namespace}.{name}"
     configured = user_types.configured.get(full_name)
@@ -121,15 +121,15 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
 
 def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
     """What the configuration says that a user's type is; the name stays the type's own."""
-    written = written_type(text, _OIDS)
+    written = written_type(text, BUILT_IN_OIDS)
     if written.name in extensions.BY_NAME:
         found = extensions.BY_NAME[written.name](full_name)
     elif written.name == VARIANT:
         found = variants.variant_type(full_name)
     else:
-        found = column_type(_OIDS[written.name], written.typmod, user_types)
+        found = column_type(BUILT_IN_OIDS[written.name], written.typmod, user_types)
     if written.is_array:
-        found = arrays.array_type(found, _OIDS.get(written.name))
+        found = arrays.array_type(found, BUILT_IN_OIDS.get(written.name))
     return replace(found, name=full_name)
 
 
@@ -182,7 +182,7 @@ def is_text(value: bytes) -> bool:
 
 def check_configured(name: str, text: str) -> None:
     """ValueError(what was expected) for what the configuration's `types` can't say of a type."""
-    written = written_type(text, _OIDS)
+    written = written_type(text, BUILT_IN_OIDS)
     if "." in name.strip("."):
         return
     if name not in _CONFIGURABLE:

@@ -10,9 +10,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, column_type, load_binary, load_text
+from pgoutput_etl.types import ColumnType, LoadedColumn, column_type, load_binary, load_text
 from tests.postgres import Server
-from tests.unit.scalar_values import SCALARS, float_of, intervals
+from tests.unit.scalar_values import SCALARS
 
 pytestmark = pytest.mark.e2e
 
