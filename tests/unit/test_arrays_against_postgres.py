@@ -130,7 +130,8 @@ def test_arrays(connection: Connection, name: str) -> None:
     # what the server says of each array, one element at a time
     query = """
         select case when cardinality(x) = 0 or array_ndims(x) = 1 and array_lower(x, 1) = 1 then
-            array(select case when e is not null then convert_to(format('%%s', e), 'UTF8') end from unnest(x) e) end from v order by n
+            array(select case when e is not null then convert_to(format('%%s', e), 'UTF8') end from unnest(x) e)
+        end from v order by n
     """
     for i, (elements,) in enumerate(connection.execute(query, []).fetchall()):
         if elements is None:
@@ -270,7 +271,8 @@ def test_rows(connection: Connection) -> None:
             case when random() < 0.8 then row(length(s), s)::own.pair end,
             (enum_range(null::own.mood))[1 + floor(random() * 7)], enum_range(null::own.mood), random(),
             '2026-11-21 03:04:05'::timestamp + random() * interval '1 year', s, to_jsonb(s),
-            int4range(1, length(s) + 2), convert_to(s, 'UTF8'), array[row(1, s), null, row(null, null)]::own.pair[], 1.5, 'ab', left(s, 1), true
+            int4range(1, length(s) + 2),
+            convert_to(s, 'UTF8'), array[row(1, s), null, row(null, null)]::own.pair[], 1.5, 'ab', left(s, 1), true
         )::own.nest end x from unnest(%s::text[]) s
     """
     assert values(connection, nested, texts).loaded().array.null_count < COUNT
