@@ -14,7 +14,7 @@ import pytest
 from pgoutput_etl.types import ColumnType, LoadedColumn, UserTypes, column_type, load_binary, load_text
 from pgoutput_etl.types.registry import BUILT_IN_OIDS
 from tests.postgres import Server
-from tests.unit.scalar_values import SCALARS, any_text
+from tests.scalar_values import SCALARS, any_text
 from tests.unit.test_arrays import array_out
 
 pytestmark = pytest.mark.e2e

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.types import ColumnType, LoadedColumn, column_type, load_binary, load_text
+from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, column_type, load_binary, load_text
+from pgoutput_etl.types.column import no_binary_form
 from tests.postgres import Server
-from tests.unit.scalar_values import SCALARS
+from tests.scalar_values import SCALARS, intervals, timestamps
 
 pytestmark = pytest.mark.e2e
 
@@ -33,11 +34,11 @@ def connection(server: Server) -> Iterator[Connection]:
 
 
 def ask(
-    connection: Connection, name: str, send: str, texts: list[str | None]
+    connection: Connection, name: str, send: str, texts: Sequence[str | None]
 ) -> tuple[ColumnType, list[bytes | None], list[bytes | None]]:
     """What the server makes of the texts as values of a type: the column's type, its values' texts and binary forms."""
     query = f"select x, {send}(x) from (select s::{name} x from unnest(%s::text[]) s)"
-    result = connection.execute(query, [texts]).pgresult
+    result = connection.execute(query, [list(texts)]).pgresult
     assert result is not None
     rows = range(result.ntuples)
     sent = [result.get_value(row, 1) for row in rows]
@@ -68,3 +69,67 @@ def test_the_binary_form_is_the_same_value_as_the_text(connection: Connection, n
     column, texts, sent = ask(connection, name, send, [*values(random.Random(name), COUNT), None])
     assert [None if value is None else column.binary_text(value) for value in sent] == texts
     assert_same(load_binary(column, sent), load_text(column, texts))
+
+
+@pytest.mark.parametrize("time_zone", ["Europe/Berlin", "America/New_York", "Pacific/Apia", "<tired>-100"])
+def test_instants_are_the_same_in_text_of_any_time_zone(connection: Connection, time_zone: str) -> None:
+    connection.execute("select set_config('TimeZone', %s, false)", [time_zone])
+    written = [f"{text}{'' if 'infinity' in text else '+00'}" for text in timestamps(random.Random(time_zone), COUNT)]
+    written = [f"{text.replace(' BC', '')} BC" if " BC" in text else text for text in written]
+    column, texts, sent = ask(connection, "timestamptz", "timestamptz_send", written)
+    assert not any(text.endswith(b"+00") for text in texts if text)
+    assert_same(load_binary(column, sent), load_text(column, texts))
+
+
+def test_the_ends_of_interval_are_infinite_since_17(server: Server, connection: Connection) -> None:
+    since_17 = server.version >= 17
+    most = "infinity" if since_17 else "178956970 years 7 mons 2147483647 days 2562047788:00:54.775807"
+    column, texts, sent = ask(connection, "interval", "interval_send", [most])
+    assert texts == [most.encode()]
+    assert load_text(column, texts).array.to_pylist() == [most]
+    assert load_binary(column, sent).array.to_pylist() == ["infinity"]
+    if since_17:
+        column, texts, sent = ask(connection, "interval", "interval_send", ["-infinity"])
+        assert_same(load_binary(column, sent), load_text(column, texts))
+
+
+@pytest.mark.parametrize("style", ["postgres", "sql_standard", "iso_8601", "postgres_verbose"])
+def test_an_interval_text_that_is_read_is_the_one_of_style_postgres(connection: Connection, style: str) -> None:
+    written = list(intervals(random.Random(17), COUNT))
+    column, expected, _ = ask(connection, "interval", "interval_send", written)
+    connection.execute("select set_config('IntervalStyle', %s, false)", [style])
+    # what is without doubt: sql_standard also reads some texts otherwise
+    _, texts, sent = ask(connection, "interval", "interval_send", [text.decode() for text in expected if text])
+    refused = 0
+    for text, of_style_postgres in zip(texts, expected, strict=True):
+        try:
+            (found,) = load_text(column, [text]).array.to_pylist()
+        except ValueTextError:
+            refused += 1
+        else:
+            assert found.encode() == of_style_postgres
+    assert refused == 0 if style == "postgres" else refused > len(texts) / 2
+    assert load_binary(column, sent).array.to_pylist() == [text.decode() for text in expected if text]
+
+
+def test_names_of_oids_are_their_digits(connection: Connection) -> None:
+    for name, written in (
+        ("regclass", "pg_class"),
+        ("regtype", "interval"),
+        ("regrole", "postgres"),
+        ("regproc", "now"),
+    ):
+        column, texts, sent = ask(connection, name, f"{name}send", [written])
+        assert texts == [written.encode()]
+        digits = load_binary(column, sent).array.to_pylist()
+        assert connection.execute(f"select %s::{name} = %s::{name}", [digits[0], written]).fetchone() == (True,)
+
+
+def test_every_scalar_type_that_has_a_send_function_has_a_binary_form(connection: Connection) -> None:
+    rows = connection.execute(
+        "select oid::int8, typname from pg_type where typtype = 'b' and typsend <> 0 and typcategory <> 'A'"
+        " and oid < 10000 and typname !~ '^pg_(node_tree|ndistinct|dependencies|mcv_list|brin_.*)$'"
+    ).fetchall()
+    without = [name for oid, name in rows if column_type(oid, -1).binary_text is no_binary_form]
+    assert not without
+    assert len(rows) >= 60

@@ -335,7 +335,8 @@ def test_names_with_modifiers_mean_the_same_type_to_the_server(connection: Conne
         "varchar", "varchar(20)", "bpchar", "char(1)", "char(300)", "bit(3)", "varbit", "varbit(64)",
         "time", "time(0)", "timetz(6)", "timestamp", "timestamp(0)", "timestamptz", "timestamptz(3)",
         "interval", "interval(3)", "interval year", "interval year to month", "interval day to second(0)",
-        "interval hour to minute", "interval second(6)", "int2vector", "oidvector", "int4[]", "text[]", '"char"[]', "jsonb", "uuid", "int8multirange[]",
+        "interval hour to minute", "interval second(6)", "int2vector", "oidvector",
+        "int4[]", "text[]", '"char"[]', "jsonb", "uuid", "int8multirange[]",
     ]  # fmt: skip
     columns = ", ".join(f"c{i} {name}" for i, name in enumerate(names))
     connection.execute(f"create temporary table every ({columns})")
