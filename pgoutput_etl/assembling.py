@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
-from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, control_rows
-from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.spark import row_versions
-from pgoutput_etl.targets import TableChanges
+from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
 
 _SHOWN_ERRORS = 5
@@ -56,7 +54,6 @@ def assemble(messages: DataFrame, paths: Mapping[int, str], assembly: Assembly) 
         else:
             by_file[row["file"]].append(row)
     for number in sorted(paths):
-        _refuse_binary(scans[number], paths[number])
         try:
             assembly.add_file(scans[number], control_rows(by_file[number]))
         except SequenceError as error:
@@ -75,17 +72,6 @@ def _replace_streams(messages: DataFrame, assembly: Assembly) -> None:
         if (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
             assembly.replaced(row["top_xid"])
             del begun[row["top_xid"]]
-
-
-def _refuse_binary(scan: FileScan, path: str) -> None:
-    if scan.binary_at is None:
-        return
-    offset, lsn = scan.binary_at
-    where = "" if lsn is None else f" (LSN {format_lsn(lsn)})"
-    raise ArchiveError(
-        f"{path}: offset {offset}{where}: a value in binary form, as a slot with the option binary 'true' sends it; "
-        "only text can be read yet"
-    )
 
 
 def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
@@ -147,33 +133,40 @@ def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
     return found
 
 
-def versions_used(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, list[Relation]]:
-    """The versions under which the committed rows of these relations stood, in the order of commits.
+def find_runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, list[Run]]:
+    """Under which versions the committed rows of these relations stood, in the order of commits.
 
-    A Relation message of a part that was rolled back, or of a prepared transaction that was, changed no table. One row
-    per relation and version comes to the driver.
+    A Relation message of a part that was rolled back, or of a prepared transaction that was, changed no table. What
+    comes to the driver is one row for each time that the version changes.
     """
     versions = {oid: history.versions(oid) for oid in oids}
     if not versions:
         return {}
-    position = F.struct("commit_lsn", "file", "ordinal")
-    counted = row_versions(rows, versions).where(F.col("version") >= 0).groupBy("relation", "version")
-    spans = counted.agg(F.min(position).alias("first"), F.max(position).alias("last")).collect()
-    used: dict[int, list[Relation]] = {}
-    for span in sorted(spans, key=lambda s: s["first"]):
-        used.setdefault(span["relation"], []).append(versions[span["relation"]].relations[span["version"]])
-    for span in sorted(spans, key=lambda s: s["last"]):
-        newest = versions[span["relation"]].relations[span["version"]]
-        if span["last"] == max(s["last"] for s in spans if s["relation"] == span["relation"]):
-            used[span["relation"]] += [newest] if used[span["relation"]][-1] != newest else []
-    return used
+    in_order = Window.partitionBy("relation").orderBy("commit_lsn", "file", "ordinal")
+    numbered = row_versions(rows, versions).where(F.col("version") >= 0)
+    changes = numbered.withColumn("before", F.lag("version").over(in_order))
+    changes = changes.where(F.col("before").isNull() | (F.col("before") != F.col("version")))
+    found: dict[int, list[Run]] = {}
+    for row in sorted(changes.collect(), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"])):
+        start = (row["commit_lsn"], row["file"], row["ordinal"])
+        found.setdefault(row["relation"], []).append(Run(start, versions[row["relation"]].relations[row["version"]]))
+    return found
 
 
-def rows_to_apply(rows: DataFrame, changes: TableChanges) -> DataFrame:
-    """The rows of one relation since it was last truncated, as changes.events takes them."""
+def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment) -> DataFrame:
+    """The rows of one relation in a segment, since it was last truncated, as changes.events takes them."""
     of_table = rows.where((F.col("relation") == changes.oid) & (F.col("tag") != "T"))
     if changes.truncated_at is not None:
-        lsn, file, ordinal = (F.lit(part) for part in changes.truncated_at)
-        later = (F.col("file") > file) | ((F.col("file") == file) & (F.col("ordinal") > ordinal))
-        of_table = of_table.where((F.col("commit_lsn") > lsn) | ((F.col("commit_lsn") == lsn) & later))
+        of_table = of_table.where(_is_behind(changes.truncated_at, False))
+    if segment.start is not None:
+        of_table = of_table.where(_is_behind(segment.start, True))
+    if segment.end is not None:
+        of_table = of_table.where(~_is_behind(segment.end, True))
     return of_table.select(*ROW_SCHEMA.names)
+
+
+def _is_behind(place: Place, or_there: bool) -> Column:
+    lsn, file, ordinal = (F.lit(part) for part in place)
+    further = F.col("ordinal") >= ordinal if or_there else F.col("ordinal") > ordinal
+    later = (F.col("file") > file) | ((F.col("file") == file) & further)
+    return (F.col("commit_lsn") > lsn) | ((F.col("commit_lsn") == lsn) & later)

@@ -25,9 +25,18 @@ import pyarrow as pa
 from pgoutput_etl.decode import read_tuple
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
-from pgoutput_etl.messages import Relation, ReplicaIdentity, TupleData
+from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.types import ColumnType, ValueTextError, column_type, load_text
+from pgoutput_etl.types import (
+    NO_USER_TYPES,
+    ColumnType,
+    LoadedColumn,
+    UserTypes,
+    ValueTextError,
+    column_type,
+    load_binary,
+    load_text,
+)
 
 POSTGRES_EPOCH_MICROSECONDS = int(datetime(2000, 1, 1, tzinfo=timezone.utc).timestamp()) * 1_000_000
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
@@ -46,16 +55,19 @@ ROW_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
+    """retired: not in the relation any more, though its values are kept (lineage.py)."""
+
     name: str
     type: ColumnType
+    retired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table looks like at the end of a batch, and what its rows looked like on the way there.
+    """What a table looks like while its rows stand under one version of its relation.
 
-    key: positions of the key's columns; empty for a bag. toast: positions of columns that come as unchanged TOAST
-    somewhere in the batch; moves_toast: some of them with a row that moves to another key.
+    columns: the relation's, then retired ones. key: positions of the key's columns; empty for a bag. toast: positions
+    of columns that an event may leave as they are; moves_toast: also one that moves its row to another key.
     """
 
     relation: Relation
@@ -92,30 +104,46 @@ def table_shape(
     relation: Relation,
     versions: RelationVersions,
     configured_key: tuple[str, ...] | None,
-    toast: frozenset[str],
+    unchanged: frozenset[int] = frozenset(),
     moves_toast: bool = True,
+    user_types: UserTypes = NO_USER_TYPES,
+    retired: tuple[RelationColumn, ...] = (),
 ) -> TableShape:
-    """Raises TableError if the configured key isn't among the columns that old tuples carry (all, under FULL)."""
-    columns = tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier)) for c in relation.columns)
-    names = [column.name for column in columns]
-    if configured_key is not None:
-        missing = [name for name in configured_key if name not in names]
-        if missing:
-            raise TableError(f"the configured key names no column {missing[0]!r}")
-        flagged = {column.name for column in relation.columns if column.is_key}
-        if flagged and not set(configured_key) <= flagged:
-            raise TableError(
-                f"the configured key ({', '.join(configured_key)}) is not in the old tuples of this table, which carry "
-                f"({', '.join(sorted(flagged))}); it needs REPLICA IDENTITY FULL"
-            )
-        key = tuple(names.index(name) for name in configured_key)
-    elif relation.replica_identity is ReplicaIdentity.FULL:
-        key = ()  # every column is flagged, and nothing says which are unique
-    else:
-        key = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
-    return TableShape(
-        relation, columns, key, versions, tuple(i for i, n in enumerate(names) if n in toast), moves_toast
-    )
+    """`unchanged`: positions that may come as unchanged TOAST.
+
+    Raises TableError if the configured key isn't among the columns that old tuples carry (all, under FULL).
+    """
+    columns = table_columns(relation, retired, user_types)
+    key = _key_positions(relation, configured_key)
+    toast = {i for i in unchanged if i < len(relation.columns)}
+    if key:
+        toast |= {i for i, column in enumerate(columns) if column.retired}
+    return TableShape(relation, columns, key, versions, tuple(sorted(toast)), moves_toast or bool(retired))
+
+
+def table_columns(
+    relation: Relation, retired: tuple[RelationColumn, ...], user_types: UserTypes
+) -> tuple[TableColumn, ...]:
+    described = [(column, False) for column in relation.columns] + [(column, True) for column in retired]
+    return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in described)
+
+
+def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tuple[int, ...]:
+    names = [column.name for column in relation.columns]
+    flagged = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
+    if configured is None:
+        # Under FULL every column is flagged, and nothing says which are unique.
+        return () if relation.replica_identity is ReplicaIdentity.FULL else flagged
+    missing = [name for name in configured if name not in names]
+    if missing:
+        raise TableError(f"the configured key names no column {missing[0]!r}")
+    key = tuple(names.index(name) for name in configured)
+    if flagged and not set(key) <= set(flagged):
+        raise TableError(
+            f"the configured key ({', '.join(configured)}) is not in the old tuples of this table, which carry "
+            f"({', '.join(sorted(names[i] for i in flagged))}); it needs REPLICA IDENTITY FULL"
+        )
+    return key
 
 
 # A column's state in one event: its bytes, None for NULL, or UNCHANGED.
@@ -127,9 +155,13 @@ UNCHANGED = _Unchanged()
 Cell = bytes | None | _Unchanged
 
 
+class _Binary(bytes):
+    """A value in binary form. One tuple may hold both: a type without a send function comes as text."""
+
+
 @dataclass(slots=True)
 class _EventColumns:
-    """The events of one batch, column by column, still as PostgreSQL's text."""
+    """The events of one batch, column by column, still as PostgreSQL sent them."""
 
     shape: TableShape
     source: list[int] = field(default_factory=list)  # index of the message row
@@ -173,22 +205,28 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     built = _EventColumns(shape)
-    version_maps: dict[int, _VersionMap] = {}
+    described: set[int] = set()
     for i in range(rows.num_rows):
         try:
-            position = (columns["file"][i], columns["ordinal"][i])
-            number = shape.versions.at(position, columns["scope"][i])
-            if number is None:
-                raise _RowError("no Relation message describes it: the archive begins after the server sent it")
-            version = version_maps.get(number)
-            if version is None:
-                version = version_maps[number] = _VersionMap.of(shape.versions.relations[number], shape)
-            old = None if columns["old"][i] is None else read_tuple(columns["old"][i])
-            new = None if columns["new"][i] is None else read_tuple(columns["new"][i])
-            _add_events(built, i, columns["tag"][i], columns["old_kind"][i], old, new, version)
+            number = shape.versions.at((columns["file"][i], columns["ordinal"][i]), columns["scope"][i])
+            if number not in described:
+                described.add(_described(shape, number))
+            old = None if columns["old"][i] is None else _cells(columns["old"][i], shape)
+            new = None if columns["new"][i] is None else _cells(columns["new"][i], shape)
+            _add_events(built, i, columns["tag"][i], columns["old_kind"][i], old, new)
         except _RowError as error:
             raise ArchiveError(f"{_place(columns, i)}: {_name(shape)}: {error}") from None
     return _to_arrow(built, columns)
+
+
+def _described(shape: TableShape, number: int | None) -> int:
+    """The number of a version that has the shape's columns: no row is read by another's description."""
+    if number is None:
+        raise _RowError("no Relation message describes it: the archive begins after the server sent it")
+    version, relation = shape.versions.relations[number], shape.relation
+    if (version.columns, version.replica_identity) != (relation.columns, relation.replica_identity):
+        raise _RowError("its Relation message has other columns than those it is read with")
+    return number
 
 
 def _place(columns: Mapping[str, list[Any]], i: int) -> str:
@@ -200,33 +238,21 @@ def _name(shape: TableShape) -> str:
     return f"{shape.relation.namespace}.{shape.relation.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class _VersionMap:
-    """Where a shape's columns stand in one version of the relation; None where that version hasn't the column."""
+def _cells(tuple_data: bytes, shape: TableShape) -> list[Cell]:
+    """The relation's columns; no retired ones."""
+    data = read_tuple(tuple_data)
+    width = len(shape.relation.columns)
+    if len(data.kinds) != width:
+        raise _RowError(f"a tuple of {len(data.kinds)} columns where Relation describes {width}")
+    if data.kinds.count(b"t") + data.kinds.count(b"n") == width:
+        return list(data.values)
+    return [_cell(kind, value) for kind, value in zip(data.kinds, data.values, strict=True)]
 
-    width: int
-    positions: tuple[int | None, ...]
-    key_sent: frozenset[int]  # of the shape's columns: part of what a key-only old tuple carries
 
-    @classmethod
-    def of(cls, relation: Relation, shape: TableShape) -> _VersionMap:
-        index = {column.name: i for i, column in enumerate(relation.columns)}
-        positions = tuple(index.get(column.name) for column in shape.columns)
-        sent = frozenset(i for i, p in enumerate(positions) if p is not None and relation.columns[p].is_key)
-        return cls(len(relation.columns), positions, sent)
-
-    def cells(self, data: TupleData) -> list[Cell]:
-        if len(data.kinds) != self.width:
-            raise _RowError(f"a tuple of {len(data.kinds)} columns where Relation describes {self.width}")
-        if b"b" in data.kinds:
-            raise _RowError("a value in binary form, which can't be read yet; use a slot without binary 'true'")
-        row: list[Cell] = []
-        for position in self.positions:
-            if position is None:
-                row.append(None)  # a column added later: PostgreSQL has NULL there, or a default it never sends
-            else:
-                row.append(UNCHANGED if data.kinds[position] == 0x75 else data.values[position])
-        return row
+def _cell(kind: int, value: bytes | None) -> Cell:
+    if kind == 0x75:
+        return UNCHANGED
+    return _Binary(value) if kind == 0x62 and value is not None else value
 
 
 def _add_events(
@@ -234,15 +260,13 @@ def _add_events(
     source: int,
     tag: str,
     old_kind: str | None,
-    old: TupleData | None,
-    new: TupleData | None,
-    version: _VersionMap,
+    old_row: list[Cell] | None,
+    row: list[Cell] | None,
 ) -> None:
     shape = built.shape
-    old_row = None if old is None else version.cells(old)
-    row = None if new is None else version.cells(new)
+    retired = len(shape.columns) - len(shape.relation.columns)
     if row is not None and old_row is not None:
-        _fill_from_old(row, old_row, range(len(row)) if old_kind == "O" else version.key_sent)
+        _fill_from_old(row, old_row, range(len(row)) if old_kind == "O" else _sent_in_key(shape))
     if shape.is_bag:
         _add_bag_events(built, source, old_kind, old_row, row)
         return
@@ -251,11 +275,18 @@ def _add_events(
         built.add(source, DELETED, _only_key(shape, old_key or []))
         return
     key = _key(row, shape)
+    # A retired column's value stays with its row; a new row has none.
+    left: list[Cell] = [None if tag == "I" else UNCHANGED] * retired
     if old_key is None or old_key == key:
-        built.add(source, INSERTED if tag == "I" else UPDATED, row)
+        built.add(source, INSERTED if tag == "I" else UPDATED, row + left)
     else:
         built.add(source, MOVED_OUT, _only_key(shape, old_key))
-        built.add(source, MOVED_IN, row, old_key)
+        built.add(source, MOVED_IN, row + left, old_key)
+
+
+def _sent_in_key(shape: TableShape) -> list[int]:
+    """What a key-only old tuple carries."""
+    return [i for i, column in enumerate(shape.relation.columns) if column.is_key]
 
 
 def _fill_from_old(row: list[Cell], old_row: list[Cell], sent: Iterable[int]) -> None:
@@ -268,14 +299,15 @@ def _fill_from_old(row: list[Cell], old_row: list[Cell], sent: Iterable[int]) ->
 def _add_bag_events(
     built: _EventColumns, source: int, old_kind: str | None, old_row: list[Cell] | None, row: list[Cell] | None
 ) -> None:
+    retired: list[Cell] = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
         if old_kind != "O":
             raise _RowError("a key-only old tuple in a table without a key")
-        built.add(source, DELETED, old_row)
+        built.add(source, DELETED, old_row + retired)
     if row is not None:
         if any(isinstance(cell, _Unchanged) for cell in row):
             raise _RowError("unchanged TOAST in a table without a key: nothing says which row has the value")
-        built.add(source, INSERTED, row)
+        built.add(source, INSERTED, row + retired)
 
 
 def _key(row: list[Cell], shape: TableShape) -> list[bytes | None]:
@@ -302,7 +334,7 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
 
     def load(column: int, cells: list[bytes | None], noted: _Noted) -> pa.Array:
         try:
-            loaded = load_text(shape.columns[column].type, cells)
+            loaded = _load(shape.columns[column].type, cells)
         except ValueTextError as error:
             where = _place(columns, source[error.index])
             what = f"a {error.type_name} that is {error.expected}"
@@ -324,3 +356,17 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     values["_from_unrep"] = pa.array(before, UNREPRESENTABLE)
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
+
+
+def _load(of: ColumnType, cells: list[bytes | None]) -> LoadedColumn:
+    binary = [isinstance(cell, _Binary) for cell in cells]
+    if not any(binary):
+        return load_text(of, cells)
+    if all(is_binary or cell is None for is_binary, cell in zip(binary, cells, strict=True)):
+        return load_binary(of, cells)
+    # A slot that was started with binary and without it.
+    texts = load_text(of, [None if is_binary else cell for is_binary, cell in zip(binary, cells, strict=True)])
+    others = load_binary(of, [cell if is_binary else None for is_binary, cell in zip(binary, cells, strict=True)])
+    places = [i + len(cells) * is_binary for i, is_binary in enumerate(binary)]
+    array = pa.concat_arrays([texts.array, others.array]).take(pa.array(places, pa.int64()))
+    return LoadedColumn(array, {**texts.unrepresentable, **others.unrepresentable})

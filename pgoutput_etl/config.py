@@ -22,6 +22,9 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.types import check_configured
 
+# What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
+ADDED, RENAMED_FROM = "added", "renamed_from"
+
 
 class Mode(Enum):
     """What a table's Delta table holds."""
@@ -73,6 +76,17 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
+
+    @property
+    def lineage(self) -> dict[str, str | None]:
+        """What `columns` says of where a column came from: the name it had, or None for one that was added."""
+        said: dict[str, str | None] = {}
+        for name, what in self.columns.items():
+            if what == ADDED:
+                said[name] = None
+            elif isinstance(what, Mapping) and RENAMED_FROM in what:
+                said[name] = what[RENAMED_FROM]
+        return said
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +144,8 @@ def refuse_unbuilt(config: Config) -> None:
     for i, rule in enumerate(config.tables):
         if rule.mode is not Mode.MIRROR:
             unbuilt.append(f"tables[{i}].mode {rule.mode.value}")
-        if rule.columns:
-            unbuilt.append(f"tables[{i}].columns")
+        if set(rule.columns) - set(rule.lineage):
+            unbuilt.append(f"tables[{i}].columns but for added and renamed_from")
         if rule.rename is not None:
             unbuilt.append(f"tables[{i}].rename")
     if config.merge.max_transactions is not None:

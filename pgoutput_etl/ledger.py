@@ -11,6 +11,7 @@ it is done once its closing row is there. A run that finds a batch without one f
     transactions       every transaction whose end was seen: committed, aborted, resent
     open_transactions  the changes of those whose end was not, as they came
     quarantine         what could not be applied, and why
+    schema_changes     every change of a target's columns, key or name, and the first row that showed it
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from pyspark.sql.types import StructType
 
 from pgoutput_etl.assembling import with_fates
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId
-from pgoutput_etl.relations import InForce, RelationHistory
+from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.spark import LandedFile
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
@@ -47,7 +49,7 @@ SCHEMAS = {
         "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
         "path: string, size: long, modified: long>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
-        "status: string, reason: string, relation: string, key: array<string>>>"
+        "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>>>"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -66,6 +68,10 @@ SCHEMAS = {
     "quarantine": (
         "source string, batch long, schema string, table string, relation long, file long, offset long, length long, "
         "lsn long, bytes binary, reason string"
+    ),
+    "schema_changes": (
+        "source string, batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, "
+        "kind string, column string, detail string"
     ),
 }
 
@@ -122,7 +128,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a batch leaves to the ledger. rows: all change rows, with their fates; tables: those that were looked at."""
+    """What a batch leaves to the ledger. rows: all change rows, with their fates; tables: those that were looked at;
+    schema_changes: what was changed of them, with the place of the first row that shows it."""
 
     messages: DataFrame
     rows: DataFrame
@@ -130,6 +137,7 @@ class Results:
     before: Known
     scans: Mapping[int, FileScan]
     tables: list[TableState]
+    schema_changes: list[tuple[TableState, Place | None, SchemaChange]]
 
 
 class Ledger:
@@ -199,6 +207,7 @@ class Ledger:
             partial(self._append_types, assembly, results.before, number),
             partial(self._append_files, batch, results.scans),
             partial(self._append_held, batch, results.tables),
+            partial(self._append_schema_changes, batch, results.schema_changes),
         ]
         # Each is a commit of its own table, most of it waiting; their order doesn't matter before the row below.
         with ThreadPoolExecutor(len(effects)) as pool:
@@ -260,6 +269,18 @@ class Ledger:
         news = [t for t in tables if t.status == HELD and t != batch.tables.get(t.oid)]
         rows = [{"schema": t.schema, "table": t.table, "relation": t.oid, "reason": t.reason} for t in news]
         self._append_rows("quarantine", rows, batch.number)
+
+    def _append_schema_changes(
+        self, batch: Batch, changes: Iterable[tuple[TableState, Place | None, SchemaChange]]
+    ) -> None:
+        rows = []
+        for table, place, change in changes:
+            lsn, file, ordinal = place or (None, None, None)
+            of_table = {"oid": table.oid, "schema": table.schema, "table": table.table}
+            shown = {"commit_lsn": lsn, "file": file, "ordinal": ordinal}
+            what = {"kind": change.kind.value, "column": change.column or None, "detail": change.detail or None}
+            rows.append({**of_table, **shown, **what})
+        self._append_rows("schema_changes", rows, batch.number)
 
     def _append_files(self, batch: Batch, scans: Mapping[int, FileScan]) -> None:
         rows = []
@@ -377,25 +398,32 @@ def _struct(ddl: str) -> StructType:
 
 
 def _relation_row(relation: Relation) -> dict[str, Any]:
-    columns = [asdict(column) for column in relation.columns]
     return {
         "oid": relation.oid,
         "schema": relation.namespace,
         "table": relation.name,
         "replica_identity": relation.replica_identity.value,
-        "columns": columns,
+        "columns": [asdict(column) for column in relation.columns],
     }
 
 
 def _relation(row: Mapping[str, Any]) -> Relation:
-    columns = tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in row["columns"])
     identity = ReplicaIdentity(row["replica_identity"])
-    return Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
+    return Relation(None, row["oid"], row["schema"], row["table"], identity, _columns(row["columns"]))
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
+    return tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in rows)
 
 
 def _table_row(state: TableState) -> dict[str, Any]:
-    return {**asdict(state), "relation": json.dumps(_relation_row(state.relation)), "key": list(state.key)}
+    as_json = {
+        "relation": json.dumps(_relation_row(state.relation)),
+        "retired": json.dumps([asdict(column) for column in state.retired]),
+    }
+    return {**asdict(state), **as_json, "key": list(state.key), "types": list(state.types)}
 
 
 def _table_state(row: Mapping[str, Any]) -> TableState:
-    return TableState(**{**row, "relation": _relation(json.loads(row["relation"])), "key": tuple(row["key"])})
+    parsed = {"relation": _relation(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
+    return TableState(**{**row, **parsed, "key": tuple(row["key"]), "types": tuple(row["types"])})

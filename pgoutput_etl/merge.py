@@ -7,7 +7,7 @@ again after it died leaves alone what it had committed.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
-from pgoutput_etl.errors import TableError
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
     all_of,
@@ -33,14 +32,11 @@ from pgoutput_etl.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.spark import session_settings
-from pgoutput_etl.storage import delta_type, holds_variant, to_event, to_target
+from pgoutput_etl.storage import delta_type, to_event, to_target
+from pgoutput_etl.targets import ADDED_COLUMNS
 
-_ADDED_COLUMNS = (
-    StructField("_pg_commit_lsn", LongType()),
-    StructField("_pg_commit_ts", TimestampType()),
-    StructField("_pg_xid", LongType()),
-    StructField("_pg_unrepresentable", MapType(StringType(), StringType())),
-)
+_STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
+STAMPS = tuple(StructField(name, kind) for name, kind in zip(ADDED_COLUMNS, _STAMP_TYPES, strict=True))
 # Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
 # and columns dropped without rewriting the table. Both were measured to pay.
 _PROPERTIES = {
@@ -61,18 +57,21 @@ class Before(Enum):
 class Commit:
     """How a write is told from all others: Delta takes each application's version once."""
 
-    application: str
+    application: str  # the ledger and the table
+    step: str
     batch: int
     last_commit_lsn: int
 
     def settings(self) -> dict[str, str]:
         return {
-            "spark.databricks.delta.write.txnAppId": self.application,
+            "spark.databricks.delta.write.txnAppId": f"{self.application}:{self.step}",
             "spark.databricks.delta.write.txnVersion": str(self.batch),
-            "spark.databricks.delta.commitInfo.userMetadata": json.dumps(
-                {"batch": self.batch, "last_commit_lsn": self.last_commit_lsn}
-            ),
+            **self.note(),
         }
+
+    def note(self) -> dict[str, str]:
+        """What stands in the table's history beside the commit."""
+        return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +83,19 @@ class Written:
     updated: int
     deleted: int
 
+    def plus(self, later: Written) -> Written:
+        inserted, updated = self.inserted + later.inserted, self.updated + later.updated
+        return Written(later.version, inserted, updated, self.deleted + later.deleted)
+
 
 def target_schema(shape: TableShape) -> StructType:
-    """Raises TableError for columns that can't be one Delta table's."""
-    names = [column.name for column in shape.columns] + [field.name for field in _ADDED_COLUMNS]
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.get(name.lower())
-        if other == name:
-            raise TableError(f"column {name!r} is named as one that every target has already")
-        if other is not None:
-            raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
-        seen[name.lower()] = name
-    for i in shape.key:
-        if holds_variant(shape.columns[i].type):
-            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
-    fields = [StructField(c.name, delta_type(c.type)) for c in shape.columns]
-    return StructType([*fields, *_ADDED_COLUMNS])
+    return StructType([*(StructField(c.name, delta_type(c.type)) for c in shape.columns), *STAMPS])
 
 
 def has_rows(spark: SparkSession, path: str) -> bool:
     if not DeltaTable.isDeltaTable(spark, path):
         return False
     return bool(spark.read.format("delta").load(path).limit(1).count())
-
-
-def evolve(spark: SparkSession, path: str, schema: StructType) -> None:
-    """Adds and drops columns, so that the table has those of `schema`. For a table whose rows stay."""
-    table = DeltaTable.forPath(spark, path)
-    target = table.toDF()
-    missing = [field for field in schema.fields if field.name not in target.columns]
-    surplus = [name for name in target.columns if name not in schema.names]
-    if missing:
-        nothing = spark.createDataFrame([], StructType(missing))
-        nothing.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
-    # The API of DeltaTable drops no columns. Both names are quoted where all names are; SQL wants the whole path.
-    place = table.detail().select("location").collect()[0][0] if surplus else path
-    for name in surplus:
-        spark.sql(f"ALTER TABLE delta.{quoted(place)} DROP COLUMN {quoted(name)}")
 
 
 def write(
@@ -133,10 +107,10 @@ def write(
             return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
-            _overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+            overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         else:
             _merge(session, path, shape, _net(session, path, shape, events, before))
-        return _written(session, path)
+        return written(session, path)
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> DataFrame:
@@ -204,7 +178,7 @@ def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
     return net.select(*(value.alias(name) for name, value in _inserted_values(shape).items()))
 
 
-def _overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
+def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     """In one commit, which makes the table if there is none."""
     writer = _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if not DeltaTable.isDeltaTable(spark, path):
@@ -229,13 +203,13 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFr
     taken = net.where(F.col("_op") != INSERTED)
     deleted = taken.count() if before is Before.ROWS else 0
     if before is Before.NOTHING:
-        _overwrite(spark, path, rows)
+        overwrite(spark, path, rows)
     elif not deleted:
         _writer(spark, rows).mode("append").save(path)
     else:
         target = spark.read.format("delta").load(path)
-        _overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
-    return replace(_written(spark, path), inserted=rows.count(), deleted=deleted)
+        overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
+    return replace(written(spark, path), inserted=rows.count(), deleted=deleted)
 
 
 def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFrame:
@@ -259,7 +233,7 @@ def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit
     """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
     rows = spark.read.format("delta").option("versionAsOf", old_version).load(old_path)
     with session_settings(spark, commit.settings()) as session:
-        _overwrite(session, path, rows)
+        overwrite(session, path, rows)
 
 
 def vacate(spark: SparkSession, path: str) -> None:
@@ -267,7 +241,7 @@ def vacate(spark: SparkSession, path: str) -> None:
     DeltaTable.forPath(spark, path).delete()
 
 
-def _written(spark: SparkSession, path: str) -> Written:
+def written(spark: SparkSession, path: str) -> Written:
     last = DeltaTable.forPath(spark, path).history(1).collect()[0]
     metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
     if last.operation == "MERGE":

@@ -10,7 +10,7 @@ Columns of the events are those of TableShape.event_schema(); `_seq` orders them
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -217,8 +217,20 @@ def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
 
 def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> list[Column]:
     """What makes two rows of a bag equal, of a row's columns as events have them and what is unrepresentable in it."""
-    parts = [comparable(column, described.type) for column, described in zip(columns, shape.columns, strict=True)]
-    return [*parts, F.array_sort(F.coalesce(entries, no_entries()))]
+    parts = [
+        comparable(column, described.type)
+        for column, described in zip(columns, shape.columns, strict=True)
+        if not described.retired
+    ]
+    noted = F.coalesce(entries, no_entries())
+    for column in shape.columns:
+        if column.retired:
+            noted = F.filter(noted, partial(_is_not_of, column.name))
+    return [*parts, F.array_sort(noted)]
+
+
+def _is_not_of(name: str, entry: Column) -> Column:
+    return entry["key"] != F.lit(name)
 
 
 def all_of(conditions: Iterable[Column]) -> Column:

@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import assemble, committed, count_changes, versions_used, with_fates
+from pgoutput_etl.assembling import assemble, committed, count_changes, find_runs, with_fates
 from pgoutput_etl.config import Config
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
@@ -20,6 +20,7 @@ from pgoutput_etl.sources import files_to_read
 from pgoutput_etl.spark import scan_messages
 from pgoutput_etl.targets import HELD, changed_on_the_way, make_plan
 from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
 Progress = Callable[[str], None]
@@ -60,8 +61,9 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
         rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
         changes = count_changes(committed(rows))
         suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
-        used = versions_used(committed(rows), assembly.relations, suspects)
-        plan = make_plan(config, assembly.relations, changes, batch.tables, used)
+        runs = find_runs(committed(rows), assembly.relations, suspects)
+        user_types = UserTypes({t.oid: (t.namespace, t.name) for t in assembly.types.values()}, config.types)
+        plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types)
 
         if not batch.resumed:
             refuse_strangers(spark, plan)
@@ -73,13 +75,16 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
             batch.last_commit_lsn,
             assembly.last_commit_lsn,
             config.merge.parallel_tables,
+            batch.resumed,
             partial(ledger.path_of, batch),
             progress,
         )
         outcomes = writer.write(plan, committed(rows))
 
         progress("writing the ledger")
-        ledger.close(batch, Results(messages, rows, assembly, before, scans, [o.state for o in outcomes]))
+        changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
+        tables = [o.state for o in outcomes]
+        ledger.close(batch, Results(messages, rows, assembly, before, scans, tables, changed))
     finally:
         messages.unpersist()
         if rows is not None:

@@ -1,4 +1,4 @@
-"""Versions of each relation, the one in force for a row, and the difference between two.
+"""Versions of each relation, and the one in force for a row.
 
 A Relation message describes a table from where it stands on. Outside stream segments it holds for everything behind
 it, also when it came inside a prepared transaction that is rolled back later. Inside a stream segment it holds for
@@ -13,9 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.messages import Relation
 
 Position = tuple[int, int]
 
@@ -120,72 +119,12 @@ class RelationVersions:
         return entries[index - 1][1] if index else None
 
 
-class ChangeKind(Enum):
-    ADDED = "column added"
-    DROPPED = "column dropped"
+Place = tuple[int, int, int]  # of a committed row: commit LSN, file, ordinal
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChange:
-    kind: ChangeKind
-    column: str
+class Run:
+    """From the row at `start` on, in the order of commits, a table's rows stood under `relation`."""
 
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """A difference that can't be applied yet, in words for the operator."""
-
-    reason: str
-
-
-def difference(old: Relation, new: Relation) -> list[SchemaChange] | Unsupported:
-    """What happened to the columns between two versions.
-
-    PostgreSQL never reorders columns and puts a new one last, so that a new name in front of a kept one is a rename
-    for certain. A last column that gave way to one of the same type may be a rename or not, and isn't guessed.
-    """
-    before = {column.name: column for column in old.columns}
-    after = {column.name: column for column in new.columns}
-    kept = [name for name in after if name in before]
-    added = [name for name in after if name not in before]
-    dropped = [name for name in before if name not in after]
-    if added and list(after) != kept + added:
-        return Unsupported(f"column {_front(after, kept)!r} took an older one's place: a rename")
-    if kept != [name for name in before if name in after]:
-        return Unsupported("columns changed places: one was dropped and added again under its name")
-    for name in kept:
-        if _type(before[name]) != _type(after[name]):
-            return Unsupported(f"column {name!r} changed its type")
-    ambiguous = _maybe_renamed(old, kept, dropped, added, after)
-    if ambiguous is not None:
-        return Unsupported(ambiguous)
-    if _key(old) != _key(new):
-        return Unsupported("the key changed")
-    changes = [SchemaChange(ChangeKind.DROPPED, name) for name in dropped]
-    return changes + [SchemaChange(ChangeKind.ADDED, name) for name in added]
-
-
-def _front(after: Mapping[str, RelationColumn], kept: list[str]) -> str:
-    return next(name for name in after if name not in kept)
-
-
-def _type(column: RelationColumn) -> tuple[int, int]:
-    return column.type_oid, column.type_modifier
-
-
-def _key(relation: Relation) -> set[str]:
-    if relation.replica_identity is ReplicaIdentity.FULL:
-        return set()
-    return {column.name for column in relation.columns if column.is_key}
-
-
-def _maybe_renamed(
-    old: Relation, kept: list[str], dropped: list[str], added: list[str], after: Mapping[str, RelationColumn]
-) -> str | None:
-    names = [column.name for column in old.columns]
-    last_kept = names.index(kept[-1]) if kept else -1
-    for column in old.columns[last_kept + 1 :]:
-        for name in added:
-            if column.name in dropped and _type(column) == _type(after[name]):
-                return f"column {column.name!r} gave way to {name!r} of the same type: a rename, or another column"
-    return None
+    start: Place
+    relation: Relation

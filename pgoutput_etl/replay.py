@@ -12,12 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, TableShape, events, table_shape
-from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, UNREPRESENTABLE, TableShape, events, table_shape
+from pgoutput_etl.errors import SequenceError
+from pgoutput_etl.lineage import Declared
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
+from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
 from pgoutput_etl.scan import scan_file
 from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
 
 Row = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -72,35 +77,69 @@ class Replay:
                 found.append({**row, **committed, "scope": outcome.scope})
         yield from sorted(found, key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
 
-    def tables(self, keys: Mapping[str, tuple[str, ...]] | None = None) -> dict[int, ReplayedTable]:
-        """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell."""
+    def tables(
+        self,
+        keys: Mapping[str, tuple[str, ...]] | None = None,
+        declared: Mapping[str, Declared] | None = None,
+        types: Mapping[str, str] | None = None,
+    ) -> dict[int, ReplayedTable]:
+        """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell. `declared`:
+        schema.table -> what the configuration says of its columns' lineage; `types`: its types."""
         by_relation: dict[int, list[Row]] = {}
         for row in self.committed():
             by_relation.setdefault(row["relation"], []).append(row)
-        return {oid: self._table(oid, rows, keys or {}) for oid, rows in by_relation.items()}
+        described = {oid: (found.namespace, found.name) for oid, found in self.assembly.types.items()}
+        user_types = UserTypes(described, types or {})
+        return {
+            oid: self._table(oid, rows, keys or {}, declared or {}, user_types) for oid, rows in by_relation.items()
+        }
 
-    def _table(self, oid: int, rows: list[Row], keys: Mapping[str, tuple[str, ...]]) -> ReplayedTable:
-        relation = self.assembly.relations.latest(oid)
+    def _table(
+        self,
+        oid: int,
+        rows: list[Row],
+        keys: Mapping[str, tuple[str, ...]],
+        declared: Mapping[str, Declared],
+        user_types: UserTypes,
+    ) -> ReplayedTable:
         versions = self.assembly.relations.versions(oid)
-        if relation is None:
-            raise ArchiveError(f"no Relation message describes OID {oid}: the archive begins after the server sent it")
-        toast = frozenset(
-            version.columns[i].name
-            for version in versions.relations
-            for row in rows
-            for i in row["unchanged"] or ()
-            if i < len(version.columns)
+        runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
+        name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
+        table: _Keyed | _Bag | None = None
+        retired: Retired = ()
+        for relation, run in runs:
+            origins: tuple[int | None, ...] = ()
+            if table is not None:
+                origins, retired, _ = next_version(table.shape.relation, retired, relation, declared.get(name, {}))
+            everything = frozenset(range(len(relation.columns)))
+            shape = table_shape(relation, versions, keys.get(name), everything, True, user_types, retired)
+            new: _Keyed | _Bag = _Bag(shape) if shape.is_bag else _Keyed(shape)
+            if table is not None:
+                new.take_over(table, reshape(table.shape.columns, shape, origins))
+            table = new
+            _apply(table, run)
+        assert table is not None
+        return ReplayedTable(table.shape, [_named(event, table.shape) for event in table.events()])
+
+
+def _relation_of(row: Row, versions: RelationVersions) -> Relation:
+    number = versions.at((row["file"], row["ordinal"]), row["scope"])
+    if number is None:
+        raise SequenceError(
+            f"no Relation message describes OID {versions.oid} where it has changes: the archive begins after the "
+            "server sent it"
         )
-        shape = table_shape(relation, versions, keys.get(f"{relation.namespace}.{relation.name}"), toast)
-        table: _Keyed | _Bag = _Bag() if shape.is_bag else _Keyed(shape)
-        for is_truncate, run in groupby(rows, key=lambda row: row["tag"] == "T"):
-            if is_truncate:
-                table.clear()
-                continue
-            for event in events(pa.RecordBatch.from_pylist(list(run), ROW_SCHEMA), shape).to_pylist():
-                event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
-                table.apply(event)
-        return ReplayedTable(shape, [_named(event, shape) for event in table.events()])
+    return versions.relations[number]
+
+
+def _apply(table: _Keyed | _Bag, rows: list[Row]) -> None:
+    for is_truncate, run in groupby(rows, key=lambda row: row["tag"] == "T"):
+        if is_truncate:
+            table.clear()
+            continue
+        for event in events(pa.RecordBatch.from_pylist(list(run), ROW_SCHEMA), table.shape).to_pylist():
+            event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
+            table.apply(event)
 
 
 def unit_outcomes(assembly: Assembly) -> dict[UnitId, Outcome]:
@@ -150,6 +189,10 @@ class _Keyed:
     def clear(self) -> None:
         self.by_key.clear()
 
+    def take_over(self, table: _Keyed | _Bag, reshaping: Reshaping) -> None:
+        for event in _reshaped(table.events(), reshaping):
+            self.by_key[self._key(event)] = event
+
     def events(self) -> Iterable[Row]:
         return self.by_key.values()
 
@@ -157,22 +200,49 @@ class _Keyed:
 class _Bag:
     """A table without a key: a delete takes one of equal rows away."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: TableShape) -> None:
+        self.shape = shape
         self.equal_rows: dict[str, list[Row]] = {}
 
     def apply(self, event: Row) -> None:
-        cells = [(name, value) for name, value in event.items() if name[0] == "c"]
-        equal = self.equal_rows.setdefault(repr((cells, event["_unrep"])), [])
+        equal = self.equal_rows.setdefault(self._content(event), [])
         if event["_op"] == INSERTED:
             equal.append(event)
         elif equal:
             equal.pop()
+
+    def _content(self, event: Row) -> str:
+        live = [i for i, column in enumerate(self.shape.columns) if not column.retired]
+        odd = {self.shape.columns[i].name: event["_unrep"].get(self.shape.columns[i].name) for i in live}
+        return repr(([event[f"c{i}"] for i in live], odd))
+
+    def take_over(self, table: _Keyed | _Bag, reshaping: Reshaping) -> None:
+        for event in _reshaped(table.events(), reshaping):
+            self.equal_rows.setdefault(self._content(event), []).append(event)
 
     def clear(self) -> None:
         self.equal_rows.clear()
 
     def events(self) -> Iterable[Row]:
         return [event for equal in self.equal_rows.values() for event in equal]
+
+
+def _reshaped(events: Iterable[Row], reshaping: Reshaping) -> list[Row]:
+    """Rows that are there, under the next version of their relation."""
+    rows = list(events)
+    fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.before)]
+    entries = [{**row, "_unrep": [{"key": k, "value": v} for k, v in row["_unrep"].items()]} for row in rows]
+    stamps = {name: [row[name] for row in rows] for name in ("_lsn", "_ts", "_xid")}
+    batch = pa.RecordBatch.from_pylist(entries, pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
+    after = converted(batch, reshaping).to_pylist()
+    return [
+        {
+            **row,
+            "_unrep": {entry["key"]: entry["value"] for entry in row["_unrep"] or ()},
+            **{name: values[i] for name, values in stamps.items()},
+        }
+        for i, row in enumerate(after)
+    ]
 
 
 def _named(event: Row, shape: TableShape) -> Row:

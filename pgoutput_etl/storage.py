@@ -58,11 +58,6 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     return _of_elements(event, column_type, comparable)
 
 
-def holds_variant(column_type: ColumnType) -> bool:
-    element = column_type.element
-    return column_type.storage is Storage.VARIANT or (element is not None and holds_variant(element))
-
-
 def _has_floats(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_floating(arrow)) or (pa.types.is_list(arrow) and _has_floats(arrow.value_type))
 

@@ -11,22 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from pgoutput_etl.changes import TableShape, table_shape
+from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_shape
 from pgoutput_etl.config import Config
-from pgoutput_etl.errors import SequenceError, TableError
-from pgoutput_etl.messages import Relation
+from pgoutput_etl.errors import RunError, SequenceError, TableError
+from pgoutput_etl.lineage import ChangeKind, Declared, SchemaChange, lineage
+from pgoutput_etl.messages import Relation, RelationColumn
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.relations import (
-    ChangeKind,
-    RelationHistory,
-    SchemaChange,
-    Unsupported,
-    difference,
-)
+from pgoutput_etl.relations import Place, RelationHistory, Run
+from pgoutput_etl.reshaping import Reshaping, Retired, next_version, reshape
 from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
 
 APPLIED, HELD = "applied", "held"
+ADDED_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,8 @@ class TableState:
     """Where a table stands, by its OID. status: APPLIED, or HELD if it could not be brought further.
 
     last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
+    retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
+    target, retired ones last.
     """
 
     oid: int
@@ -46,13 +46,15 @@ class TableState:
     reason: str | None
     relation: Relation
     key: tuple[str, ...]
+    retired: Retired = ()
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
     """What the committed rows of one relation amount to, counted without looking into them.
 
-    truncated_at: (commit LSN, file, ordinal) of the last truncate. unchanged: positions of unchanged TOAST.
+    truncated_at: the last truncate. unchanged: positions of unchanged TOAST.
     """
 
     oid: int
@@ -60,7 +62,7 @@ class TableChanges:
     updates: int = 0
     deletes: int = 0
     truncates: int = 0
-    truncated_at: tuple[int, int, int] | None = None
+    truncated_at: Place | None = None
     unchanged: frozenset[int] = frozenset()
     moves_toast: bool = False
 
@@ -70,20 +72,40 @@ class TableChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """A table's rows from one change of its columns to the next, of those since the last truncate.
+
+    start, end: None for the first and the last. reshaping: what the rows that are there go through before; None if
+    there are none, or nothing changes.
+    """
+
+    shape: TableShape
+    start: Place | None
+    end: Place | None
+    reshaping: Reshaping | None
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One table to write.
 
     moved_from: path and version of the rows to begin with, if they are elsewhere. replaces: another table's rows are
-    at `path`.
+    at `path`. schema_changes: with the place of the first row that shows them, None for those of the table's name.
     """
 
-    shape: TableShape
+    segments: tuple[Segment, ...]
     path: str
     changes: TableChanges
     state: TableState | None
     moved_from: tuple[str, int] | None
     replaces: bool
-    schema_changes: tuple[SchemaChange, ...]
+    schema_changes: tuple[tuple[Place | None, SchemaChange], ...]
+    retired: Retired
+
+    @property
+    def shape(self) -> TableShape:
+        """At the end of the batch."""
+        return self.segments[-1].shape
 
     @property
     def oid(self) -> int:
@@ -127,16 +149,17 @@ def make_plan(
     history: RelationHistory,
     changes: Mapping[int, TableChanges],
     states: Mapping[int, TableState],
-    used: Mapping[int, Sequence[Relation]],
+    runs: Mapping[int, Sequence[Run]],
+    user_types: UserTypes,
 ) -> Plan:
-    """`changes` of this batch and `states` after the last one, by OID. `used`: the versions of those relations that
-    have several in this batch, in the order in which committed rows stood under them."""
+    """`changes` of this batch and `states` after the last one, by OID. `runs`: of those relations that have several
+    versions in this batch."""
     plan = Plan()
     holders = history.name_holders()
     for oid in sorted({*changes, *states}):
         state = states.get(oid)
-        seen = _versions(history, oid, used) if oid in changes else [states[oid].relation]
-        relation = seen[-1]
+        seen = _runs(history, oid, runs) if oid in changes else [Run((0, 0, 0), states[oid].relation)]
+        relation = seen[-1].relation
         if config.rule_for(relation.namespace, relation.name).skip:
             plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
             continue
@@ -145,24 +168,23 @@ def make_plan(
         if oid not in changes and states[oid].path == path and not was_held:
             continue
         of_table = changes.get(oid, TableChanges(oid))
-        before = [] if state is None else [state.relation]
         try:
-            plan.tasks.append(_task(config, history, relation, path, of_table, state, before + seen))
+            plan.tasks.append(_Planner(config, history, of_table, state, user_types).task(path, seen))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
     return _with_places(plan, states)
 
 
-def _versions(history: RelationHistory, oid: int, used: Mapping[int, Sequence[Relation]]) -> list[Relation]:
-    if used.get(oid):
-        return list(used[oid])
+def _runs(history: RelationHistory, oid: int, runs: Mapping[int, Sequence[Run]]) -> Sequence[Run]:
+    if runs.get(oid):
+        return runs[oid]
     latest = history.latest(oid)
     if latest is None:
         raise SequenceError(
             f"no Relation message describes OID {oid}, which has changes: the archive begins after the server sent it. "
             "Begin with the slot's first file"
         )
-    return [latest]
+    return [Run((0, 0, 0), latest)]
 
 
 def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
@@ -173,42 +195,141 @@ def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, st
     return f"{root}/{path_segment(relation.namespace)}/{path_segment(relation.name)}"
 
 
-def _task(
-    config: Config,
-    history: RelationHistory,
-    relation: Relation,
-    path: str,
-    changes: TableChanges,
-    state: TableState | None,
-    seen: list[Relation],
-) -> Task:
-    if state is not None and state.status == HELD:
-        raise TableError(state.reason or "held by an earlier batch")
-    schema_changes = _schema_changes(seen)
-    versions = history.versions(relation.oid)
-    toast = {v.columns[i].name for v in versions.relations for i in changes.unchanged if i < len(v.columns)}
-    key = config.rule_for(relation.namespace, relation.name).key
-    shape = table_shape(relation, versions, key, frozenset(toast), changes.moves_toast)
-    names = tuple(shape.columns[i].name for i in shape.key)
-    if state is not None and set(state.key) != set(names):
-        raise TableError(f"its key changed from ({', '.join(state.key)}) to ({', '.join(names)})")
-    moved_from = None if state is None or state.path == path else (state.path, state.version)
-    return Task(shape, path, changes, state, moved_from, False, tuple(schema_changes))
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """What a batch means for one table."""
+
+    config: Config
+    history: RelationHistory
+    changes: TableChanges
+    state: TableState | None
+    user_types: UserTypes
+
+    def task(self, path: str, seen: Sequence[Run]) -> Task:
+        state = self.state
+        if state is not None and state.status == HELD:
+            raise TableError(state.reason or "held by an earlier batch")
+        relation = seen[-1].relation
+        rule = self.config.rule_for(relation.namespace, relation.name)
+        segments, retired, changes = self._segments(_merged(seen), rule.key, rule.lineage)
+        for segment in segments:
+            _check_names(segment.shape)
+        moved_from = None if state is None or state.path == path else (state.path, state.version)
+        changes += [(None, change) for change in _name_changes(relation, state, moved_from is not None)]
+        return Task(tuple(segments), path, self.changes, state, moved_from, False, tuple(changes), retired)
+
+    def _segments(
+        self, runs: Sequence[Run], key: tuple[str, ...] | None, declared: Declared
+    ) -> tuple[list[Segment], Retired, list[tuple[Place | None, SchemaChange]]]:
+        state, truncated_at = self.state, self.changes.truncated_at
+        before = None if state is None else state.relation
+        retired: Retired = () if state is None else state.retired
+        columns = None if state is None else self._stored_columns(state)
+        segments: list[Segment] = []
+        changes: list[tuple[Place | None, SchemaChange]] = []
+        chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
+        keys = None if key is None else _followed(key, chain, declared)
+        versions = self.history.versions(self.changes.oid)
+        for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
+            origins: tuple[int | None, ...] = ()
+            if before is not None:
+                origins, retired, found = next_version(before, retired, run.relation, declared)
+                changes += [(run.start, change) for change in found]
+            before = run.relation
+            if truncated_at is not None and end is not None and end <= truncated_at:
+                continue  # nothing of it is left
+            begins_empty = truncated_at is not None and not segments
+            retired = () if begins_empty else retired
+            shape = table_shape(
+                run.relation,
+                versions,
+                None if keys is None else keys[run.relation.columns],
+                self.changes.unchanged,
+                self.changes.moves_toast,
+                self.user_types,
+                retired,
+            )
+            reshaping = None if begins_empty or columns is None else reshape(columns, shape, origins)
+            if reshaping is not None and reshaping.changes_nothing:
+                reshaping = None
+            segments.append(Segment(shape, run.start if segments else None, end, reshaping))
+            columns = shape.columns
+        return segments, retired, changes
+
+    def _stored_columns(self, state: TableState) -> tuple[TableColumn, ...]:
+        columns = table_columns(state.relation, state.retired, self.user_types)
+        for column, stored in zip(columns, state.types, strict=True):
+            if column.type.stored_as != stored:
+                raise RunError(
+                    f"column {column.name!r} of {state.schema}.{state.table} is stored as {stored}, and would be "
+                    f"{column.type.stored_as} by the configuration's `types`. What is stored is not changed by them: "
+                    "set them back, or remove the table's folder and the ledger and apply the archive anew"
+                )
+        return columns
 
 
-def _schema_changes(seen: list[Relation]) -> list[SchemaChange]:
-    """Raises TableError for a change that can't be applied yet."""
-    found: list[SchemaChange] = []
-    for old, new in pairwise(seen):
-        step = difference(old, new)
-        if isinstance(step, Unsupported):
-            raise TableError(f"{step.reason}; this can't be applied yet")
-        found += step
-    dropped = {change.column for change in found if change.kind is ChangeKind.DROPPED}
-    again = dropped & {change.column for change in found if change.kind is ChangeKind.ADDED}
-    if again:
-        raise TableError(f"column {min(again)!r} was dropped and added again; this can't be applied yet")
-    return found
+def _name_changes(relation: Relation, state: TableState | None, moved: bool) -> list[SchemaChange]:
+    if state is None:
+        return []
+    if (state.schema, state.table) != (relation.namespace, relation.name):
+        return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.schema}.{state.table}")]
+    return [SchemaChange(ChangeKind.TABLE_DISPLACED, "")] if moved else []
+
+
+def _merged(runs: Sequence[Run]) -> list[Run]:
+    """Without those that differ from the one before in nothing but the table's name."""
+    merged: list[Run] = []
+    for run in runs:
+        last = merged[-1].relation if merged else None
+        if last is None or (last.columns, last.replica_identity) != (
+            run.relation.columns,
+            run.relation.replica_identity,
+        ):
+            merged.append(run)
+        else:
+            merged[-1] = replace(merged[-1], relation=run.relation)
+    return merged
+
+
+Columns = tuple[RelationColumn, ...]
+
+
+def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declared) -> dict[Columns, tuple[str, ...]]:
+    """The configured key in each version: a column of it may have been renamed, before the configuration or after."""
+    steps = [lineage(old, new, declared).origins for old, new in pairwise(chain)]
+    named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
+    if not named:
+        return {relation.columns: key for relation in chain}  # refused where it is used
+    places: dict[int, list[int | None]] = {}
+    at = named[-1]
+    names = [column.name for column in chain[at].columns]
+    places[at] = [names.index(name) for name in key]
+    for i in range(at, 0, -1):
+        places[i - 1] = [None if place is None else steps[i - 1][place] for place in places[i]]
+    for i in range(at, len(steps)):
+        onward = {origin: place for place, origin in enumerate(steps[i])}
+        places[i + 1] = [None if place is None else onward.get(place) for place in places[i]]
+    return {
+        relation.columns: tuple(
+            name if place is None else relation.columns[place].name for place, name in zip(places[i], key, strict=True)
+        )
+        for i, relation in enumerate(chain)
+    }
+
+
+def _check_names(shape: TableShape) -> None:
+    """Raises TableError for columns that can't be one Delta table's."""
+    seen: dict[str, str] = {}
+    for name in (*(column.name for column in shape.columns), *ADDED_COLUMNS):
+        other = seen.get(name.lower())
+        if other == name:
+            raise TableError(f"column {name!r} is named as one that every target has already")
+        if other is not None:
+            raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
+        seen[name.lower()] = name
+    for i in shape.key:
+        if shape.columns[i].type.holds_variant:
+            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
 
 
 def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:
@@ -217,9 +338,12 @@ def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:
     moves = {task.oid: task.path for task in plan.tasks}
     occupied = {**stays, **moves}
     for n, task in enumerate(plan.tasks):
-        others = {path for oid, path in stays.items() if oid != task.oid}
-        if task.path in others and stays.get(task.oid) != task.path:
-            plan.tasks[n] = replace(task, replaces=True)
+        others = [state for oid, state in states.items() if oid != task.oid and state.path == task.path]
+        if others and stays.get(task.oid) != task.path:
+            change = SchemaChange(
+                ChangeKind.TABLE_REPLACED, "", f"the other one's rows: Delta version {others[0].version}"
+            )
+            plan.tasks[n] = replace(task, replaces=True, schema_changes=(*task.schema_changes, (None, change)))
     left = {stays[oid] for oid, path in moves.items() if oid in stays and stays[oid] != path}
     plan.vacated = sorted(left - set(occupied.values()))
     return plan

@@ -14,6 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl import merge
 from pgoutput_etl.assembling import rows_to_apply
 from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.evolving import evolve, steps_done
+from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import typed_events, writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
@@ -27,13 +30,15 @@ class Outcome:
 
     state: TableState
     summary: TableSummary
+    schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
 
-    lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch.
+    lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch. resumed: an earlier
+    run may have written some of it.
     """
 
     spark: SparkSession
@@ -42,6 +47,7 @@ class Writer:
     lsn_before: int
     last_commit_lsn: int
     threads: int
+    resumed: bool
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
 
@@ -87,6 +93,8 @@ class Writer:
             None,
             relation,
             key,
+            task.retired,
+            tuple(column.type.stored_as for column in task.shape.columns),
         )
         summary = TableSummary(
             relation.namespace,
@@ -99,16 +107,25 @@ class Writer:
             written.deleted,
             tuple(_notes(task)),
         )
-        return Outcome(state, summary)
+        return Outcome(state, summary, task.schema_changes)
 
     def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
-        schema = merge.target_schema(task.shape)
-        keeps_rows = task.state is not None and task.changes.truncated_at is None
-        if keeps_rows and task.schema_changes:
-            merge.evolve(self.spark, task.path, schema)
-        before = merge.Before.ROWS if keeps_rows else merge.Before.NOTHING
-        events = typed_events(rows_to_apply(rows, task.changes), task.shape)
-        return merge.write(self.spark, task.path, task.shape, events, before, self._commit(task, "changes"))
+        """A commit per segment, and one or more in between where columns change."""
+        done = steps_done(self.spark, task.path, self._commit(task, "")) if self.resumed else set()
+        total: merge.Written | None = None
+        for number, segment in enumerate(task.segments):
+            if f"changes:{number}" in done:
+                continue  # and columns may have changed since
+            if segment.reshaping is not None and f"columns:{number}" not in done:
+                self.progress(f"changing the columns of {_name(task)}")
+                evolve(self.spark, task.path, segment.reshaping, segment.shape, self._commit(task, f"columns:{number}"))
+            has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+            before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
+            events = typed_events(rows_to_apply(rows, task.changes, segment), segment.shape)
+            commit = self._commit(task, f"changes:{number}")
+            written = merge.write(self.spark, task.path, segment.shape, events, before, commit)
+            total = written if total is None else total.plus(written)
+        return total or merge.written(self.spark, task.path)
 
     def _held(self, held: Held) -> Outcome:
         relation, state = held.relation, held.state
@@ -121,7 +138,8 @@ class Writer:
         return Outcome(after, summary)
 
     def _commit(self, task: Task, step: str) -> merge.Commit:
-        return merge.Commit(f"pgoutput_etl:{self.ledger_id}:{task.oid}:{step}", self.batch, self.last_commit_lsn)
+        application = f"pgoutput_etl:{self.ledger_id}:{task.oid}"
+        return merge.Commit(application, step, self.batch, self.last_commit_lsn)
 
 
 def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
@@ -140,13 +158,9 @@ def _name(task: Task) -> str:
 
 
 def _notes(task: Task) -> list[str]:
-    notes = [f"{change.kind.value}: {change.column}" for change in task.schema_changes]
+    notes = [str(change) for _, change in task.schema_changes]
     if task.changes.truncates:
         notes.append("truncated")
-    if task.state is None:
-        notes.append("takes the place of another table" if task.replaces else "new")
-    elif (task.state.schema, task.state.table) != (task.shape.relation.namespace, task.shape.relation.name):
-        notes.append(f"renamed from {task.state.schema}.{task.state.table}")
-    elif task.moved_from is not None:
-        notes.append("its name belongs to another table now")
+    if task.state is None and not task.replaces:
+        notes.append("new")
     return notes

@@ -16,9 +16,20 @@ PACKAGE = ROOT / "pgoutput_etl"
 # Each module may import those before it. The core needs no JVM.
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
-    "transactions", "types", "changes", "replay", "naming", "config", "targets", "report",
+    "lineage", "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
 )  # fmt: skip
-ON_SPARK = ("spark", "sources", "assembling", "ledger", "storage", "net_effect", "merge", "writing", "pipeline")
+ON_SPARK = (
+    "spark",
+    "sources",
+    "assembling",
+    "ledger",
+    "storage",
+    "net_effect",
+    "merge",
+    "evolving",
+    "writing",
+    "pipeline",
+)
 ORDER = CORE + ON_SPARK
 ENGINES = {"pyspark", "delta"}
 

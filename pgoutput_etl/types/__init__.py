@@ -13,6 +13,7 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it. Nothing 
                   types known by name, and those that the configuration asks for
     user_types.py what Type messages and the configuration say
     registry.py   all families together
+    conversion.py what becomes of values whose column changes its type
 """
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary

@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableColumn, TableShape
-from pgoutput_etl.errors import TableError
+from pgoutput_etl.evolving import evolve
 from pgoutput_etl.merge import Before, Commit
 from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.reshaping import Reshaping
 from pgoutput_etl.types import UserTypes, column_type, load_text
 from tests.small_archives import table
 
@@ -83,7 +84,7 @@ def stored(spark: SparkSession, path: Path) -> list[Row]:
 def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
     first = [(INSERTED, (b"%d" % n, *ONE)) for n in (1, 2, 3, 4, 5)]
-    merge.write(spark, str(path), of, events_of(spark, of, *first), Before.NOTHING, Commit("a", 1, 1))
+    merge.write(spark, str(path), of, events_of(spark, of, *first), Before.NOTHING, Commit("a", "changes", 1, 1))
     described = dict(spark.read.format("delta").load(str(path)).dtypes)
     assert described["tags"] == "map<string,string>"
     assert (described["doc"], described["docs"]) == ("variant", "array<variant>")
@@ -99,7 +100,7 @@ def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: 
         (UPDATED, (b"5", b"", b'{"a": 1, "a": 2}', b"{{NULL}}", b"{1e400}", None)),
         (INSERTED, (b"6", *NOTHING)),
     )  # fmt: skip
-    merge.write(spark, str(path), of, second, Before.ROWS, Commit("a", 2, 2))
+    merge.write(spark, str(path), of, second, Before.ROWS, Commit("a", "changes", 2, 2))
     one, two, five, six, moved = stored(spark, path)
     for row in (one, moved):
         assert row.tags == {"b": None, "aa": "1"}
@@ -121,11 +122,13 @@ def test_a_bag_loses_the_row_that_is_equal(spark: SparkSession, tmp_path: Path) 
         (INSERTED, (b"1", *spaced)),
         (INSERTED, (None, *NOTHING)),
     ]
-    merge.write(spark, str(path), of, events_of(spark, of, *inserted), Before.NOTHING, Commit("b", 1, 1))
+    merge.write(spark, str(path), of, events_of(spark, of, *inserted), Before.NOTHING, Commit("b", "changes", 1, 1))
     assert len(stored(spark, path)) == 4
     zero = (*TWO[:4], b"{-0,NULL}")  # not the row that was inserted
     deleted = [(DELETED, (b"1", *ONE)), (DELETED, (b"1", *zero)), (DELETED, (None, *NOTHING))]
-    written = merge.write(spark, str(path), of, events_of(spark, of, *deleted), Before.ROWS, Commit("b", 2, 2))
+    written = merge.write(
+        spark, str(path), of, events_of(spark, of, *deleted), Before.ROWS, Commit("b", "changes", 2, 2)
+    )
     assert [row.tags for row in stored(spark, path)] == [{"b": None, "aa": "1"}, {"b": None, "aa": "2"}]
     assert written.version == 1
 
@@ -134,26 +137,23 @@ def test_a_map_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((1,)), tmp_path / "t"
     merge.write(
         spark, str(path), of, events_of(spark, of, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))), Before.NOTHING,
-        Commit("c", 1, 1),
+        Commit("c", "changes", 1, 1),
     )  # fmt: skip
     again = events_of(spark, of, (UPDATED, (b"7", ONE[0], *TWO[1:])), (DELETED, (None, TWO[0], *NOTHING[1:])))
-    merge.write(spark, str(path), of, again, Before.ROWS, Commit("c", 2, 2))
+    merge.write(spark, str(path), of, again, Before.ROWS, Commit("c", "changes", 2, 2))
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [(7, {"b": None, "aa": "1"}, "null")]
-
-
-def test_a_variant_cannot_be_a_key() -> None:
-    for i in (2, 4):
-        with pytest.raises(TableError, match="VARIANT"):
-            merge.target_schema(shape((i,)))
 
 
 def test_columns_are_added_to_a_table_that_has_none_of_them(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((0,)), tmp_path / "t"
     narrow = replace(of, columns=of.columns[:1])
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
-    merge.write(spark, str(path), narrow, inserted, Before.NOTHING, Commit("d", 1, 1))
-    merge.evolve(spark, str(path), merge.target_schema(of))
-    merge.write(spark, str(path), of, events_of(spark, of, (INSERTED, (b"2", *TWO))), Before.ROWS, Commit("d", 2, 2))
+    merge.write(spark, str(path), narrow, inserted, Before.NOTHING, Commit("d", "changes", 1, 1))
+    added = Reshaping(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
+    evolve(spark, str(path), added, of, Commit("d", "shape", 2, 2))
+    merge.write(
+        spark, str(path), of, events_of(spark, of, (INSERTED, (b"2", *TWO))), Before.ROWS, Commit("d", "changes", 2, 2)
+    )
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [
         (1, None, None),
         (2, {"b": None, "aa": "2"}, "null"),

@@ -273,7 +273,10 @@ def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
         (["tables=[{match: a.b}, {match: a.c, mode: soft_delete}]"], "tables[1].mode soft_delete"),
         (["tables=[{match: a.b, mode: history}]"], "tables[0].mode history"),
         (["tables=[{match: a.b, mode: append}]"], "tables[0].mode append"),
-        (["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"], "tables[0].columns, tables[0].rename"),
+        (
+            ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
+            "tables[0].columns but for added and renamed_from, tables[0].rename",
+        ),
         (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )

@@ -1,13 +1,11 @@
-"""Versions of relations: from where each holds, for whom, and what lies between two of them."""
+"""Versions of relations: from where each holds, and for whom."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from pgoutput_etl.messages import Relation, ReplicaIdentity
-from pgoutput_etl.relations import ChangeKind, RelationHistory, SchemaChange, Unsupported, difference
+from pgoutput_etl.messages import Relation
+from pgoutput_etl.relations import RelationHistory
 from tests.small_archives import T, table
 
 V1 = table("id", "v")
@@ -120,53 +118,3 @@ def test_a_version_that_is_sent_again_describes_rows_but_not_the_table() -> None
     assert in_force(known, (1, 2)) == V1
     assert known.latest(T) == V2
     assert RelationHistory.of(known.entries).latest(T) == V2
-
-
-ADDED, DROPPED = ChangeKind.ADDED, ChangeKind.DROPPED
-INT4 = 23
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (V1, V1, []),
-        (V1, table(name="renamed"), []),
-        (V1, V2, [(ADDED, "w")]),
-        (V2, V1, [(DROPPED, "w")]),
-        (V2, V3, [(DROPPED, "v")]),
-        (V1, table("id", "v", "x", "y"), [(ADDED, "x"), (ADDED, "y")]),
-        (table("id", "a", "b"), table("id", "b", "c"), [(DROPPED, "a"), (ADDED, "c")]),
-        (table("id", "v", ("n", INT4)), table("id", "v", "x"), [(DROPPED, "n"), (ADDED, "x")]),
-        (table("id", identity=ReplicaIdentity.FULL), table("id", "v", identity=ReplicaIdentity.FULL), [(ADDED, "v")]),
-    ],
-)
-def test_columns_added_and_dropped(old: Relation, new: Relation, expected: list[tuple[ChangeKind, str]]) -> None:
-    assert difference(old, new) == [SchemaChange(kind, column) for kind, column in expected]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        (V2, table("id", "x", "w"), "column 'x' took an older one's place: a rename"),
-        (V1, table("key", "v", key=("key",)), "column 'key' took an older one's place: a rename"),
-        (V2, table("id", "w", "v"), "columns changed places"),
-        (V1, table("id", ("v", INT4)), "column 'v' changed its type"),
-        (V1, table("id", "x"), "column 'v' gave way to 'x' of the same type"),
-        (V2, table("id", "v", "x", "y"), "column 'w' gave way to 'x' of the same type"),
-        (V1, table("id", "v", key=("v",)), "the key changed"),
-        (V1, table("id", "v", key=("id", "v")), "the key changed"),
-        (V1, table("id", "v", key=()), "the key changed"),
-        (V1, table("v"), "the key changed"),
-        (table("v"), table("v", "id"), "the key changed"),
-        (V1, table(identity=ReplicaIdentity.FULL), "the key changed"),
-    ],
-)
-def test_what_can_not_be_applied_yet_is_said_in_words(old: Relation, new: Relation, why: str) -> None:
-    found = difference(old, new)
-    assert isinstance(found, Unsupported)
-    assert why in found.reason
-
-
-def test_a_type_modifier_is_a_part_of_the_type() -> None:
-    wider = replace(V1, columns=(V1.columns[0], replace(V1.columns[1], type_modifier=14)))
-    assert difference(V1, wider) == Unsupported("column 'v' changed its type")

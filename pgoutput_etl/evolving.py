@@ -1,0 +1,125 @@
+"""A target's columns brought to what they are from now on, before a segment's rows are merged.
+
+What Delta does by its log alone (add, drop, rename, widen) is done so. Each of these steps is left out where it is done
+already, so that a run that died between two of them can be finished. Whatever else is asked for is one commit that
+writes the rows anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pgoutput_etl.changes import UNREPRESENTABLE, TableShape
+from pgoutput_etl.merge import STAMPS, Commit, overwrite
+from pgoutput_etl.naming import quoted
+from pgoutput_etl.net_effect import entries_of_target
+from pgoutput_etl.reshaping import Fate, Reshaping, converted
+from pgoutput_etl.spark import session_settings
+from pgoutput_etl.storage import delta_type, to_event, to_target
+
+_HISTORY = 50
+
+
+def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
+    """The steps of the commit's batch that are in the table's history: those of a run that died."""
+    if not DeltaTable.isDeltaTable(spark, path):
+        return set()
+    notes = DeltaTable.forPath(spark, path).history(_HISTORY).select("userMetadata").collect()
+    told = [json.loads(row[0]) for row in notes if row[0]]
+    mine = (commit.application, commit.batch)
+    return {note["step"] for note in told if (note.get("application"), note.get("batch")) == mine}
+
+
+def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit) -> None:
+    """Raises TableError if rows that are there would be without a key."""
+    if any(reshaping.fate(place) is Fate.NEW for place in reshaping.key) and _has_rows(spark, path):
+        reshaping.check_key()
+    with session_settings(spark, commit.note()) as session:
+        if _is_plain(reshaping):
+            _alter(session, path, reshaping)
+            return
+    with session_settings(spark, commit.settings()) as session:
+        overwrite(session, path, _rewritten(session, path, reshaping, shape))
+
+
+def _has_rows(spark: SparkSession, path: str) -> bool:
+    return bool(spark.read.format("delta").load(path).limit(1).count())
+
+
+def _is_plain(reshaping: Reshaping) -> bool:
+    """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
+    fates = [reshaping.fate(place) for place in range(len(reshaping.after))]
+    if Fate.CONVERTED in fates:
+        return False
+    before = {column.name.lower() for column in reshaping.before}
+    names = [column.name for column in reshaping.after]
+    begun = [name for place, name in enumerate(names) if _is_other_name(reshaping, place)]
+    noted = any(
+        _is_other_name(reshaping, place) and reshaping.after[place].type.may_be_unrepresentable and fate is not Fate.NEW
+        for place, fate in enumerate(fates)
+    )
+    # What is unrepresentable is kept by the column's name, which a rename doesn't reach.
+    return not noted and not any(name.lower() in before for name in begun)
+
+
+def _is_other_name(reshaping: Reshaping, place: int) -> bool:
+    origin = reshaping.origins[place]
+    return origin is None or reshaping.before[origin].name != reshaping.after[place].name
+
+
+def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
+    """SQL, as DeltaTable's API has none of it. Names are quoted where all names are; types are Spark's own words."""
+    table = DeltaTable.forPath(spark, path)
+    there = {field.name: field.dataType for field in table.toDF().schema.fields}
+    location = table.detail().select("location").collect()[0][0]
+
+    def alter(clause: str) -> None:
+        spark.sql(f"ALTER TABLE delta.{quoted(location)} {clause}")
+
+    for place, column in enumerate(reshaping.before):
+        if place not in reshaping.origins and column.name in there:
+            alter(f"DROP COLUMN {quoted(column.name)}")
+    last = ""
+    for place, column in enumerate(reshaping.after):
+        origin = reshaping.origins[place]
+        name, of_type = quoted(column.name), delta_type(column.type)
+        if origin is not None:
+            old = reshaping.before[origin].name
+            if old != column.name and old in there:
+                alter(f"RENAME COLUMN {quoted(old)} TO {name}")
+            if there.get(old, there.get(column.name)) != of_type:
+                alter(f"ALTER COLUMN {name} TYPE {of_type.simpleString()}")
+        elif column.name not in there:
+            alter(f"ADD COLUMNS ({name} {of_type.simpleString()} {f'AFTER {last}' if last else 'FIRST'})")
+        last = name
+
+
+def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape) -> DataFrame:
+    target = spark.read.format("delta").load(path)
+    stamps = [field.name for field in STAMPS[:-1]]
+    before = target.select(
+        *(to_event(F.col(quoted(c.name)), c.type).alias(f"c{i}") for i, c in enumerate(reshaping.before)),
+        entries_of_target().alias("_unrep"),
+        *stamps,
+    )
+    fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.after)]
+    schema = StructType([*from_arrow_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)])), *STAMPS[:-1]])
+    names = schema.names
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield converted(batch, reshaping).select(names)
+
+    after = before.mapInArrow(convert, schema)
+    entries = F.col("_unrep")
+    noted = F.when(F.size(F.coalesce(entries, F.array())) > 0, F.map_from_entries(entries))
+    columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(shape.columns)]
+    return after.select(*columns, *stamps, noted.alias(STAMPS[-1].name))
