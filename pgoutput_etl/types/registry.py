@@ -128,6 +128,9 @@ def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnTyp
         found = variants.variant_type(full_name)
     else:
         found = column_type(BUILT_IN_OIDS[written.name], written.typmod, user_types)
+    if written.range_of:
+        of_type = ranges.range_type if written.range_of == "range" else ranges.multirange_type
+        found = of_type(full_name, found)
     if written.is_array:
         found = arrays.array_type(found, BUILT_IN_OIDS.get(written.name))
     return replace(found, name=full_name)
@@ -192,7 +195,7 @@ def check_configured(name: str, text: str) -> None:
     if name != "numeric" and (written.name != VARIANT or written.is_array):
         raise ValueError(f"expected {VARIANT}")
     is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](written.typmod).arrow)
-    if name == "numeric" and (written.name != "numeric" or written.is_array or not is_decimal):
+    if name == "numeric" and (written.name != "numeric" or written.is_array or written.range_of or not is_decimal):
         raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
 
 

@@ -286,6 +286,11 @@ def test_what_only_the_catalog_could_tell_is_refused(connection: Connection) -> 
     assert load_text(of.column, of.texts).array.to_pylist() == ["[1.5,2)"]
     with pytest.raises(ValueError, match=r'types: \{"own\.floatrange": …\}'):
         load_binary(of.column, of.sent)
+    query = "select own.floatrange(random(), case when random() < 0.9 then 1 end) x from generate_series(1, 100)"
+    said = {"own__floatrange": "range(float8)", "own__floatmultirange": "multirange(float8)"}
+    assert len(values(connection, query, **said).loaded().array) == 100
+    many = f"select own.floatmultirange(x, 'empty', '(2,)') x from ({query}) r"
+    assert len(values(connection, many, **said).loaded().array) == 100
 
 
 def extension(connection: Connection, name: str) -> None:
