@@ -37,7 +37,7 @@ from pgoutput_etl.types import (
     variants,
     vectors,
 )
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable
+from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, written_type
 
 _TYPES: TypeTable = {
@@ -115,7 +115,8 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
     if name in extensions.BY_NAME:
         return extensions.BY_NAME[name](full_name)
     if name[0] == "_" and len(name) > 1:
-        return arrays.array_type(_named_type(namespace, name[1:], typmod, user_types), None)
+        element = _named_type(namespace, name[1:], typmod, user_types)
+        return arrays.array_type(element, None, KnownElements(user_types))
     return _other_type(full_name, user_types)
 
 
@@ -138,6 +139,16 @@ def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnTyp
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:
     return strings.string_type(name, OtherText(name, user_types), fast_binary_label)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownElements:
+    """What a Type message says of an OID: a domain's elements have the binary form of its base type."""
+
+    user_types: UserTypes
+
+    def __call__(self, oid: int) -> BinaryText | None:
+        return column_type(oid, -1, self.user_types).binary_text if oid in self.user_types.names else None
 
 
 @dataclass(frozen=True, slots=True)
