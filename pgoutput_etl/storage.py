@@ -52,10 +52,15 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     Floats go by their text: Spark groups -0.0 with 0.0, and a row of PostgreSQL's doesn't lose its sign.
     """
     if column_type.storage is Storage.VARIANT:
-        return F.to_json(F.parse_json(event))
+        # Twice: 45e4 is a double, printed 450000.0, which is a decimal, printed 450000. That stays as it is.
+        return _respelled(_respelled(event))
     if _has_floats(column_type.arrow):
         return event.cast("string")
     return _of_elements(event, column_type, comparable)
+
+
+def _respelled(document: Column) -> Column:
+    return F.to_json(F.parse_json(document))
 
 
 def _has_floats(arrow: pa.DataType) -> bool:
