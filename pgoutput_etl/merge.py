@@ -32,7 +32,7 @@ from pgoutput_etl.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.spark import session_settings
-from pgoutput_etl.storage import delta_type
+from pgoutput_etl.storage import delta_type, to_event, to_target
 from pgoutput_etl.targets import ADDED_COLUMNS
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
@@ -149,7 +149,7 @@ def _stamps(alias: str) -> dict[str, Column]:
 
 def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     """A row that was not there. A value that the archive never sent is NULL, and noted with a NULL text."""
-    values = {column.name: F.col(f"{alias}c{i}") for i, column in enumerate(shape.columns)}
+    values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
     for i in shape.toast if not shape.is_bag else ():
         unknown = F.array(
@@ -160,7 +160,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
-    values = {column.name: F.col(f"s.c{i}") for i, column in enumerate(shape.columns)}
+    values = {column.name: to_target(F.col(f"s.c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col("s._unrep"), no_entries())
     for i in shape.toast:
         name = shape.columns[i].name
@@ -219,7 +219,7 @@ def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFr
 
     A row goes through as one struct, so that its columns' names meet none of those used here.
     """
-    own = bag_parts(shape, (F.col(quoted(c.name)) for c in shape.columns), entries_of_target())
+    own = bag_parts(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
     gone = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
     row = F.struct(*(quoted(name) for name in target.columns)).alias("row")
     stored = target.select(row, *(part.alias(f"part{n}") for n, part in enumerate(own)))

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial, reduce
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableShape
 from pgoutput_etl.naming import quoted
+from pgoutput_etl.storage import comparable, to_event
 
 _ENTRIES = "array<struct<key: string, value: string>>"
 
@@ -160,7 +160,7 @@ def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame 
     name = shape.columns[i].name
     stored = target.select(
         *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
-        F.col(quoted(name)).alias("t_value"),
+        to_event(F.col(quoted(name)), shape.columns[i].type).alias("t_value"),
         entries_of(entries_of_target(), name).alias("t_odd"),
         F.lit(True).alias("t_there"),
     )
@@ -180,7 +180,7 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
     parts = []
     for i in shape.key:
         name = shape.columns[i].name
-        parts.append(F.col(alias + quoted(name)))
+        parts.append(to_event(F.col(alias + quoted(name)), shape.columns[i].type))
         if shape.columns[i].type.may_be_unrepresentable:
             parts.append(F.col(f"{alias}_pg_unrepresentable")[F.lit(name)])
     return parts
@@ -216,12 +216,9 @@ def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def bag_parts(shape: TableShape, columns: Iterable[Column], entries: Column) -> list[Column]:
-    """What makes two rows of a bag equal, of a row's columns and what is unrepresentable in it.
-
-    Floats go by their text: Spark groups -0.0 with 0.0, and a row of PostgreSQL's doesn't lose its sign.
-    """
+    """What makes two rows of a bag equal, of a row's columns as events have them and what is unrepresentable in it."""
     parts = [
-        column.cast("string") if pa.types.is_floating(described.type.arrow) else column
+        comparable(column, described.type)
         for column, described in zip(columns, shape.columns, strict=True)
         if not described.retired
     ]

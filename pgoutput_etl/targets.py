@@ -327,6 +327,9 @@ def _check_names(shape: TableShape) -> None:
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
         seen[name.lower()] = name
+    for i in shape.key:
+        if shape.columns[i].type.holds_variant:
+            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
 
 
 def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:

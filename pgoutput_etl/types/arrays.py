@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 import pyarrow as pa
 
 from pgoutput_etl.types.column import (
+    BinaryText,
     ColumnType,
     LoadedColumn,
     RefusedError,
@@ -213,6 +214,7 @@ def _lengths(grammar: _Grammar, text: bytes, begin: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _SentArray:
+    element_oid: int
     dimensions: tuple[tuple[int, int], ...]  # length, lower bound
     elements: list[bytes | None]
 
@@ -240,21 +242,35 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
             raise sent.refusal()
     elements = [sent.sized() for _ in range(count)]
     sent.end()
-    return _SentArray(dimensions, elements)
+    return _SentArray(oid, dimensions, elements)
+
+
+# A type's OID -> how values of it become text, if anything is known of that OID.
+TextOf = Callable[[int], "BinaryText | None"]
+
+
+def nothing_known(_oid: int) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayText:
-    """An array in binary form -> what array_out prints. element_oid None: a user type's, which has any OID."""
+    """An array in binary form -> what array_out prints.
+
+    element_oid None: a user type's, which has any OID. What is known of the one that the array names goes before what
+    the array's name says: the elements may be of a domain, whose name says nothing of its base type.
+    """
 
     element: ColumnType
     element_oid: int | None
+    text_of: TextOf
 
     def __call__(self, value: bytes) -> bytes:
         sent = _read_sent(value, self.element_oid)
         if not sent.elements:
             return b"{}"
-        items = [self._item(element) for element in sent.elements]
+        binary_text = self.text_of(sent.element_oid) or self.element.binary_text
+        items = [self._item(None if element is None else binary_text(element)) for element in sent.elements]
         for length, _lower in reversed(sent.dimensions):
             rows = range(0, len(items), length)
             items = [b"{" + self.element.delimiter.join(items[i : i + length]) + b"}" for i in rows]
@@ -263,10 +279,9 @@ class ArrayText:
         bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in sent.dimensions)
         return bounds + b"=" + items[0]
 
-    def _item(self, element: bytes | None) -> bytes:
-        if element is None:
+    def _item(self, text: bytes | None) -> bytes:
+        if text is None:
             return b"NULL"
-        text = self.element.binary_text(element)
         if _grammar(self.element.delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
             return text
         return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
@@ -278,6 +293,7 @@ class ListsFromBinary:
 
     element: ColumnType
     element_oid: int | None
+    text_of: TextOf
 
     def __call__(self, sent: pa.Array, arrow: pa.DataType) -> pa.Array:
         lists = ListColumn()
@@ -295,18 +311,20 @@ class ListsFromBinary:
             array = _read_sent(value, self.element_oid)
         except RefusedError:
             return None
-        return array.elements if array.is_list else None
+        binary_text = self.text_of(array.element_oid)
+        is_other = binary_text is not None and binary_text != self.element.binary_text
+        return array.elements if array.is_list and not is_other else None
 
 
-def array_type(element: ColumnType, element_oid: int | None) -> ColumnType:
+def array_type(element: ColumnType, element_oid: int | None, text_of: TextOf = nothing_known) -> ColumnType:
     """element_oid None: the element is a user type, and so is the array, by its name (`_mood`) if by nothing else."""
     return ColumnType(
         f"{element.name}[]",
         pa.list_(element.arrow),
         True,
         load_array if element_oid is not None else load_array_or_other,
-        ArrayText(element, element_oid),
-        ListsFromBinary(element, element_oid),
+        ArrayText(element, element_oid, text_of),
+        ListsFromBinary(element, element_oid, text_of),
         element=element,
     )
 

@@ -90,6 +90,10 @@ class ColumnType:
     delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
 
     @property
+    def holds_variant(self) -> bool:
+        return self.storage is Storage.VARIANT or (self.element is not None and self.element.holds_variant)
+
+    @property
     def stored_as(self) -> str:
         """The target's type in words, to tell whether it is still the same."""
         return str(self.arrow) if self.storage is Storage.PLAIN else self.storage.value

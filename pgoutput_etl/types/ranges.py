@@ -10,7 +10,7 @@ Text: range_out, multirange_out, "8.17.5. Range Input/Output". Binary: range_sen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,11 +45,7 @@ _RANGE_FORM = re.compile(rb"empty|" + _FULL_RANGE)
 _MULTIRANGE_FORM = re.compile(rb"\{(?:%b(?:,%b)*)?\}" % (_FULL_RANGE, _FULL_RANGE))
 _PLAIN_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
-_PLAIN_BOUNDS = {
-    "date": _PLAIN_DAY,
-    "ts": f'"{_PLAIN_DAY} {_PLAIN_TIME}"',
-    "tstz": rf'"{_PLAIN_DAY} {_PLAIN_TIME}\+00"',
-}
+_PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {_PLAIN_TIME}"
 
 # A bound's text -> the same bound as it is kept; or raises RefusedError.
 Canonical = Callable[[bytes], bytes]
@@ -145,32 +141,43 @@ class MultirangeText:
         return b"{" + b",".join(ranges) + b"}"
 
 
-def _types(
-    oid: int, multirange_oid: int, name: str, bound: BinaryText, canonical: Canonical | None = None
-) -> TypeTable:
-    """A range's entry and its multirange's."""
-    one: TextLoader = load_string
-    many: TextLoader = load_string
-    if canonical is not None:
-        plain = _PLAIN_BOUNDS[name]
-        a_range = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
-        one = RangeLoader(f"^(?:empty|{a_range})$", _RANGE_FORM, canonical)
-        many = RangeLoader(rf"^\{{(?:{a_range}(?:,{a_range})*)?\}}$", _MULTIRANGE_FORM, canonical)
-    text = RangeText(bound)
-    ranges = ColumnType(f"{name}range", pa.string(), False, one, text)
-    multiranges = ColumnType(f"{name}multirange", pa.string(), False, many, MultirangeText(text))
-    return {oid: always(ranges), multirange_oid: always(multiranges)}
+# Bounds of these types, by what their columns are -> their plain form, and what makes others canonical.
+_WITH_SETTINGS: Mapping[pa.DataType, tuple[str, Canonical]] = {
+    pa.date32(): (_PLAIN_DAY, canonical_date),
+    pa.timestamp("us"): (f'"{_PLAIN_TIMESTAMP}"', canonical_timestamp),
+    pa.timestamp("us", "UTC"): (rf'"{_PLAIN_TIMESTAMP}\+00"', canonical_timestamptz),
+}
 
 
-def _bound_of(types: TypeTable, oid: int) -> BinaryText:
-    return types[oid](-1).binary_text
+def range_type(name: str, bound: ColumnType) -> ColumnType:
+    text_loader: TextLoader = load_string
+    if bound.arrow in _WITH_SETTINGS:
+        plain, canonical = _WITH_SETTINGS[bound.arrow]
+        text_loader = RangeLoader(rf"^(?:empty|[\[(](?:{plain})?,(?:{plain})?[\])])$", _RANGE_FORM, canonical)
+    return ColumnType(name, pa.string(), False, text_loader, RangeText(bound.binary_text))
+
+
+def multirange_type(name: str, bound: ColumnType) -> ColumnType:
+    text_loader: TextLoader = load_string
+    if bound.arrow in _WITH_SETTINGS:
+        plain, canonical = _WITH_SETTINGS[bound.arrow]
+        one = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
+        text_loader = RangeLoader(rf"^\{{(?:{one}(?:,{one})*)?\}}$", _MULTIRANGE_FORM, canonical)
+    return ColumnType(name, pa.string(), False, text_loader, MultirangeText(RangeText(bound.binary_text)))
+
+
+def _types(oid: int, multirange_oid: int, name: str, bound: Callable[[int], ColumnType]) -> TypeTable:
+    return {
+        oid: always(range_type(f"{name}range", bound(-1))),
+        multirange_oid: always(multirange_type(f"{name}multirange", bound(-1))),
+    }
 
 
 TYPES: TypeTable = {
-    **_types(3904, 4451, "int4", _bound_of(integers.TYPES, 23)),
-    **_types(3926, 4536, "int8", _bound_of(integers.TYPES, 20)),
-    **_types(3906, 4532, "num", _bound_of(numeric.TYPES, 1700)),
-    **_types(3912, 4535, "date", _bound_of(datetimes.TYPES, 1082), canonical_date),
-    **_types(3908, 4533, "ts", _bound_of(datetimes.TYPES, 1114), canonical_timestamp),
-    **_types(3910, 4534, "tstz", _bound_of(datetimes.TYPES, 1184), canonical_timestamptz),
+    **_types(3904, 4451, "int4", integers.TYPES[23]),
+    **_types(3926, 4536, "int8", integers.TYPES[20]),
+    **_types(3906, 4532, "num", numeric.TYPES[1700]),
+    **_types(3912, 4535, "date", datetimes.TYPES[1082]),
+    **_types(3908, 4533, "ts", datetimes.TYPES[1114]),
+    **_types(3910, 4534, "tstz", datetimes.TYPES[1184]),
 }

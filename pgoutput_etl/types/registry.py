@@ -37,7 +37,7 @@ from pgoutput_etl.types import (
     variants,
     vectors,
 )
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable
+from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, written_type
 
 _TYPES: TypeTable = {
@@ -70,8 +70,8 @@ def _type_name(oid: int) -> str:
     return _TYPES[oid](-1).name.strip('"')
 
 
-_OIDS = {_type_name(oid): oid for oid in _TYPES}
-_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
+BUILT_IN_OIDS = {_type_name(oid): oid for oid in _TYPES}
+BUILT_IN_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
 
 
 def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
@@ -97,7 +97,7 @@ def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
         return _with_delimiter(oid, found)
     if oid != _NUMERIC:
         return variants.variant_type(found.name)
-    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, _OIDS).typmod)
+    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, BUILT_IN_OIDS).typmod)
 
 
 def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
@@ -106,7 +106,7 @@ def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
 
 def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -> ColumnType:
     if namespace in _CATALOG:
-        oid = _OIDS.get(name)
+        oid = BUILT_IN_OIDS.get(name)
         return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
     full_name = f"{namespace}.{name}"
     configured = user_types.configured.get(full_name)
@@ -115,26 +115,40 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
     if name in extensions.BY_NAME:
         return extensions.BY_NAME[name](full_name)
     if name[0] == "_" and len(name) > 1:
-        return arrays.array_type(_named_type(namespace, name[1:], typmod, user_types), None)
+        element = _named_type(namespace, name[1:], typmod, user_types)
+        return arrays.array_type(element, None, KnownElements(user_types))
     return _other_type(full_name, user_types)
 
 
 def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
     """What the configuration says that a user's type is; the name stays the type's own."""
-    written = written_type(text, _OIDS)
+    written = written_type(text, BUILT_IN_OIDS)
     if written.name in extensions.BY_NAME:
         found = extensions.BY_NAME[written.name](full_name)
     elif written.name == VARIANT:
         found = variants.variant_type(full_name)
     else:
-        found = column_type(_OIDS[written.name], written.typmod, user_types)
+        found = column_type(BUILT_IN_OIDS[written.name], written.typmod, user_types)
+    if written.range_of:
+        of_type = ranges.range_type if written.range_of == "range" else ranges.multirange_type
+        found = of_type(full_name, found)
     if written.is_array:
-        found = arrays.array_type(found, _OIDS.get(written.name))
+        found = arrays.array_type(found, BUILT_IN_OIDS.get(written.name))
     return replace(found, name=full_name)
 
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:
     return strings.string_type(name, OtherText(name, user_types), fast_binary_label)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownElements:
+    """What a Type message says of an OID: a domain's elements have the binary form of its base type."""
+
+    user_types: UserTypes
+
+    def __call__(self, oid: int) -> BinaryText | None:
+        return column_type(oid, -1, self.user_types).binary_text if oid in self.user_types.names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +196,7 @@ def is_text(value: bytes) -> bool:
 
 def check_configured(name: str, text: str) -> None:
     """ValueError(what was expected) for what the configuration's `types` can't say of a type."""
-    written = written_type(text, _OIDS)
+    written = written_type(text, BUILT_IN_OIDS)
     if "." in name.strip("."):
         return
     if name not in _CONFIGURABLE:
@@ -192,7 +206,7 @@ def check_configured(name: str, text: str) -> None:
     if name != "numeric" and (written.name != VARIANT or written.is_array):
         raise ValueError(f"expected {VARIANT}")
     is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](written.typmod).arrow)
-    if name == "numeric" and (written.name != "numeric" or written.is_array or not is_decimal):
+    if name == "numeric" and (written.name != "numeric" or written.is_array or written.range_of or not is_decimal):
         raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
 
 

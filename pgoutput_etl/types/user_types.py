@@ -4,6 +4,7 @@ The configuration's `types` says what the values of a type shall become:
 
     "public.posint": int4             a user's type by its name: a domain in an array, a type of an extension
     "public.document": variant
+    "public.floatrange": range(float8)     or multirange(…): of what it is a range
     json: variant                     json and jsonb, as VARIANT
     numeric: numeric(38,10)           numeric without a modifier, as a decimal
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from pgoutput_etl.types import extensions
@@ -47,6 +48,9 @@ _WRITTEN = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?:\ [a-z]+)*?)\s*(?:\(\s
 )  # fmt: skip
 
 
+_RANGE = re.compile(r"\s*(?P<kind>range|multirange)\s*\((?P<bound>.*)\)\s*")
+
+
 @dataclass(frozen=True, slots=True)
 class UserTypes:
     """names: type OID -> (namespace, name), as the archive's Type messages say; of a domain, its base type's.
@@ -63,16 +67,24 @@ NO_USER_TYPES = UserTypes()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A type as the configuration writes it: pg_type's name (or variant, hstore, vector, …), modifier, array or not."""
+    """A type as the configuration writes it: pg_type's name (or variant, hstore, vector, …), modifier, array or not;
+    range_of: "range" or "multirange" where it is one of these, of that type."""
 
     name: str
     typmod: int
     is_array: bool
+    range_of: str = ""
 
 
 def written_type(text: str, known: Iterable[str]) -> Written:
     """ValueError(what was expected) if it is none; `known` are the names of the built-in types."""
     names = {*known, *extensions.BY_NAME, VARIANT}
+    ranges = _RANGE.fullmatch(text.lower())
+    if ranges is not None:
+        bound = written_type(ranges["bound"], known)
+        if bound.is_array or bound.range_of or bound.name not in set(known):
+            raise ValueError("expected a range of a built-in type")
+        return replace(bound, range_of=ranges["kind"])
     parts = _WRITTEN.fullmatch(text.lower())
     if parts is None:
         raise ValueError("expected a type as in SQL, such as int4, numeric(20,4), text[]")

@@ -141,17 +141,17 @@ def test_an_unrepresentable_array_must_be_text_all_the_same() -> None:
         load_text(column_type(TEXTS, -1), [b"{{\xff}}"])
 
 
-def array_out(elements: Sequence[str | None]) -> str:
+def array_out(elements: Sequence[str | None], delimiter: str = ",") -> str:
     """An independent printer, after array_out."""
     items = []
     for element in elements:
         if element is None:
             items.append("NULL")
-        elif element == "" or element.upper() == "NULL" or any(c in ' \t\n\r\v\f"\\{},' for c in element):
+        elif element == "" or element.upper() == "NULL" or any(c in ' \t\n\r\v\f"\\{}' + delimiter for c in element):
             items.append('"' + "".join("\\" + c if c in '"\\' else c for c in element) + '"')
         else:
             items.append(element)
-    return "{" + ",".join(items) + "}"
+    return "{" + delimiter.join(items) + "}"
 
 
 ELEMENT_TEXTS = (

@@ -204,6 +204,8 @@ def test_no_bytes_do_anything_but_arrive_or_be_refused(value: bytes) -> None:
         ("variant", pa.string(), Storage.VARIANT),
         ("hstore", MAP_ENTRIES, Storage.MAP),
         ("vector", pa.list_(pa.float32()), Storage.PLAIN),
+        ("range(float8)", pa.string(), Storage.PLAIN),
+        ("multirange (timestamp with time zone)", pa.string(), Storage.PLAIN),
     ],
 )
 def test_what_the_configuration_may_make_of_a_type(written: str, arrow: pa.DataType, storage: Storage) -> None:
@@ -242,6 +244,10 @@ def test_built_in_types_that_can_be_configured() -> None:
         ("public.own", "numeric(0,1)", "precision from 1 to 1000"),
         ("public.own", "int4[][]", "expected a type as in SQL"),
         ("public.own", "drop table x; --", "expected a type as in SQL"),
+        ("public.own", "range(int4[])", "range of a built-in type"),
+        ("public.own", "range(range(int4))", "range of a built-in type"),
+        ("public.own", "range(variant)", "range of a built-in type"),
+        ("public.own", "range(int)[]", "expected a type as in SQL"),
         ("own", "int4", "schema.name"),
         ("jsn", "variant", "did you mean json"),
         ("json", "text", "expected variant"),
@@ -250,6 +256,7 @@ def test_built_in_types_that_can_be_configured() -> None:
         ("numeric", "numeric", "expected numeric(p,s)"),
         ("numeric", "numeric(39,0)", "expected numeric(p,s)"),
         ("numeric", "numeric(3,5)", "expected numeric(p,s)"),
+        ("numeric", "range(numeric(3,1))", "expected numeric(p,s)"),
     ],
 )
 def test_what_the_configuration_may_not_say(name: str, written: str, said: str) -> None:
