@@ -8,14 +8,15 @@ writes the rows anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.changes import UNREPRESENTABLE, TableShape
 from pgoutput_etl.merge import STAMPS, Commit, overwrite
@@ -42,10 +43,11 @@ def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableSha
     """Raises TableError if rows that are there would be without a key."""
     if any(reshaping.fate(place) is Fate.NEW for place in reshaping.key) and _has_rows(spark, path):
         reshaping.check_key()
-    with session_settings(spark, commit.note()) as session:
-        if _is_plain(reshaping):
+    if _is_plain(reshaping):
+        # Under another name than the step's: one of its statements alone doesn't make it done.
+        with session_settings(spark, replace(commit, step=f"{commit.step}:log").note()) as session:
             _alter(session, path, reshaping)
-            return
+        return
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, _rewritten(session, path, reshaping, shape))
 
@@ -76,19 +78,25 @@ def _is_other_name(reshaping: Reshaping, place: int) -> bool:
 
 
 def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
-    """SQL, as DeltaTable's API has none of it. Names are quoted where all names are; types are Spark's own words."""
     table = DeltaTable.forPath(spark, path)
     there = {field.name: field.dataType for field in table.toDF().schema.fields}
     location = table.detail().select("location").collect()[0][0]
+    for clause in _clauses(reshaping, there):
+        alter(spark, location, clause)
 
-    def alter(clause: str) -> None:
-        spark.sql(f"ALTER TABLE delta.{quoted(location)} {clause}")
 
+def alter(spark: SparkSession, location: str, clause: str) -> None:
+    """SQL, as DeltaTable's API has none of it. Names are quoted where all names are; types are Spark's own words."""
+    spark.sql(f"ALTER TABLE delta.{quoted(location)} {clause}")
+
+
+def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[str]:
+    """What is left to do; `there`: the columns as the table has them now."""
     for place, column in enumerate(reshaping.before):
         if place not in reshaping.origins and column.name in there:
-            alter(f"DROP COLUMN {quoted(column.name)}")
+            yield f"DROP COLUMN {quoted(column.name)}"
     if any(reshaping.fate(place) is Fate.WIDENED for place in range(len(reshaping.after))):
-        alter("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        yield "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     last = ""
     for place, column in enumerate(reshaping.after):
         origin = reshaping.origins[place]
@@ -96,11 +104,11 @@ def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
         if origin is not None:
             old = reshaping.before[origin].name
             if old != column.name and old in there:
-                alter(f"RENAME COLUMN {quoted(old)} TO {name}")
+                yield f"RENAME COLUMN {quoted(old)} TO {name}"
             if there.get(old, there.get(column.name)) != of_type:
-                alter(f"ALTER COLUMN {name} TYPE {of_type.simpleString()}")
+                yield f"ALTER COLUMN {name} TYPE {of_type.simpleString()}"
         elif column.name not in there:
-            alter(f"ADD COLUMNS ({name} {of_type.simpleString()} {f'AFTER {last}' if last else 'FIRST'})")
+            yield f"ADD COLUMNS ({name} {of_type.simpleString()} {f'AFTER {last}' if last else 'FIRST'})"
         last = name
 
 

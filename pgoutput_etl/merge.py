@@ -80,8 +80,8 @@ class Commit:
 class Written:
     """A table after its commit. The counts are of rows, as Delta or the net effect counted them.
 
-    not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were never
-    sent.
+    not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were
+    never sent.
     """
 
     version: int

@@ -3,14 +3,17 @@ gives (replay.py), and the ledger and the summary say what was changed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl import merge
+from pgoutput_etl import evolving, merge
 from pgoutput_etl.messages import Relation, ReplicaIdentity
 from pgoutput_etl.report import RunSummary
 from tests.small_archives import (
@@ -72,7 +75,7 @@ class Nights:
     def changes(self, name: str) -> list[tuple[str, str | None, str | None]]:
         ledger = self.job.folder / "tables" / "_pgoutput_etl" / "schema_changes"
         rows = self.job.spark.read.format("delta").load(str(ledger)).where(f"`table` = '{name}'")
-        in_order = sorted(rows.collect(), key=lambda row: (row["batch"], row["file"] or 0, row["ordinal"] or 0))
+        in_order = sorted(rows.collect(), key=lambda r: (r["batch"], r["file"] or 0, r["ordinal"] or 0, r["kind"]))
         return [(row["kind"], row["column"], row["detail"]) for row in in_order]
 
 
@@ -138,11 +141,11 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     assert (rows[2]["f"], rows[4]["f"]) == (0, None)  # 0.1 can't be told: nothing is rounded
     assert dict(rows[4]["_pg_unrepresentable"]) == {"f": "0.1"}
     assert dict(rows[1]["_pg_unrepresentable"]) == {"f": "0.10000000149011612"}
-    assert nights.changes("a")[:4] == [
+    assert sorted(nights.changes("a")[:4]) == [
         ("column dropped", "gone", None),
-        ("column retyped", "n", None),
-        ("column retyped", "f", None),
         ("column renamed", "number", "was n"),
+        ("column retyped", "f", None),
+        ("column retyped", "n", None),
     ]
     notes = {t.table: t.notes for t in summary.tables}
     assert notes["b"] == ("column renamed: renamed (was v)", "column added: x")
@@ -151,7 +154,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     nights.overrides = ("tables=[{match: public.b, columns: {w: added}}]",)
     assert nights.run(third).exit_code == 0
     nights.assert_as_replayed({"public.b": {"w": None}})
-    assert nights.changes("b")[2:] == [("column dropped", "w", None), ("column added", "w", None)]
+    assert sorted(nights.changes("b")[2:]) == [("column added", "w", None), ("column dropped", "w", None)]
 
 
 def test_keys_change(nights: Nights) -> None:
@@ -273,36 +276,34 @@ def test_a_run_that_died_between_two_changes_of_columns_is_finished(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = [
-        typed("t", 1, "a"),
-        typed("t", 1, "a", ("n", INT4)),
-        typed("t", 1, "b", ("n", INT4)),
-        typed("t", 1, "b", ("n", TEXT)),
+        typed("t", 1, "a", "x"),
+        typed("t", 1, "b", "x", ("n", INT4)),
+        typed("t", 1, "b", "x", ("n", INT8)),
+        typed("t", 1, "b", "x", ("n", TEXT)),
     ]
-    nights.run(nights.commit(versions[0], insert("1", "a1", oid=1)))
+    nights.run(nights.commit(versions[0], insert("1", "a1", "x", oid=1)))
     nights.land(
         [
-            *nights.commit(versions[1], insert("2", "a2", "2", oid=1)),
-            *nights.commit(versions[2], insert("3", "b3", "3", oid=1), update("1", TOAST, "1", oid=1)),
-            *nights.commit(versions[3], insert("4", "b4", "four", oid=1)),
+            *nights.commit(versions[1], insert("2", "a2", "x", "2", oid=1)),
+            *nights.commit(versions[2], insert("3", "b3", "x", "3", oid=1), update("1", TOAST, "x", "1", oid=1)),
+            *nights.commit(versions[3], insert("4", "b4", "x", "four", oid=1)),
         ]
     )
-    write = merge.write
-    for writes_before_it_dies in (1, 1, 0, 9):
-        done = 0
+    for effects_before_it_dies in (1, 1, 2, 1):
+        with monkeypatch.context() as patched:
+            effects = count(1)
 
-        def dying(*arguments: Any, allowed: int = writes_before_it_dies) -> merge.Written:
-            nonlocal done
-            if done == allowed:
-                raise KeyboardInterrupt
-            done += 1
-            return write(*arguments)
+            def die_or(effect: Callable[..., Any], *arguments: Any, last: int, effects: count[int] = effects) -> Any:
+                if next(effects) > last:
+                    raise KeyboardInterrupt
+                return effect(*arguments)
 
-        monkeypatch.setattr(merge, "write", dying)
-        try:
-            nights.job.run()
-        except KeyboardInterrupt:
-            continue
-    monkeypatch.setattr(merge, "write", write)
+            for module, name in ((merge, "write"), (evolving, "alter"), (evolving, "overwrite")):
+                dying = partial(die_or, getattr(module, name), last=effects_before_it_dies)
+                patched.setattr(module, name, dying)
+            with pytest.raises(KeyboardInterrupt):
+                nights.job.run()
+    assert nights.job.run().exit_code == 0
     nights.assert_as_replayed()
     rows = {(row["id"], row["b"], row["n"]) for row in nights.job.rows("public", "t")}
     assert rows == {(1, "a1", "1"), (2, "a2", "2"), (3, "b3", "3"), (4, "b4", "four")}

@@ -1,0 +1,132 @@
+"""What a batch means for a table, planned without Spark: segments, keys that follow renames, places, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.config import Config, Source, State, TableRule, Target
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.messages import Relation, ReplicaIdentity
+from pgoutput_etl.relations import RelationHistory, Run
+from pgoutput_etl.reshaping import Fate
+from pgoutput_etl.targets import APPLIED, Plan, TableChanges, TableState, Task, make_plan
+from pgoutput_etl.types import UserTypes
+from tests.small_archives import T, table
+
+INT, BIGINT = 23, 20
+FULL = ReplicaIdentity.FULL
+CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
+
+
+def state_of(relation: Relation, key: tuple[str, ...] = ("id",), types: Sequence[str] | None = None) -> TableState:
+    stored = tuple(types or ["string"] * len(relation.columns))
+    path = f"root/{relation.namespace}/{relation.name}"
+    return TableState(T, relation.namespace, relation.name, path, 7, 90, APPLIED, None, relation, key, (), stored)
+
+
+def plan_of(
+    runs: Sequence[Relation],
+    state: TableState | None = None,
+    config: Config = CONFIG,
+    user_types: UserTypes | None = None,
+    **counted: object,
+) -> Plan:
+    """The n-th version holds from the commit at 100 * n on."""
+    history = RelationHistory()
+    for n, relation in enumerate(runs, 1):
+        history.declare(relation, (0, n), None)
+    seen = [Run((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
+    changes = TableChanges(T, inserts=1)
+    changes = replace(changes, **counted)  # type: ignore[arg-type]
+    states = {} if state is None else {T: state}
+    return make_plan(config, history, {T: changes}, states, {T: seen}, user_types or UserTypes())
+
+
+def task_of(plan: Plan) -> Task:
+    assert plan.held == []
+    return plan.tasks[0]
+
+
+def test_a_table_whose_columns_stay_is_one_segment_however_often_it_is_renamed() -> None:
+    task = task_of(plan_of([table(), table(name="u"), table(name="w")], state_of(table())))
+    assert [(s.start, s.end, s.reshaping) for s in task.segments] == [(None, None, None)]
+    assert task.moved_from == ("root/public/t", 7)
+    assert [str(change) for _, change in task.schema_changes] == ["table renamed (was public.t)"]
+
+
+def test_segments_are_cut_where_columns_change() -> None:
+    versions = [table("id", "v"), table("id", "v", "w"), table("id", "w")]
+    task = task_of(plan_of(versions, state_of(table("id", "v"))))
+    assert [(s.start, s.end) for s in task.segments] == [
+        (None, (200, 0, 2)),
+        ((200, 0, 2), (300, 0, 3)),
+        ((300, 0, 3), None),
+    ]
+    assert [s.reshaping is None for s in task.segments] == [True, False, False]
+    assert [(place, str(change)) for place, change in task.schema_changes] == [
+        ((200, 0, 2), "column added: w"),
+        ((300, 0, 3), "column dropped: v"),
+    ]
+
+
+def test_what_was_before_a_truncate_needs_no_segment_and_no_reshaping() -> None:
+    versions = [table("id", "v"), table("id", ("v", INT)), table("id", ("v", INT), "w")]
+    task = task_of(plan_of(versions, state_of(table("id", "v")), truncates=1, truncated_at=(250, 0, 2)))
+    assert [(s.start, s.reshaping is None) for s in task.segments] == [(None, True), ((300, 0, 3), False)]
+    assert task.shape.columns[1].type.name == "int4"
+    assert len(task.schema_changes) == 2  # they are told all the same
+
+
+def test_a_widened_column_is_not_converted() -> None:
+    task = task_of(plan_of([table("id", ("n", BIGINT))], state_of(table("id", ("n", INT)), types=["string", "int32"])))
+    reshaping = task.segments[0].reshaping
+    assert reshaping is not None
+    assert [reshaping.fate(place) for place in range(2)] == [Fate.STAYS, Fate.WIDENED]
+
+
+def test_a_retired_column_goes_when_another_takes_its_name() -> None:
+    retiring = task_of(plan_of([table("id", "b")], state_of(table("id", "a"))))
+    assert [c.name for c in retiring.shape.columns if c.retired] == ["a"]
+    state = replace(state_of(table("id", "b")), retired=retiring.retired, types=("string",) * 3)
+    task = task_of(plan_of([table("id", "b", "A")], state))
+    assert [(c.name, c.retired) for c in task.shape.columns] == [("id", False), ("b", False), ("A", False)]
+    assert task.retired == ()
+
+
+@pytest.mark.parametrize("configured", ["id", "ident", "key"])
+def test_a_configured_key_follows_its_column_through_renames(configured: str) -> None:
+    """Whichever of its names it was configured by, in this batch or one before."""
+    versions = [table(name, "v", identity=FULL) for name in ("id", "ident", "key")]
+    config = replace(CONFIG, tables=(TableRule("public.*", key=(configured,)),))
+    task = task_of(plan_of(versions[1:], state_of(versions[0]), config))
+    assert [segment.shape.key for segment in task.segments] == [(0,), (0,)]
+
+
+def test_a_configured_key_that_no_version_has_holds_the_table() -> None:
+    config = replace(CONFIG, tables=(TableRule("public.*", key=("nothing",)),))
+    assert [held.reason for held in plan_of([table(identity=FULL)], None, config).held] == [
+        "the configured key names no column 'nothing'"
+    ]
+
+
+def test_types_that_were_configured_anew_do_not_change_what_is_stored() -> None:
+    relation = table("id", ("p", 16999))
+    types = UserTypes({16999: ("public", "posint")}, {"public.posint": "int4"})
+    with pytest.raises(RunError, match=r"column 'p' of public\.t is stored as string, and would be int32 by the"):
+        plan_of([relation], state_of(relation), user_types=types)
+    assert task_of(plan_of([relation], user_types=types)).shape.columns[1].type.stored_as == "int32"
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (("id", "a", "A"), "columns 'a' and 'A' differ in nothing but case, which Delta can't hold"),
+        (("id", "_pg_xid"), "column '_pg_xid' is named as one that every target has already"),
+        (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ in nothing but case, which Delta can't hold"),
+    ],
+)
+def test_names_that_one_delta_table_can_not_have_hold_the_table(columns: tuple[str, ...], reason: str) -> None:
+    assert [held.reason for held in plan_of([table(*columns)]).held] == [reason]
