@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.replay import Replay
 from tests.e2e.schema_history import SchemaHistory
 from tests.postgres import Server, Version
+from tests.spark.jobs import Job
 from tests.truth import assert_equals_truth
 
 pytestmark = pytest.mark.e2e
@@ -35,25 +40,60 @@ def servers() -> Iterator[dict[Version, Server]]:
 SEEDS = [pytest.param(seed, marks=() if seed < 4 else pytest.mark.soak) for seed in range(40)]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_history_of_a_tables_schema(seed: int, servers: dict[Version, Server], tmp_path: Path) -> None:
+@pytest.fixture
+def landed(tmp_path: Path) -> Path:
+    folder = tmp_path / "landed"
+    folder.mkdir()
+    return folder
+
+
+def nights_of(seed: int, servers: dict[Version, Server], landed: Path) -> Iterator[SchemaHistory]:
+    """After every eight steps, with what the slot has since landed as one more file."""
     version, protocol, options = OPTIONS[seed % len(OPTIONS)]
-    server, slot = servers[version], f"s{seed}"
+    server, slot = servers[version], f"{landed.parent.name}_{seed}".lower()[-40:]
     server.create_slot(slot)
-    replay = Replay()
     with server.connect() as connection:
-        history = SchemaHistory(connection, random.Random(seed), name=f"t{seed}")
+        history = SchemaHistory(connection, random.Random(seed), name=f"{slot} t")
         history.create()
-        for step in range(STEPS):
+        for step in range(1, STEPS + 1):
             history.step()
-            if step % 8 == 7:
-                landed, truth = tmp_path / f"{step:02}.bin", tmp_path / "truth.csv"
-                server.recvlogical(slot, landed, publications=["p"], proto_version=protocol, **options)
-                server.copy_csv(history.full_name, truth)
-                replay.add_file(str(landed), landed.read_bytes())
-                tables = replay.tables(declared={history.full_name: history.declared})
-                oid = replay.assembly.relations.name_holders()[history.schema, history.name]
-                try:
-                    assert_equals_truth(tables[oid].rows, truth)
-                except AssertionError as error:
-                    raise AssertionError(f"{error}\n" + "\n".join(history.log[-60:])) from None
+            if step % 8 == 0:
+                file = landed / f"{step:02}.bin"
+                server.recvlogical(slot, file, publications=["p"], proto_version=protocol, **options)
+                server.copy_csv(history.full_name, landed.parent / "truth.csv")
+                yield history
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_history_of_a_tables_schema(seed: int, servers: dict[Version, Server], landed: Path) -> None:
+    replay = Replay()
+    files: set[Path] = set()
+    for history in nights_of(seed, servers, landed):
+        for file in sorted(set(landed.iterdir()) - files):
+            replay.add_file(str(file), file.read_bytes())
+            files.add(file)
+        tables = replay.tables(declared={history.full_name: history.declared})
+        oid = replay.assembly.relations.name_holders()[history.schema, history.name]
+        assert_holds(tables[oid].rows, landed, history)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_history_through_the_job(
+    seed: int, servers: dict[Version, Server], landed: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(spark, tmp_path, landed)
+    for history in nights_of(seed, servers, landed):
+        columns = {name: "added" if old is None else {"renamed_from": old} for name, old in history.declared.items()}
+        rules = [{"match": f"*.{glob.escape(history.name)}", "columns": columns}] if columns else []
+        summary = job.run(f"tables={json.dumps(rules)}")
+        assert [table.held for table in summary.tables if table.held] == []
+        assert_holds(job.rows(history.schema, history.name), landed, history)
+
+
+def assert_holds(rows: list[dict[str, Any]], landed: Path, history: SchemaHistory) -> None:
+    try:
+        assert_equals_truth(rows, landed.parent / "truth.csv")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n" + "\n".join(history.log[-60:])) from None
