@@ -78,16 +78,22 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A table after its commit. The counts are of rows, as Delta or the net effect counted them."""
+    """A table after its commit. The counts are of rows, as Delta or the net effect counted them.
+
+    not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were never
+    sent.
+    """
 
     version: int
     inserted: int
     updated: int
     deleted: int
+    not_found: int = 0
 
     def plus(self, later: Written) -> Written:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
-        return Written(later.version, inserted, updated, self.deleted + later.deleted)
+        deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
+        return Written(later.version, inserted, updated, deleted, not_found)
 
 
 def target_schema(shape: TableShape) -> StructType:
@@ -203,15 +209,19 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFr
     net = net_of_bag(with_sequence(events), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
     taken = net.where(F.col("_op") != INSERTED)
-    deleted = taken.count() if before is Before.ROWS else 0
+    inserted, named = rows.count(), taken.count()
     if before is Before.NOTHING:
         overwrite(spark, path, rows)
-    elif not deleted:
+        return replace(written(spark, path), inserted=inserted, not_found=named)
+    if not named:
         _writer(spark, rows).mode("append").save(path)
-    else:
-        target = spark.read.format("delta").load(path)
-        overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
-    return replace(written(spark, path), inserted=rows.count(), deleted=deleted)
+        return replace(written(spark, path), inserted=inserted)
+    target = spark.read.format("delta").load(path)
+    there = target.count()
+    overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
+    after = written(spark, path)
+    deleted = there + inserted - after.inserted  # what Delta counted is all rows that there are now
+    return replace(after, inserted=inserted, deleted=deleted, not_found=named - deleted)
 
 
 def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFrame:

@@ -105,7 +105,7 @@ class Writer:
             written.inserted,
             written.updated,
             written.deleted,
-            tuple(_notes(task)),
+            tuple(_notes(task, written)),
         )
         return Outcome(state, summary, task.schema_changes)
 
@@ -157,10 +157,12 @@ def _name(task: Task) -> str:
     return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
 
 
-def _notes(task: Task) -> list[str]:
+def _notes(task: Task, written: merge.Written) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
     if task.changes.truncates:
         notes.append("truncated")
+    if written.not_found:
+        notes.append(f"{written.not_found:,} deletes found no such row")
     if task.state is None and not task.replaces:
         notes.append("new")
     return notes

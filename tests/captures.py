@@ -17,9 +17,6 @@ NEVER_SENT = {"public.part"}
 NEVER_SENT_VALUES = {"public.evo": ("d", "id", "3")}  # a column, of the row with this key: a default of ADD COLUMN
 NEVER_SENT_ON_10 = frozenset({"c_f4", "c_f8"})  # that walsender sends fewer digits than the truth was taken with
 
-# What an archive in binary form doesn't tell, and a configuration has to: what this type of `all_types` is a range of.
-CONFIGURED_TYPES = {"public.floatrange": "range(float8)"}
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

@@ -166,6 +166,16 @@ def multirange_type(name: str, bound: ColumnType) -> ColumnType:
     return ColumnType(name, pa.string(), False, text_loader, MultirangeText(RangeText(bound.binary_text)))
 
 
+# What users' ranges are made of is in no message. These are PostgreSQL's own examples ("8.17.8. Defining New Range
+# Types"), known by their names; a bound that is none is refused.
+EXAMPLES: Mapping[str, str] = {
+    "floatrange": "range(float8)",
+    "floatmultirange": "multirange(float8)",
+    "timerange": "range(time)",
+    "timemultirange": "multirange(time)",
+}
+
+
 def _types(oid: int, multirange_oid: int, name: str, bound: Callable[[int], ColumnType]) -> TypeTable:
     return {
         oid: always(range_type(f"{name}range", bound(-1))),

@@ -109,9 +109,9 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
         oid = BUILT_IN_OIDS.get(name)
         return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
     full_name = f"{namespace}.{name}"
-    configured = user_types.configured.get(full_name)
-    if configured is not None:
-        return _written_type(full_name, configured, user_types)
+    written = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
+    if written is not None:
+        return _written_type(full_name, written, user_types)
     if name in extensions.BY_NAME:
         return extensions.BY_NAME[name](full_name)
     if name[0] == "_" and len(name) > 1:
