@@ -109,6 +109,27 @@ def test_what_is_no_list_of_the_elements_values_is_handed_back_whole(oid: int, t
     assert loaded.array.to_pylist() == [[], None, None, None, []]
 
 
+@pytest.mark.parametrize(
+    ("oid", "text", "kept"),
+    [
+        (1185, '{infinity,NULL,"2026-11-21 03:04:05+05:45"}', '{infinity,NULL,"2026-11-20 21:19:05+00"}'),
+        (1185, '[0:0]={"10000-01-01 00:00:00-10"}', '[0:0]={"10000-01-01 10:00:00+00"}'),
+        (
+            3911,
+            '{{"[\\"2026-11-21 03:04:05+05:45\\",)",empty}}',
+            '{{"[\\"2026-11-20 21:19:05+00\\",)",empty}}',
+        ),
+    ],
+)
+def test_the_text_of_an_array_of_instants_is_that_of_utc(oid: int, text: str, kept: str) -> None:
+    assert load_text(column_type(oid, -1), [text.encode()]).unrepresentable == {0: kept}
+
+
+def test_an_instant_that_can_not_be_read_is_refused_in_two_dimensions_too() -> None:
+    with pytest.raises(ValueTextError, match="DateStyle"):
+        load_text(column_type(1185, -1), [b'{{"21.11.2026 03:04:05 CET"}}'])
+
+
 MALFORMED = [
     b"", b"{", b"}", b"{}}", b"{{}", b"{1,2", b"1,2}", b"1", b"{,}", b"{1,}", b"{,1}", b"{1,,2}", b"{ 1}", b"{1 }",
     b"{1\n}",
