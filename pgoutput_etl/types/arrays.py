@@ -114,13 +114,37 @@ def _in_utc(element: ColumnType, text: bytes) -> bytes:
         before = _unquoted(match[0])
         return match[0] if before is None else _item(element.delimiter, change(before))
 
-    bounds = _BOUNDS.match(text)
-    begin = bounds.end() if bounds else 0
+    begin = _elements_begin(text)
     return text[:begin] + _grammar(element.delimiter).element.sub(changed, text[begin:])
 
 
 def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_lists(column_type, values, partial(_list_elements, _grammar_of(column_type)))
+    loaded = load_lists(column_type, values, partial(_list_elements, _grammar_of(column_type)))
+    _check_elements(column_type, values, [*loaded.unrepresentable])
+    return loaded
+
+
+def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], odd: Sequence[int]) -> None:
+    """ValueTextError if an array that is no list has elements that their type doesn't print: text is kept, but not
+    one that can be read in two ways.
+    """
+    element = column_type.element
+    assert element is not None
+    pattern = _grammar_of(column_type).element
+    lists = ListColumn()
+    for index in odd:
+        text = values[index] or b""
+        lists.add([_unquoted(item) for item in pattern.findall(text, _elements_begin(text))])
+    try:
+        element.text_loader(element, lists.elements)
+    except ValueTextError as error:
+        expected = f"made of values that are each {error.expected}"
+        raise ValueTextError(odd[lists.list_of(error.index)], column_type.name, expected) from None
+
+
+def _elements_begin(text: bytes) -> int:
+    bounds = _BOUNDS.match(text)
+    return bounds.end() if bounds else 0
 
 
 def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:

@@ -125,9 +125,23 @@ def test_the_text_of_an_array_of_instants_is_that_of_utc(oid: int, text: str, ke
     assert load_text(column_type(oid, -1), [text.encode()]).unrepresentable == {0: kept}
 
 
-def test_an_instant_that_can_not_be_read_is_refused_in_two_dimensions_too() -> None:
-    with pytest.raises(ValueTextError, match="DateStyle"):
-        load_text(column_type(1185, -1), [b'{{"21.11.2026 03:04:05 CET"}}'])
+@pytest.mark.parametrize(
+    ("oid", "text", "expected"),
+    [
+        (1185, b'{{"21.11.2026 03:04:05 CET"}}', "DateStyle"),
+        (DATES, b"[0:1]={NULL,03/04/2026}", "DateStyle"),
+        (1187, b"{{P1Y},{NULL}}", "IntervalStyle"),
+        (1001, b'{{"\\\\000"}}', "bytea_output"),
+        (TEXTS, b"{{\xff}}", "UTF-8"),
+        (INTS, b"{{1},{0x1F}}", "decimal digits"),
+    ],
+)
+def test_an_element_that_its_type_does_not_print_is_refused_in_what_is_no_list_too(
+    oid: int, text: bytes, expected: str
+) -> None:
+    with pytest.raises(ValueTextError, match=expected) as raised:
+        load_text(column_type(oid, -1), [b"{}", None, b"{{NULL}}", text])
+    assert raised.value.index == 3
 
 
 MALFORMED = [
@@ -155,11 +169,6 @@ def test_an_element_that_its_type_does_not_print_is_refused_with_its_arrays_plac
     assert raised.value.index == 3
     assert "int4[]" in str(raised.value)
     assert "4111" not in str(raised.value)
-
-
-def test_an_unrepresentable_array_must_be_text_all_the_same() -> None:
-    with pytest.raises(ValueTextError, match="UTF-8"):
-        load_text(column_type(TEXTS, -1), [b"{{\xff}}"])
 
 
 def array_out(elements: Sequence[str | None], delimiter: str = ",") -> str:
