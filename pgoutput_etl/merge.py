@@ -20,9 +20,10 @@ from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
     all_of,
-    bag_parts,
+    bag_content,
     entries_of,
     entries_of_target,
+    event_content,
     net_key_parts,
     net_of_bag,
     net_rows,
@@ -229,16 +230,13 @@ def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFr
 
     A row goes through as one struct, so that its columns' names meet none of those used here.
     """
-    own = bag_parts(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
-    gone = bag_parts(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
-    row = F.struct(*(quoted(name) for name in target.columns)).alias("row")
-    stored = target.select(row, *(part.alias(f"part{n}") for n, part in enumerate(own)))
-    deletes = taken.groupBy(*(part.alias(f"gone{n}") for n, part in enumerate(gone))).agg(F.count("*").alias("copies"))
-    same = all_of(F.col(f"part{n}").eqNullSafe(F.col(f"gone{n}")) for n in range(len(own)))
-    newest_first = Window.partitionBy(*(f"part{n}" for n in range(len(own)))).orderBy(F.desc("row._pg_commit_lsn"))
-    ranked = stored.join(deletes, same).withColumn("rank", F.row_number().over(newest_first))
-    left = ranked.where(F.col("rank") > F.col("copies"))
-    return stored.join(deletes, same, "left_anti").select("row.*").unionByName(left.select("row.*"))
+    own = bag_content(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
+    stored = target.select(F.struct(*(quoted(name) for name in target.columns)).alias("row"), own.alias("content"))
+    deletes = taken.groupBy(event_content(shape).alias("gone")).agg(F.count("*").alias("copies"))
+    newest_first = Window.partitionBy("content").orderBy(F.desc("row._pg_commit_lsn"))
+    ranked = stored.join(deletes, F.col("content") == F.col("gone"), "left")
+    ranked = ranked.withColumn("rank", F.row_number().over(newest_first))
+    return ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies"))).select("row.*")
 
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:

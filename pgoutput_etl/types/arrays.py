@@ -89,18 +89,62 @@ def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: P
         expected = f"made of values that are each {error.expected}"
         raise ValueTextError(lists.list_of(error.index), column_type.name, expected) from None
     array, with_odd_elements = lists.finish(column_type.arrow, loaded)
-    return LoadedColumn(array, {i: _decoded(column_type, i, values[i]) for i in sorted(odd | with_odd_elements)})
+    return LoadedColumn(
+        array, {i: _kept_text(column_type, i, values[i] or b"") for i in sorted(odd | with_odd_elements)}
+    )
 
 
-def _decoded(column_type: ColumnType, index: int, text: bytes | None) -> str:
+def _kept_text(column_type: ColumnType, index: int, text: bytes) -> str:
+    assert column_type.element is not None
     try:
-        return (text or b"").decode()
+        return _in_utc(column_type.element, text).decode()
     except UnicodeDecodeError:
         raise ValueTextError(index, column_type.name, "valid UTF-8") from None
+    except RefusedError as refused:
+        raise ValueTextError(index, column_type.name, f"made of values that are each {refused.expected}") from None
+
+
+def _in_utc(element: ColumnType, text: bytes) -> bytes:
+    """The array's text with each element's in UTC, where it is of such a type, and as it is otherwise."""
+    if element.in_utc is None:
+        return text
+    change = element.in_utc
+
+    def changed(match: re.Match[bytes]) -> bytes:
+        before = _unquoted(match[0])
+        return match[0] if before is None else _item(element.delimiter, change(before))
+
+    begin = _elements_begin(text)
+    return text[:begin] + _grammar(element.delimiter).element.sub(changed, text[begin:])
 
 
 def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_lists(column_type, values, partial(_list_elements, _grammar_of(column_type)))
+    loaded = load_lists(column_type, values, partial(_list_elements, _grammar_of(column_type)))
+    _check_elements(column_type, values, [*loaded.unrepresentable])
+    return loaded
+
+
+def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], odd: Sequence[int]) -> None:
+    """ValueTextError if an array that is no list has elements that their type doesn't print: text is kept, but not
+    one that can be read in two ways.
+    """
+    element = column_type.element
+    assert element is not None
+    pattern = _grammar_of(column_type).element
+    lists = ListColumn()
+    for index in odd:
+        text = values[index] or b""
+        lists.add([_unquoted(item) for item in pattern.findall(text, _elements_begin(text))])
+    try:
+        element.text_loader(element, lists.elements)
+    except ValueTextError as error:
+        expected = f"made of values that are each {error.expected}"
+        raise ValueTextError(odd[lists.list_of(error.index)], column_type.name, expected) from None
+
+
+def _elements_begin(text: bytes) -> int:
+    bounds = _BOUNDS.match(text)
+    return bounds.end() if bounds else 0
 
 
 def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -270,21 +314,22 @@ class ArrayText:
         if not sent.elements:
             return b"{}"
         binary_text = self.text_of(sent.element_oid) or self.element.binary_text
-        items = [self._item(None if element is None else binary_text(element)) for element in sent.elements]
+        delimiter = self.element.delimiter
+        items = [b"NULL" if value is None else _item(delimiter, binary_text(value)) for value in sent.elements]
         for length, _lower in reversed(sent.dimensions):
             rows = range(0, len(items), length)
-            items = [b"{" + self.element.delimiter.join(items[i : i + length]) + b"}" for i in rows]
+            items = [b"{" + delimiter.join(items[i : i + length]) + b"}" for i in rows]
         if all(lower == 1 for _length, lower in sent.dimensions):
             return items[0]
         bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in sent.dimensions)
         return bounds + b"=" + items[0]
 
-    def _item(self, text: bytes | None) -> bytes:
-        if text is None:
-            return b"NULL"
-        if _grammar(self.element.delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
-            return text
-        return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+def _item(delimiter: bytes, text: bytes) -> bytes:
+    """An element as array_out prints it, quoted where it has to be."""
+    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 @dataclass(frozen=True, slots=True)

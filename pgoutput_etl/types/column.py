@@ -48,6 +48,8 @@ class LoadedColumn:
 TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
 # One value as the type's send function writes it -> what its output function prints; or raises RefusedError.
 BinaryText: TypeAlias = Callable[[bytes], bytes]
+# A value's text -> its text with TimeZone UTC; or raises RefusedError.
+InUtc: TypeAlias = Callable[[bytes], bytes]
 # A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -88,6 +90,7 @@ class ColumnType:
     storage: Storage = Storage.PLAIN
     element: ColumnType | None = None  # of an array
     delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
+    in_utc: InUtc | None = None  # of a type whose text is in the sender's TimeZone
 
     @property
     def holds_variant(self) -> bool:

@@ -21,8 +21,11 @@ def is_date(days: int) -> bool:
 
 
 def is_timestamp(microseconds: int) -> bool:
-    """PostgreSQL's IS_VALID_TIMESTAMP, 4714-11-24 BC to the end of 294276, or infinite."""
-    return -211_813_488_000_000_000 <= microseconds < 9_223_371_331_200_000_000 or microseconds in _INFINITE_US
+    """PostgreSQL's IS_VALID_TIMESTAMP, 4714-11-24 BC to the end of 294276, or infinite.
+
+    The end itself is not valid, but a timestamp(3) is rounded to it, after PostgreSQL looked.
+    """
+    return -211_813_488_000_000_000 <= microseconds <= 9_223_371_331_200_000_000 or microseconds in _INFINITE_US
 
 
 def date_text(days: int) -> bytes:

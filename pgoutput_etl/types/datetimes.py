@@ -47,6 +47,8 @@ _DATE_TEXT = re.compile(_DATE + _ERA)
 _TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
 _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
 
+_TIMESTAMPTZ_FORM = "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
+
 _INFINITIES = (b"infinity", b"-infinity")
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # days from 1970
@@ -95,12 +97,18 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
 
 def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
     loaded = load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
-    return LoadedColumn(loaded.array, {i: text_in_utc(text) for i, text in loaded.unrepresentable.items()})
+    in_utc = {i: text_in_utc(text.encode("ascii")).decode("ascii") for i, text in loaded.unrepresentable.items()}
+    return LoadedColumn(loaded.array, in_utc)
 
 
-def text_in_utc(text: str) -> str:
-    parts = _TIMESTAMPTZ_TEXT.fullmatch(text.encode("ascii"))
-    return timestamptz_text(_instant(parts) - _EPOCH_2000_US).decode("ascii") if parts else text
+def text_in_utc(text: bytes) -> bytes:
+    """RefusedError if it is no timestamptz."""
+    if text in _INFINITIES:
+        return text
+    parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
+    if parts is None:
+        raise RefusedError(_TIMESTAMPTZ_FORM)
+    return timestamptz_text(_instant(parts) - _EPOCH_2000_US)
 
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -117,9 +125,7 @@ def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
         return None
     parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
     if parts is None:
-        raise RefusedError(
-            "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
-        )
+        raise RefusedError(_TIMESTAMPTZ_FORM)
     microsecond = _instant(parts)
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
 
@@ -209,7 +215,13 @@ def timestamp_type(typmod: int) -> ColumnType:
 def timestamptz_type(typmod: int) -> ColumnType:
     name = _with_precision("timestamptz", typmod)
     return ColumnType(
-        name, pa.timestamp("us", "UTC"), True, load_timestamptz, binary_timestamptz_text, fast_binary_timestamp
+        name,
+        pa.timestamp("us", "UTC"),
+        True,
+        load_timestamptz,
+        binary_timestamptz_text,
+        fast_binary_timestamp,
+        in_utc=text_in_utc,
     )
 
 

@@ -23,14 +23,13 @@ from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
     RefusedError,
-    TextLoader,
     TypeTable,
     ValueTextError,
     always,
     binary_array,
 )
 from pgoutput_etl.types.sent import SentValue, quoted
-from pgoutput_etl.types.strings import load_string
+from pgoutput_etl.types.strings import load_string, string_type
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
 _KNOWN_FLAGS = _EMPTY | _LOWER_INCLUSIVE | _UPPER_INCLUSIVE | _LOWER_INFINITE | _UPPER_INFINITE
@@ -61,11 +60,6 @@ def canonical_timestamp(text: bytes) -> bytes:
     return text
 
 
-def canonical_timestamptz(text: bytes) -> bytes:
-    datetimes.careful_timestamptz(text, pa.timestamp("us", "UTC"))
-    return datetimes.text_in_utc(text.decode("ascii")).encode("ascii")
-
-
 def _with_canonical_bounds(canonical: Canonical, parts: re.Match[bytes]) -> bytes:
     lower, upper = (
         b"" if bound is None else _bound(canonical(bound.strip(b'"'))) for bound in parts.group("lower", "upper")
@@ -81,12 +75,24 @@ def _bound(text: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeLoader:
-    """Loads texts of the plain form as they are, and the others with the canonical text of each bound."""
+class CanonicalRange:
+    """A range's or multirange's text -> the same with the canonical text of each bound."""
 
-    plain: str
     form: re.Pattern[bytes]
     canonical: Canonical
+
+    def __call__(self, text: bytes) -> bytes:
+        if not self.form.fullmatch(text):
+            raise RefusedError(EXPECTED)
+        return _RANGE.sub(partial(_with_canonical_bounds, self.canonical), text)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeLoader:
+    """Loads texts of the plain form as they are, and makes the others canonical."""
+
+    plain: str
+    canonical: CanonicalRange
 
     def __call__(self, column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
         texts = binary_array(values)
@@ -96,15 +102,10 @@ class RangeLoader:
         kept = list(values)
         for index in pc.indices_nonzero(odd).to_pylist():
             try:
-                kept[index] = self._with_canonical_bounds(values[index] or b"")
+                kept[index] = self.canonical(values[index] or b"")
             except RefusedError as refused:
                 raise ValueTextError(index, column_type.name, refused.expected) from None
         return load_string(column_type, kept)
-
-    def _with_canonical_bounds(self, text: bytes) -> bytes:
-        if not self.form.fullmatch(text):
-            raise RefusedError(EXPECTED)
-        return _RANGE.sub(partial(_with_canonical_bounds, self.canonical), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,25 +146,31 @@ class MultirangeText:
 _WITH_SETTINGS: Mapping[pa.DataType, tuple[str, Canonical]] = {
     pa.date32(): (_PLAIN_DAY, canonical_date),
     pa.timestamp("us"): (f'"{_PLAIN_TIMESTAMP}"', canonical_timestamp),
-    pa.timestamp("us", "UTC"): (rf'"{_PLAIN_TIMESTAMP}\+00"', canonical_timestamptz),
+    pa.timestamp("us", "UTC"): (rf'"{_PLAIN_TIMESTAMP}\+00"', datetimes.text_in_utc),
 }
 
 
 def range_type(name: str, bound: ColumnType) -> ColumnType:
-    text_loader: TextLoader = load_string
-    if bound.arrow in _WITH_SETTINGS:
-        plain, canonical = _WITH_SETTINGS[bound.arrow]
-        text_loader = RangeLoader(rf"^(?:empty|[\[(](?:{plain})?,(?:{plain})?[\])])$", _RANGE_FORM, canonical)
-    return ColumnType(name, pa.string(), False, text_loader, RangeText(bound.binary_text))
+    if bound.arrow not in _WITH_SETTINGS:
+        return string_type(name, RangeText(bound.binary_text))
+    plain, canonical = _WITH_SETTINGS[bound.arrow]
+    loader = RangeLoader(rf"^(?:empty|[\[(](?:{plain})?,(?:{plain})?[\])])$", CanonicalRange(_RANGE_FORM, canonical))
+    return _type_with_settings(name, bound, loader, RangeText(bound.binary_text))
 
 
 def multirange_type(name: str, bound: ColumnType) -> ColumnType:
-    text_loader: TextLoader = load_string
-    if bound.arrow in _WITH_SETTINGS:
-        plain, canonical = _WITH_SETTINGS[bound.arrow]
-        one = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
-        text_loader = RangeLoader(rf"^\{{(?:{one}(?:,{one})*)?\}}$", _MULTIRANGE_FORM, canonical)
-    return ColumnType(name, pa.string(), False, text_loader, MultirangeText(RangeText(bound.binary_text)))
+    binary_text = MultirangeText(RangeText(bound.binary_text))
+    if bound.arrow not in _WITH_SETTINGS:
+        return string_type(name, binary_text)
+    plain, canonical = _WITH_SETTINGS[bound.arrow]
+    one = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
+    loader = RangeLoader(rf"^\{{(?:{one}(?:,{one})*)?\}}$", CanonicalRange(_MULTIRANGE_FORM, canonical))
+    return _type_with_settings(name, bound, loader, binary_text)
+
+
+def _type_with_settings(name: str, bound: ColumnType, loader: RangeLoader, binary_text: BinaryText) -> ColumnType:
+    in_utc = loader.canonical if bound.in_utc else None
+    return ColumnType(name, pa.string(), False, loader, binary_text, in_utc=in_utc)
 
 
 # What users' ranges are made of is in no message. These are PostgreSQL's own examples ("8.17.8. Defining New Range

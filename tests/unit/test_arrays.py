@@ -109,6 +109,41 @@ def test_what_is_no_list_of_the_elements_values_is_handed_back_whole(oid: int, t
     assert loaded.array.to_pylist() == [[], None, None, None, []]
 
 
+@pytest.mark.parametrize(
+    ("oid", "text", "kept"),
+    [
+        (1185, '{infinity,NULL,"2026-11-21 03:04:05+05:45"}', '{infinity,NULL,"2026-11-20 21:19:05+00"}'),
+        (1185, '[0:0]={"10000-01-01 00:00:00-10"}', '[0:0]={"10000-01-01 10:00:00+00"}'),
+        (
+            3911,
+            '{{"[\\"2026-11-21 03:04:05+05:45\\",)",empty}}',
+            '{{"[\\"2026-11-20 21:19:05+00\\",)",empty}}',
+        ),
+    ],
+)
+def test_the_text_of_an_array_of_instants_is_that_of_utc(oid: int, text: str, kept: str) -> None:
+    assert load_text(column_type(oid, -1), [text.encode()]).unrepresentable == {0: kept}
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "expected"),
+    [
+        (1185, b'{{"21.11.2026 03:04:05 CET"}}', "DateStyle"),
+        (DATES, b"[0:1]={NULL,03/04/2026}", "DateStyle"),
+        (1187, b"{{P1Y},{NULL}}", "IntervalStyle"),
+        (1001, b'{{"\\\\000"}}', "bytea_output"),
+        (TEXTS, b"{{\xff}}", "UTF-8"),
+        (INTS, b"{{1},{0x1F}}", "decimal digits"),
+    ],
+)
+def test_an_element_that_its_type_does_not_print_is_refused_in_what_is_no_list_too(
+    oid: int, text: bytes, expected: str
+) -> None:
+    with pytest.raises(ValueTextError, match=expected) as raised:
+        load_text(column_type(oid, -1), [b"{}", None, b"{{NULL}}", text])
+    assert raised.value.index == 3
+
+
 MALFORMED = [
     b"", b"{", b"}", b"{}}", b"{{}", b"{1,2", b"1,2}", b"1", b"{,}", b"{1,}", b"{,1}", b"{1,,2}", b"{ 1}", b"{1 }",
     b"{1\n}",
@@ -134,11 +169,6 @@ def test_an_element_that_its_type_does_not_print_is_refused_with_its_arrays_plac
     assert raised.value.index == 3
     assert "int4[]" in str(raised.value)
     assert "4111" not in str(raised.value)
-
-
-def test_an_unrepresentable_array_must_be_text_all_the_same() -> None:
-    with pytest.raises(ValueTextError, match="UTF-8"):
-        load_text(column_type(TEXTS, -1), [b"{{\xff}}"])
 
 
 def array_out(elements: Sequence[str | None], delimiter: str = ",") -> str:

@@ -219,7 +219,7 @@ def own_types(connection: Connection) -> Iterator[None]:
             n own.pair, m own.mood, ms own.mood[], f float8, ts timestamp, d own.label, j jsonb, r int4range, b bytea,
             many own.pair[], p numeric(10,2), c char(5), q "char", t bool
         );
-        create type own.spans as range (subtype = float8, multirange_type_name = own.manyspans);
+        create type own.heights as range (subtype = float8, multirange_type_name = own.manyheights);
         """
     )
     yield
@@ -282,14 +282,14 @@ def test_rows(connection: Connection) -> None:
 
 @pytest.mark.usefixtures("own_types")
 def test_what_only_the_catalog_could_tell_is_refused(connection: Connection) -> None:
-    of = values(connection, "select own.spans(1.5, 2) x")
+    of = values(connection, "select own.heights(1.5, 2) x")
     assert load_text(of.column, of.texts).array.to_pylist() == ["[1.5,2)"]
-    with pytest.raises(ValueError, match=r'types: \{"own\.spans": …\}'):
+    with pytest.raises(ValueError, match=r'types: \{"own\.heights": …\}'):
         load_binary(of.column, of.sent)
-    query = "select own.spans(random(), case when random() < 0.9 then 1 end) x from generate_series(1, 100)"
-    said = {"own__spans": "range(float8)", "own__manyspans": "multirange(float8)"}
+    query = "select own.heights(random(), case when random() < 0.9 then 1 end) x from generate_series(1, 100)"
+    said = {"own__heights": "range(float8)", "own__manyheights": "multirange(float8)"}
     assert len(values(connection, query, **said).loaded().array) == 100
-    many = f"select own.manyspans(x, 'empty', '(2,)') x from ({query}) r"
+    many = f"select own.manyheights(x, 'empty', '(2,)') x from ({query}) r"
     assert len(values(connection, many, **said).loaded().array) == 100
 
 

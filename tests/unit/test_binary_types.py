@@ -81,6 +81,7 @@ SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, what its send function
     ("timestamp", 1114, "00000000000f4240", b"2000-01-01 00:00:01"),
     ("timestamp", 1114, "ffffffffffffffff", b"1999-12-31 23:59:59.999999"),
     ("timestamp", 1114, "8000000000000000", b"-infinity"),
+    ("timestamp", 1114, "7fffff5bb3b2a000", b"294277-01-01 00:00:00"),  # what a timestamp(0) is rounded to at the end
     ("timestamptz", 1184, "00000000000f4240", b"2000-01-01 00:00:01+00"),
     ("interval", 1186, "000000036c97ca88 00000003 0000000a", b"10 mons 3 days 04:05:06.789"),
     ("interval", 1186, "0000000000000000 00000000 00000000", b"00:00:00"),
@@ -158,6 +159,7 @@ NOT_SENT: list[tuple[str, int, str]] = [
     ("date", 1082, "ffda97a6"),
     ("time", 1083, "000000141dd76001"),
     ("time", 1083, "ffffffffffffffff"),
+    ("timestamp", 1114, "7fffff5bb3b2a001"),
     ("timestamp", 1114, "7ffffffffffffffe"),
     ("timestamptz", 1184, "8000000000000001"),
     ("timetz", 1266, "0000000000000000 0000e100"),

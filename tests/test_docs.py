@@ -1,0 +1,35 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.config import load_config, refuse_unbuilt
+from tools.types_table import PAGE, page
+
+ROOT = Path(__file__).parents[1]
+_TESTED = re.compile(r"<!-- tested -->\n```yaml\n(.*?)```\n", re.DOTALL)
+_LINK = re.compile(r"\]\(([^):#]+)\)")
+
+
+def test_the_table_of_types_is_the_codes() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(text), "make it anew: python -m tools.types_table"
+
+
+def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall(PAGE.read_text(encoding="utf-8"))
+    path = tmp_path / "types.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    refuse_unbuilt(config)
+    assert config.types["public.heights"] == "range(float8)"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_every_file_that_is_linked_is_there(path: Path) -> None:
+    named = _LINK.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (path.parent / name).exists()] == []
