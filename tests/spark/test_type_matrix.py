@@ -37,17 +37,24 @@ class Matrix:
     built_in_types: dict[str, str]  # the type's name in pg_type -> the column's, or "" if there is none
 
 
+# The server's version, the form, and whether the table is a bag, whose rows are found again by all their values.
 RUNS = [
-    pytest.param((18, "binary"), id="18-binary"),
-    pytest.param((18, "text"), id="18-text"),
-    pytest.param((16, "binary"), id="16-binary", marks=pytest.mark.soak),
-    pytest.param((16, "text"), id="16-text", marks=pytest.mark.soak),
+    pytest.param((18, "binary", False), id="18-binary"),
+    pytest.param((18, "text", False), id="18-text"),
+    pytest.param((16, "binary", False), id="16-binary", marks=pytest.mark.soak),
+    pytest.param((16, "text", False), id="16-text", marks=pytest.mark.soak),
+    pytest.param((18, "binary", True), id="18-binary-bag", marks=pytest.mark.soak),
+    pytest.param((18, "text", True), id="18-text-bag", marks=pytest.mark.soak),
 ]
+CHANGES = """
+delete from matrix where id % 3 = 0;
+update matrix set id = id + 1000 where id % 3 = 1;
+"""
 
 
 @pytest.fixture(scope="module", params=RUNS)
 def matrix(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    version, form = cast("tuple[Version, Form]", request.param)
+    version, form, is_bag = cast("tuple[Version, Form, bool]", request.param)
     folder = tmp_path_factory.mktemp(f"{version}-{form}")
     job = Job(spark, folder, folder / "landing")
     job.landing.mkdir()
@@ -55,16 +62,25 @@ def matrix(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
     with Server(version, {"timezone": ZONE}) as server:
         server.psql(USER_TYPES)
         create(server, columns)
+        if is_bag:
+            server.psql("alter table matrix replica identity full")
         server.create_slot("slot")
         fill(server, columns)
-        binary = "true" if form == "binary" else "false"
-        server.recvlogical("slot", job.landing / "1.bin", publications=["p"], binary=binary)
+        land_and_run(server, form, job, columns, 1)
+        if is_bag:
+            server.psql(CHANGES)
+            land_and_run(server, form, job, columns, 2)
         truth = truth_of(server, columns, form)
         built_in_types = columns_of_types(server)
+    return Matrix(columns, truth, job.path("public", "matrix"), built_in_types)
+
+
+def land_and_run(server: Server, form: Form, job: Job, columns: list[Case], night: int) -> None:
+    binary = "true" if form == "binary" else "false"
+    server.recvlogical("slot", job.landing / f"{night}.bin", publications=["p"], binary=binary)
     configured = {name: text for case in columns for name, text in case.configured.items()}
     summary = job.run(*(f"types.{name}={text}" for name, text in configured.items()))
     assert summary.exit_code == 0, [table.held for table in summary.tables]
-    return Matrix(columns, truth, job.path("public", "matrix"), built_in_types)
 
 
 def create(server: Server, columns: list[Case]) -> None:
