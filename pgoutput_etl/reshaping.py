@@ -13,7 +13,8 @@ from pgoutput_etl.changes import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.lineage import Declared, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn
-from pgoutput_etl.types.conversion import convert, print_text, stays, widens
+from pgoutput_etl.types.conversion import convert, stays, widens
+from pgoutput_etl.types.printing import print_text
 
 Retired = tuple[RelationColumn, ...]
 
@@ -116,7 +117,7 @@ def _column(
         case Fate.WIDENED:
             return array.cast(new.arrow), odd
         case Fate.CONVERTED:
-            texts = print_text(array)
+            texts = print_text(old, array)
             for i, text in odd.items():
                 texts[i] = None if text is None else text.encode()
             loaded, uncertain = convert(old, new, texts)

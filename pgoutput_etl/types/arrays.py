@@ -245,6 +245,46 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
     return _SentArray(oid, dimensions, elements)
 
 
+def _item(text: bytes | None, delimiter: bytes) -> bytes:
+    """An element as array_out prints it."""
+    if text is None:
+        return b"NULL"
+    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def array_text(elements: Sequence[bytes | None], delimiter: bytes) -> bytes:
+    """An array of one dimension that counts from 1, of the elements' texts."""
+    return b"{" + delimiter.join(_item(element, delimiter) for element in elements) + b"}"
+
+
+def with_elements(
+    text: bytes, delimiter: bytes, turn: Callable[[bytes], bytes | None], new_delimiter: bytes
+) -> bytes | None:
+    """The array, of any dimensions, with each element's text turned into another; None if one can't be.
+
+    Raises RefusedError if it is no array.
+    """
+    if text == b"{}":
+        return text
+    grammar = _grammar(delimiter)
+    _check_dimensions(grammar, text)
+    bounds = _BOUNDS.match(text)
+    begin = bounds.end() if bounds else 0
+    parts = [text[:begin]]
+    for token in grammar.token.findall(text, begin):
+        element = None if token in (b"{", b"}", delimiter) else _unquoted(token)
+        if element is None:
+            parts.append(new_delimiter if token == delimiter else token)  # a brace, or NULL
+            continue
+        turned = turn(element)
+        if turned is None:
+            return None
+        parts.append(_item(turned, new_delimiter))
+    return b"".join(parts)
+
+
 # A type's OID -> how values of it become text, if anything is known of that OID.
 TextOf = Callable[[int], "BinaryText | None"]
 
@@ -280,11 +320,7 @@ class ArrayText:
         return bounds + b"=" + items[0]
 
     def _item(self, text: bytes | None) -> bytes:
-        if text is None:
-            return b"NULL"
-        if _grammar(self.element.delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
-            return text
-        return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+        return _item(text, self.element.delimiter)
 
 
 @dataclass(frozen=True, slots=True)

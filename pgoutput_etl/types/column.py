@@ -50,6 +50,8 @@ TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedCo
 BinaryText: TypeAlias = Callable[[bytes], bytes]
 # A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+# A value that a target holds, as Arrow gives it to Python -> what the type's output function prints.
+Prints: TypeAlias = Callable[[Any], bytes]
 
 
 class Storage(Enum):
@@ -88,6 +90,7 @@ class ColumnType:
     storage: Storage = Storage.PLAIN
     element: ColumnType | None = None  # of an array
     delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
+    prints: Prints | None = None  # where the Arrow type alone doesn't say how (printing.py)
 
     @property
     def holds_variant(self) -> bool:
