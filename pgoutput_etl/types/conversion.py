@@ -141,7 +141,7 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     if _is_array(old) and _is_array(new):
         return _of_elements(_elements(old), _elements(new))
     if after in _TEXTS:
-        return _to_text(before, after, _size(new)) if _has_one_text(old) else _never
+        return _to_text(before if old.prints is None else "", after, _size(new)) if _has_one_text(old) else _never
     if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
         return _to_number(before, new)
     if after in _WITH_FRACTIONS and before in (after, "text", "varchar"):
