@@ -1,7 +1,7 @@
 """A target's columns brought to what they are from now on, before a segment's rows are merged.
 
-What Delta does by its log alone (add, drop, rename, widen) is done so. Each of these steps is left out where it is done
-already, so that a run that died between two of them can be finished. Whatever else is asked for is one commit that
+What Delta does by its log alone (add, drop, rename, widen) is done so, in a commit each, which is left out where it is
+done already, so that a run that died between two of them can be finished. Whatever else is asked for is one commit that
 writes the rows anew.
 """
 
@@ -25,22 +25,24 @@ from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import delta_type, to_event, to_target
 
-_HISTORY = 50
-
 
 def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
     """The steps of the commit's batch that are in the table's history: those of a run that died."""
     if not DeltaTable.isDeltaTable(spark, path):
         return set()
-    notes = DeltaTable.forPath(spark, path).history(_HISTORY).select("userMetadata").collect()
+    notes = DeltaTable.forPath(spark, path).history().select("userMetadata").collect()
     told = [json.loads(row[0]) for row in notes if row[0]]
     mine = (commit.application, commit.batch)
     return {note["step"] for note in told if (note.get("application"), note.get("batch")) == mine}
 
 
-def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit) -> None:
-    """Raises TableError if rows that are there would be without a key."""
-    if any(reshaping.fate(place) is Fate.NEW for place in reshaping.key) and _has_rows(spark, path):
+def evolve(
+    spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit, begun: bool = False
+) -> None:
+    """`begun`: a run that died made this commit, or some of these. Raises TableError if rows would be without a key."""
+    if begun and not _is_plain(reshaping):
+        return
+    if any(reshaping.origins[place] is None for place in reshaping.key) and _has_rows(spark, path):
         reshaping.check_key()
     with session_settings(spark, commit.note()) as session:
         if _is_plain(reshaping):
@@ -57,7 +59,7 @@ def _has_rows(spark: SparkSession, path: str) -> bool:
 def _is_plain(reshaping: Reshaping) -> bool:
     """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
     fates = [reshaping.fate(place) for place in range(len(reshaping.after))]
-    if Fate.CONVERTED in fates:
+    if Fate.CONVERTED in fates or Fate.UNSENT in fates:
         return False
     before = {column.name.lower() for column in reshaping.before}
     names = [column.name for column in reshaping.after]

@@ -10,6 +10,9 @@ from zlib import crc32
 
 import pytest
 
+from pgoutput_etl.config import load_config
+from pgoutput_etl.targets import TableChanges, make_plan
+from pgoutput_etl.types import NO_USER_TYPES
 from tests.e2e.publications import Begin, Scene
 from tests.postgres import Server, Version
 
@@ -476,6 +479,34 @@ def test_a_column_takes_the_name_of_one_that_went(begin: Begin) -> None:
     scene.land()
     # c was another column's name, and where only names and types are sent this looks as if `a` had been dropped.
     assert scene.rows("<s>.t", "id", "c") == [(1, 30), (2, 31), (3, 40)]
+
+
+def held(scene: Scene, table: str) -> str:
+    """Why the job would hold the table."""
+    oid = scene.oid(table)
+    written = scene.folder / "job.yaml"
+    written.write_text(f"source: {{name: test, landing: '{scene.folder}'}}\ntarget: {{root: tables}}\n")
+    config = load_config(str(written))
+    changes = {oid: TableChanges(oid, inserts=1)}
+    plan = make_plan(config, scene.replay.assembly.relations, changes, {}, {}, NO_USER_TYPES)
+    return " ".join(table.reason for table in plan.held)
+
+
+def test_names_that_no_delta_table_can_have_hold_their_table(begin: Begin) -> None:
+    scene = begin()
+    scene.run(
+        'create table <s>.t (id int primary key, "A" text, a text)',
+        "insert into <s>.t values (1, 'A', 'a')",
+        "create table <s>.u (id int primary key, _pg_commit_lsn text)",
+        "insert into <s>.u values (1, 'mine')",
+        'create table <s>.w (id int primary key, "`_unrep`" int, c0 text, "u.1" int, "_PG_xid " text)',
+        "insert into <s>.w values (1, 2, 'three', 4, 'five')",
+    )
+    scene.land()
+    assert held(scene, "<s>.t") == "columns 'A' and 'a' differ in nothing but case, which Delta can't hold"
+    assert held(scene, "<s>.u") == "column '_pg_commit_lsn' is named as one that every target has already"
+    assert held(scene, "<s>.w") == ""
+    scene.assert_holds("<s>.w")
 
 
 def test_not_null_is_not_in_the_archive(begin: Begin) -> None:
