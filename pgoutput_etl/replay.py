@@ -103,6 +103,7 @@ class Replay:
         user_types: UserTypes,
     ) -> ReplayedTable:
         versions = self.assembly.relations.versions(oid)
+        rows = rows[max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0) :]
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
         table: _Keyed | _Bag | None = None

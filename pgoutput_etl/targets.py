@@ -232,13 +232,17 @@ class _Planner:
         versions = self.history.versions(self.changes.oid)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
             found: Lineage | None = None
+            begins_empty = truncated_at is not None and not segments
             if before is not None:
-                found, retired = next_version(before, retired, run.relation, declared)
-                changes += [(run.start, change) for change in found.changes]
+                try:
+                    found, retired = next_version(before, retired, run.relation, declared)
+                    changes += [(run.start, change) for change in found.changes]
+                except TableError:
+                    if not begins_empty:
+                        raise
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # nothing of it is left
-            begins_empty = truncated_at is not None and not segments
             retired = () if begins_empty else retired
             shape = table_shape(
                 run.relation,

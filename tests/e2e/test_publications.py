@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 
 from pgoutput_etl.config import load_config
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.targets import TableChanges, make_plan
 from pgoutput_etl.types import NO_USER_TYPES
 from tests.e2e.publications import Begin, Scene
@@ -507,6 +508,23 @@ def test_names_that_no_delta_table_can_have_hold_their_table(begin: Begin) -> No
     assert held(scene, "<s>.u") == "column '_pg_commit_lsn' is named as one that every target has already"
     assert held(scene, "<s>.w") == ""
     scene.assert_holds("<s>.w")
+
+
+def test_a_truncate_ends_all_doubts(begin: Begin) -> None:
+    scene = begin()
+    scene.run("create table <s>.t (id int primary key, a int, b int)", "insert into <s>.t values (1, 10, 20)")
+    scene.land()
+    scene.run_in_a_transaction(
+        "alter table <s>.t rename a to x", "alter table <s>.t rename b to a", "alter table <s>.t rename x to b"
+    )
+    scene.run("insert into <s>.t values (2, 30, 40)")
+    scene.land()
+    with pytest.raises(TableError, match="its columns changed places"):
+        scene.table("<s>.t")
+    exchanged: dict[str, str | None] = {"a": "b", "b": "a"}
+    scene.assert_holds("<s>.t", declared=exchanged)
+    scene.run("truncate <s>.t", "insert into <s>.t values (3, 50, 60)")
+    scene.assert_is_followed("<s>.t")
 
 
 def test_not_null_is_not_in_the_archive(begin: Begin) -> None:

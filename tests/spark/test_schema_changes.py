@@ -298,6 +298,15 @@ def test_a_column_that_was_not_published_before_is_unknown_in_the_rows_there_are
     assert odd == {1: [("a", None)], 2: None, 3: None}
 
 
+def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
+    nights.run(nights.commit(typed("t", 1, "a", "b"), insert("1", "a", "b", oid=1)))
+    exchanged = nights.commit(typed("t", 1, "b", "a"), insert("2", "b", "a", oid=1), truncate(1))
+    summary = nights.run([*exchanged, *nights.commit(insert("3", "b3", "a3", oid=1))])
+    assert summary.exit_code == 0
+    nights.assert_as_replayed()
+    assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(3, "a3")]
+
+
 def test_lists_and_maps_whose_type_changes(nights: Nights) -> None:
     hstore = Type(None, 99, "public", "hstore")
     before = typed("t", 1, ("a", 1007), ("h", 99), ("f", 1022))
