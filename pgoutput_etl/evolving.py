@@ -40,12 +40,13 @@ def evolve(
     spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit, begun: bool = False
 ) -> None:
     """`begun`: a run that died made this commit, or some of these. Raises TableError if rows would be without a key."""
-    if begun and not _is_plain(reshaping):
+    is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping))
+    if begun and not is_plain:
         return
     if any(reshaping.origins[place] is None for place in reshaping.key) and _has_rows(spark, path):
         reshaping.check_key()
     with session_settings(spark, commit.note()) as session:
-        if _is_plain(reshaping):
+        if is_plain:
             _alter(session, path, reshaping)
             return
     with session_settings(spark, commit.settings()) as session:
@@ -64,12 +65,21 @@ def _is_plain(reshaping: Reshaping) -> bool:
     before = {column.name.lower() for column in reshaping.before}
     names = [column.name for column in reshaping.after]
     begun = [name for place, name in enumerate(names) if _is_other_name(reshaping, place)]
-    noted = any(
-        _is_other_name(reshaping, place) and reshaping.after[place].type.may_be_unrepresentable and fate is not Fate.NEW
-        for place, fate in enumerate(fates)
-    )
-    # What is unrepresentable is kept by the column's name, which a rename doesn't reach.
-    return not noted and not any(name.lower() in before for name in begun)
+    return not any(name.lower() in before for name in begun)
+
+
+def _names_left(reshaping: Reshaping) -> list[str]:
+    """Of columns that are dropped or renamed."""
+    kept = {reshaping.after[place].name: origin for place, origin in enumerate(reshaping.origins)}
+    return [column.name for place, column in enumerate(reshaping.before) if kept.get(column.name) != place]
+
+
+def _has_notes(spark: SparkSession, path: str, names: list[str]) -> bool:
+    """Whether a row has an entry of such a column: entries go by the column's name, which ALTER TABLE doesn't reach."""
+    if not names:
+        return False
+    noted = spark.read.format("delta").load(path).select(F.explode(F.map_keys("_pg_unrepresentable")).alias("name"))
+    return bool(noted.where(F.col("name").isin(*names)).limit(1).count())
 
 
 def _is_other_name(reshaping: Reshaping, place: int) -> bool:

@@ -72,7 +72,10 @@ class Nights:
     def changes(self, name: str) -> list[tuple[str, str | None, str | None]]:
         ledger = self.job.folder / "tables" / "_pgoutput_etl" / "schema_changes"
         rows = self.job.spark.read.format("delta").load(str(ledger)).where(f"`table` = '{name}'")
-        in_order = sorted(rows.collect(), key=lambda row: (row["batch"], row["file"] or 0, row["ordinal"] or 0))
+        in_order = sorted(
+            rows.collect(),
+            key=lambda row: (row["batch"], row["file"] or 0, row["ordinal"] or 0, row["kind"], row["column"]),
+        )
         return [(row["kind"], row["column"], row["detail"]) for row in in_order]
 
 
@@ -140,9 +143,9 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     assert dict(rows[1]["_pg_unrepresentable"]) == {"f": "0.10000000149011612"}
     assert nights.changes("a")[:4] == [
         ("column dropped", "gone", None),
-        ("column retyped", "n", None),
         ("column retyped", "f", None),
-        ("column renamed", "number", "was n"),
+        ("column retyped", "n", None),
+        ("column added", "new, `odd`.name", None),
     ]
     notes = {t.table: t.notes for t in summary.tables}
     assert notes["b"] == ("column renamed: renamed (was v)", "column added: x")
@@ -151,7 +154,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     nights.overrides = ("tables=[{match: public.b, columns: {w: added}}]",)
     assert nights.run(third).exit_code == 0
     nights.assert_as_replayed({"public.b": {"w": None}})
-    assert nights.changes("b")[2:] == [("column dropped", "w", None), ("column added", "w", None)]
+    assert nights.changes("b")[2:] == [("column added", "w", None), ("column dropped", "w", None)]
 
 
 def test_keys_change(nights: Nights) -> None:
@@ -305,6 +308,22 @@ def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
     assert summary.exit_code == 0
     nights.assert_as_replayed()
     assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(3, "a3")]
+
+
+def test_what_is_noted_of_a_column_goes_where_the_column_goes(nights: Nights) -> None:
+    """Of renamed ones to the new name, of dropped ones away: another column of that name knows nothing of it."""
+    before = typed("t", 1, "a", ("d", DATE), "z")
+    nights.run(
+        nights.commit(before, update("1", TOAST, "infinity", "z1", oid=1), insert("2", "a", "infinity", "z2", oid=1))
+    )
+    nights.run(nights.commit(typed("t", 1, "b", "z"), insert("3", "b", "z3", oid=1)))
+    nights.assert_as_replayed()
+    odd = {row["id"]: row["_pg_unrepresentable"] for row in nights.job.rows("public", "t")}
+    assert odd == {1: [("b", None)], 2: None, 3: None}
+    nights.run(nights.commit(typed("t", 1, "b", "z", ("d", DATE)), insert("4", "b", "z3", "2024-01-01", oid=1)))
+    nights.assert_as_replayed()
+    nights.run(nights.commit(typed("t", 1, "z", ("d", DATE)), insert("5", "z", None, oid=1)))
+    nights.assert_as_replayed()
 
 
 def test_lists_and_maps_whose_type_changes(nights: Nights) -> None:
