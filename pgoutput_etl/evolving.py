@@ -1,7 +1,7 @@
 """A target's columns brought to what they are from now on, before a segment's rows are merged.
 
-What Delta does by its log alone (add, drop, rename, widen) is done so. Each of these steps is left out where it is done
-already, so that a run that died between two of them can be finished. Whatever else is asked for is one commit that
+What Delta does by its log alone (add, drop, rename, widen) is done so, in a commit each, which is left out where it is
+done already, so that a run that died between two of them can be finished. Whatever else is asked for is one commit that
 writes the rows anew.
 """
 
@@ -26,14 +26,12 @@ from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import delta_type, to_event, to_target
 
-_HISTORY = 50
-
 
 def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
     """The steps of the commit's batch that are in the table's history: those of a run that died."""
     if not DeltaTable.isDeltaTable(spark, path):
         return set()
-    notes = DeltaTable.forPath(spark, path).history(_HISTORY).select("userMetadata").collect()
+    notes = DeltaTable.forPath(spark, path).history().select("userMetadata").collect()
     told = [json.loads(row[0]) for row in notes if row[0]]
     mine = (commit.application, commit.batch)
     return {note["step"] for note in told if (note.get("application"), note.get("batch")) == mine}
@@ -41,9 +39,10 @@ def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
 
 def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit) -> None:
     """Raises TableError if rows that are there would be without a key."""
-    if any(reshaping.fate(place) is Fate.NEW for place in reshaping.key) and _has_rows(spark, path):
+    is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping))
+    if any(reshaping.origins[place] is None for place in reshaping.key) and _has_rows(spark, path):
         reshaping.check_key()
-    if _is_plain(reshaping):
+    if is_plain:
         # Under another name than the step's: one of its statements alone doesn't make it done.
         with session_settings(spark, replace(commit, step=f"{commit.step}:log").note()) as session:
             _alter(session, path, reshaping)
@@ -59,17 +58,26 @@ def _has_rows(spark: SparkSession, path: str) -> bool:
 def _is_plain(reshaping: Reshaping) -> bool:
     """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
     fates = [reshaping.fate(place) for place in range(len(reshaping.after))]
-    if Fate.CONVERTED in fates:
+    if Fate.CONVERTED in fates or Fate.UNSENT in fates:
         return False
     before = {column.name.lower() for column in reshaping.before}
     names = [column.name for column in reshaping.after]
     begun = [name for place, name in enumerate(names) if _is_other_name(reshaping, place)]
-    noted = any(
-        _is_other_name(reshaping, place) and reshaping.after[place].type.may_be_unrepresentable and fate is not Fate.NEW
-        for place, fate in enumerate(fates)
-    )
-    # What is unrepresentable is kept by the column's name, which a rename doesn't reach.
-    return not noted and not any(name.lower() in before for name in begun)
+    return not any(name.lower() in before for name in begun)
+
+
+def _names_left(reshaping: Reshaping) -> list[str]:
+    """Of columns that are dropped or renamed."""
+    kept = {reshaping.after[place].name: origin for place, origin in enumerate(reshaping.origins)}
+    return [column.name for place, column in enumerate(reshaping.before) if kept.get(column.name) != place]
+
+
+def _has_notes(spark: SparkSession, path: str, names: list[str]) -> bool:
+    """Whether a row has an entry of such a column: entries go by the column's name, which ALTER TABLE doesn't reach."""
+    if not names:
+        return False
+    noted = spark.read.format("delta").load(path).select(F.explode(F.map_keys("_pg_unrepresentable")).alias("name"))
+    return bool(noted.where(F.col("name").isin(*names)).limit(1).count())
 
 
 def _is_other_name(reshaping: Reshaping, place: int) -> bool:

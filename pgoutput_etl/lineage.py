@@ -4,13 +4,16 @@ A Relation message names the columns that there are and never says which of them
 rest of the truth: columns never change places, a new one comes last, a renamed or retyped one stays where it is. So
 
 - a name that is in both versions, in the same order, is the same column;
-- a new name in front of a kept one is a renamed column for certain, as a new column would come last;
+- a new name in front of a kept one is a renamed column for certain, as a new column would come last; where there are
+  more new names than old ones, columns came to be published that were not before (a column list, a generated column):
+  what they have in the rows there are was never sent;
 - a name that went to the end was dropped and added again: another column;
 - a new name behind all kept ones, where a column of the same type went, may be that column renamed or another one.
   That isn't guessed: the old column stays in the target with what it had (it is *retired*), the new one begins.
 
-What can't be explained so, or could be explained in two ways that differ in which value is whose, is a TableError. The
-configuration's `columns: {new: {renamed_from: old}}` and `columns: {new: added}` decide what the archive leaves open.
+Columns that exchanged their places could be explained in two ways that differ in which value is whose: a TableError.
+The configuration's `columns: {new: {renamed_from: old}}` and `columns: {new: added}` decide what the archive leaves
+open.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ Declared = Mapping[str, str | None]
 
 class ChangeKind(Enum):
     ADDED = "column added"
+    PUBLISHED = "column published that was not before"
     DROPPED = "column dropped"
     RENAMED = "column renamed"
     RETYPED = "column retyped"
@@ -56,11 +60,13 @@ class Lineage:
     """From an old version of a relation to a new one.
 
     origins: for each new column its place in the old version, None for one that is new. retired: places of old columns
-    whose values stay in the target though PostgreSQL's table no longer has them under that name.
+    whose values stay in the target though PostgreSQL's table no longer has them under that name. unsent: places of new
+    columns that the rows there are have values in which were never sent.
     """
 
     origins: tuple[int | None, ...]
     retired: tuple[int, ...]
+    unsent: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
 
 
@@ -70,14 +76,17 @@ def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
     kept = _kept_by_name(before, after, declared)
     origins: list[int | None] = [kept.get(column.name) for column in after]
     retired: list[int] = []
+    unsent: list[int] = []
     for old_gap, new_gap, is_last in _gaps(before, origins):
         found = _explain(old_gap, new_gap, is_last, before, after, declared)
         for place, origin in found.items():
             origins[place] = origin
         if any(found.get(place) is None for place in new_gap):
             retired += _maybe_renamed(old_gap, new_gap, found, before, after, declared)
-    changes = _changes(old, new, origins, retired)
-    return Lineage(tuple(origins), tuple(retired), tuple(changes))
+        if not is_last:
+            unsent += _never_sent(old_gap, new_gap, found, after, declared)
+    changes = _changes(old, new, origins, retired, unsent)
+    return Lineage(tuple(origins), tuple(retired), tuple(unsent), tuple(changes))
 
 
 def _kept_by_name(
@@ -139,17 +148,25 @@ def _explain(
     origins = {place: declared.get(after[place].name) for place in new_gap}
     found = {place: names[origin] for place, origin in origins.items() if origin in names}
     left_old = [place for place in old_gap if place not in found.values()]
-    left_new = [place for place in new_gap if place not in found]
-    if is_last or not left_new:
+    left_new = [place for place in new_gap if place not in found and after[place].name not in declared]
+    if is_last or not left_new or len(left_new) > len(left_old):
         return found
-    if len(left_new) > len(left_old):
-        raise TableError(
-            f"column {after[left_new[0]].name!r} stands where no column was, in front of older ones: the archive lacks "
-            "what happened to the table in between"
-        )
     if len(left_new) == len(left_old):
         return found | dict(zip(left_new, left_old, strict=True))
     return found | _only_way(left_old, left_new, before, after)
+
+
+def _never_sent(
+    old_gap: list[int],
+    new_gap: list[int],
+    found: Mapping[int, int],
+    after: Sequence[RelationColumn],
+    declared: Declared,
+) -> list[int]:
+    """New places in front of kept columns: those declared to be other columns, and all where there are too many."""
+    new = [place for place in new_gap if place not in found]
+    too_many = len(new_gap) > len(old_gap)
+    return [place for place in new if too_many or after[place].name in declared]
 
 
 def _only_way(
@@ -181,16 +198,19 @@ def _maybe_renamed(
     return [p for p in old_gap if p not in found.values() and before[p].type_oid in types]
 
 
-def _changes(old: Relation, new: Relation, origins: Sequence[int | None], retired: Sequence[int]) -> list[SchemaChange]:
+def _changes(
+    old: Relation, new: Relation, origins: Sequence[int | None], retired: Sequence[int], unsent: Sequence[int]
+) -> list[SchemaChange]:
     before, after = old.columns, new.columns
     gone = [place for place in range(len(before)) if place not in origins]
     changes = [
         SchemaChange(ChangeKind.RETIRED if place in retired else ChangeKind.DROPPED, before[place].name)
         for place in gone
     ]
-    for column, origin in zip(after, origins, strict=True):
+    for place, (column, origin) in enumerate(zip(after, origins, strict=True)):
         if origin is None:
-            changes.append(SchemaChange(ChangeKind.ADDED, column.name))
+            kind = ChangeKind.PUBLISHED if place in unsent else ChangeKind.ADDED
+            changes.append(SchemaChange(kind, column.name))
             continue
         was = before[origin]
         if was.name != column.name:

@@ -251,6 +251,17 @@ def vacate(spark: SparkSession, path: str) -> None:
     DeltaTable.forPath(spark, path).delete()
 
 
+def take_back(spark: SparkSession, path: str, version: int | None) -> None:
+    """The table as it was at a version, or empty if it is new."""
+    if not DeltaTable.isDeltaTable(spark, path):
+        return
+    table = DeltaTable.forPath(spark, path)
+    if version is None:
+        table.delete()
+    elif table.history(1).collect()[0]["version"] > version:
+        table.restoreToVersion(version)
+
+
 def written(spark: SparkSession, path: str) -> Written:
     last = DeltaTable.forPath(spark, path).history(1).collect()[0]
     metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, UNREPRESENTABLE, TableShape, events, table_shape
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.lineage import Declared
+from pgoutput_etl.lineage import Declared, Lineage
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
@@ -103,19 +103,20 @@ class Replay:
         user_types: UserTypes,
     ) -> ReplayedTable:
         versions = self.assembly.relations.versions(oid)
+        rows = rows[max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0) :]
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
         table: _Keyed | _Bag | None = None
         retired: Retired = ()
         for relation, run in runs:
-            origins: tuple[int | None, ...] = ()
+            found: Lineage | None = None
             if table is not None:
-                origins, retired, _ = next_version(table.shape.relation, retired, relation, declared.get(name, {}))
+                found, retired = next_version(table.shape.relation, retired, relation, declared.get(name, {}))
             everything = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), everything, True, user_types, retired)
             new: _Keyed | _Bag = _Bag(shape) if shape.is_bag else _Keyed(shape)
-            if table is not None:
-                new.take_over(table, reshape(table.shape.columns, shape, origins))
+            if table is not None and found is not None:
+                new.take_over(table, reshape(table.shape.columns, shape, found))
             table = new
             _apply(table, run)
         assert table is not None

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from pgoutput_etl.changes import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.lineage import Declared, SchemaChange, lineage
+from pgoutput_etl.lineage import Declared, Lineage, lineage
 from pgoutput_etl.messages import Relation, RelationColumn
-from pgoutput_etl.types.conversion import convert, print_text, stays, widens
+from pgoutput_etl.types.conversion import convert, stays, widens
+from pgoutput_etl.types.printing import print_text
 
 Retired = tuple[RelationColumn, ...]
 
@@ -22,6 +23,7 @@ class Fate(Enum):
     """What happens to a column's stored values."""
 
     NEW = "new"
+    UNSENT = "unsent"
     STAYS = "stays"
     WIDENED = "widened"
     CONVERTED = "converted"
@@ -29,17 +31,21 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """origins: for each column after, its place before; None for a new one, which is NULL in the rows there are."""
+    """origins: for each column after, its place before; None for a new one, which is NULL in the rows there are.
+
+    unsent: places of new ones that have values in these rows, which were never sent.
+    """
 
     before: tuple[TableColumn, ...]
     after: tuple[TableColumn, ...]
     key: tuple[int, ...]
     origins: tuple[int | None, ...]
+    unsent: tuple[int, ...] = ()
 
     def fate(self, place: int) -> Fate:
         origin = self.origins[place]
         if origin is None:
-            return Fate.NEW
+            return Fate.UNSENT if place in self.unsent else Fate.NEW
         old, new = self.before[origin].type, self.after[place].type
         if stays(old, new):
             return Fate.STAYS
@@ -53,29 +59,27 @@ class Reshaping:
     def check_key(self) -> None:
         """Raises TableError if rows that are there would have no key; not to be asked of an empty table."""
         for place in self.key:
-            if self.fate(place) is Fate.NEW:
+            if self.origins[place] is None:
                 raise TableError(
                     f"column {self.after[place].name!r} of its key is new, and what the rows there are have in it was "
                     "never sent: their values are in no archive"
                 )
 
 
-def reshape(before: Sequence[TableColumn], after: TableShape, origins: Sequence[int | None]) -> Reshaping:
-    """`origins`: of the relation's columns; those of retired ones are found by their names."""
+def reshape(before: Sequence[TableColumn], after: TableShape, found: Lineage) -> Reshaping:
+    """`found`: of the relation's columns; those of retired ones are found by their names."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
-    return Reshaping(tuple(before), after.columns, after.key, (*origins, *retired))
+    return Reshaping(tuple(before), after.columns, after.key, (*found.origins, *retired), found.unsent)
 
 
-def next_version(
-    old: Relation, retired: Retired, new: Relation, declared: Declared
-) -> tuple[tuple[int | None, ...], Retired, tuple[SchemaChange, ...]]:
-    """Origins of the new relation's columns, what is retired from now on, and the changes in words."""
+def next_version(old: Relation, retired: Retired, new: Relation, declared: Declared) -> tuple[Lineage, Retired]:
+    """Whence the new relation's columns come, and what is retired from now on."""
     found = lineage(old, new, declared)
     names = {column.name.lower() for column in new.columns}
     kept = (*retired, *(old.columns[place] for place in found.retired))
     # A column that begins under a retired one's name takes its place.
-    return found.origins, tuple(column for column in kept if column.name.lower() not in names), found.changes
+    return found, tuple(column for column in kept if column.name.lower() not in names)
 
 
 def converted(rows: pa.RecordBatch, reshaping: Reshaping) -> pa.RecordBatch:
@@ -87,6 +91,8 @@ def converted(rows: pa.RecordBatch, reshaping: Reshaping) -> pa.RecordBatch:
         origin = reshaping.origins[place]
         if origin is None:
             columns[f"c{place}"] = pa.nulls(rows.num_rows, column.type.arrow)
+            for row in noted if place in reshaping.unsent else ():
+                row.append({"key": column.name, "value": None})
             continue
         name = reshaping.before[origin].name
         odd = {i: entry[name] for i, entry in enumerate(entries) if name in entry}
@@ -111,12 +117,12 @@ def _column(
     assert origin is not None
     old, new = reshaping.before[origin].type, reshaping.after[place].type
     match reshaping.fate(place):
-        case Fate.STAYS | Fate.NEW:
+        case Fate.STAYS | Fate.NEW | Fate.UNSENT:
             return array, odd
         case Fate.WIDENED:
             return array.cast(new.arrow), odd
         case Fate.CONVERTED:
-            texts = print_text(array)
+            texts = print_text(old, array)
             for i, text in odd.items():
                 texts[i] = None if text is None else text.encode()
             loaded, uncertain = convert(old, new, texts)

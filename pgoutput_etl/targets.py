@@ -14,7 +14,7 @@ from itertools import pairwise
 from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_shape
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError, SequenceError, TableError
-from pgoutput_etl.lineage import ChangeKind, Declared, SchemaChange, lineage
+from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.outcomes import Fate
@@ -231,14 +231,18 @@ class _Planner:
         keys = None if key is None else _followed(key, chain, declared)
         versions = self.history.versions(self.changes.oid)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
-            origins: tuple[int | None, ...] = ()
+            found: Lineage | None = None
+            begins_empty = truncated_at is not None and not segments
             if before is not None:
-                origins, retired, found = next_version(before, retired, run.relation, declared)
-                changes += [(run.start, change) for change in found]
+                try:
+                    found, retired = next_version(before, retired, run.relation, declared)
+                    changes += [(run.start, change) for change in found.changes]
+                except TableError:
+                    if not begins_empty:
+                        raise
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # nothing of it is left
-            begins_empty = truncated_at is not None and not segments
             retired = () if begins_empty else retired
             shape = table_shape(
                 run.relation,
@@ -249,7 +253,7 @@ class _Planner:
                 self.user_types,
                 retired,
             )
-            reshaping = None if begins_empty or columns is None else reshape(columns, shape, origins)
+            reshaping = None if begins_empty or columns is None or found is None else reshape(columns, shape, found)
             if reshaping is not None and reshaping.changes_nothing:
                 reshaping = None
             segments.append(Segment(shape, run.start if segments else None, end, reshaping))

@@ -21,7 +21,8 @@ from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import typed_events, writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
 
-_OF_WORKER = re.compile(r"ArchiveError: file (\d+), ([^\n]*)")
+# What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
+_OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>\d+), |TableError: )(?P<reason>[^\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,13 @@ class Writer:
         try:
             written = self._commit_changes(rows, task)
         except TableError as error:
-            return self._held(Held(task.oid, task.shape.relation, str(error), task.changes, task.state))
+            return self._held_on_the_way(task, str(error))
         except PySparkException as error:
             found = _OF_WORKER.search(str(error))
             if found is None:
                 raise
-            reason = f"{self.path_of(int(found[1]))}: {found[2]}"
-            return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
+            where = f"{self.path_of(int(found['file']))}: " if found["file"] else ""
+            return self._held_on_the_way(task, where + found["reason"])
         relation = task.shape.relation
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
         state = TableState(
@@ -112,9 +113,10 @@ class Writer:
     def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
         done = steps_done(self.spark, task.path, self._commit(task, "")) if self.resumed else set()
+        reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: merge.Written | None = None
         for number, segment in enumerate(task.segments):
-            if f"changes:{number}" in done:
+            if number < reached or f"changes:{number}" in done:
                 continue  # and columns may have changed since
             if segment.reshaping is not None and f"columns:{number}" not in done:
                 self.progress(f"changing the columns of {_name(task)}")
@@ -126,6 +128,12 @@ class Writer:
             written = merge.write(self.spark, task.path, segment.shape, events, before, commit)
             total = written if total is None else total.plus(written)
         return total or merge.written(self.spark, task.path)
+
+    def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
+        """What segments before the one that failed have changed is taken back."""
+        if task.moved_from is None and not task.replaces:
+            merge.take_back(self.spark, task.path, None if task.state is None else task.state.version)
+        return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
 
     def _held(self, held: Held) -> Outcome:
         relation, state = held.relation, held.state

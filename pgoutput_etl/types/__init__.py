@@ -15,6 +15,7 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent 
                   types known by name, and those that the configuration asks for
     user_types.py what Type messages and the configuration say
     registry.py   all families together
+    printing.py   stored values back to PostgreSQL's text
     conversion.py what becomes of values whose column changes its type
 """
 

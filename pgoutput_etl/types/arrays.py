@@ -112,7 +112,7 @@ def _in_utc(element: ColumnType, text: bytes) -> bytes:
 
     def changed(match: re.Match[bytes]) -> bytes:
         before = _unquoted(match[0])
-        return match[0] if before is None else _item(element.delimiter, change(before))
+        return match[0] if before is None else _item(change(before), element.delimiter)
 
     begin = _elements_begin(text)
     return text[:begin] + _grammar(element.delimiter).element.sub(changed, text[begin:])
@@ -289,6 +289,46 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
     return _SentArray(oid, dimensions, elements)
 
 
+def _item(text: bytes | None, delimiter: bytes) -> bytes:
+    """An element as array_out prints it."""
+    if text is None:
+        return b"NULL"
+    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def array_text(elements: Sequence[bytes | None], delimiter: bytes) -> bytes:
+    """An array of one dimension that counts from 1, of the elements' texts."""
+    return b"{" + delimiter.join(_item(element, delimiter) for element in elements) + b"}"
+
+
+def with_elements(
+    text: bytes, delimiter: bytes, turn: Callable[[bytes], bytes | None], new_delimiter: bytes
+) -> bytes | None:
+    """The array, of any dimensions, with each element's text turned into another; None if one can't be.
+
+    Raises RefusedError if it is no array.
+    """
+    if text == b"{}":
+        return text
+    grammar = _grammar(delimiter)
+    _check_dimensions(grammar, text)
+    bounds = _BOUNDS.match(text)
+    begin = bounds.end() if bounds else 0
+    parts = [text[:begin]]
+    for token in grammar.token.findall(text, begin):
+        element = None if token in (b"{", b"}", delimiter) else _unquoted(token)
+        if element is None:
+            parts.append(new_delimiter if token == delimiter else token)  # a brace, or NULL
+            continue
+        turned = turn(element)
+        if turned is None:
+            return None
+        parts.append(_item(turned, new_delimiter))
+    return b"".join(parts)
+
+
 # A type's OID -> how values of it become text, if anything is known of that OID.
 TextOf = Callable[[int], "BinaryText | None"]
 
@@ -315,7 +355,7 @@ class ArrayText:
             return b"{}"
         binary_text = self.text_of(sent.element_oid) or self.element.binary_text
         delimiter = self.element.delimiter
-        items = [b"NULL" if value is None else _item(delimiter, binary_text(value)) for value in sent.elements]
+        items = [b"NULL" if value is None else _item(binary_text(value), delimiter) for value in sent.elements]
         for length, _lower in reversed(sent.dimensions):
             rows = range(0, len(items), length)
             items = [b"{" + delimiter.join(items[i : i + length]) + b"}" for i in rows]
@@ -323,13 +363,6 @@ class ArrayText:
             return items[0]
         bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in sent.dimensions)
         return bounds + b"=" + items[0]
-
-
-def _item(delimiter: bytes, text: bytes) -> bytes:
-    """An element as array_out prints it, quoted where it has to be."""
-    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
-        return text
-    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 @dataclass(frozen=True, slots=True)

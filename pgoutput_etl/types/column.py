@@ -52,6 +52,8 @@ BinaryText: TypeAlias = Callable[[bytes], bytes]
 InUtc: TypeAlias = Callable[[bytes], bytes]
 # A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+# A value that a target holds, as Arrow gives it to Python -> what the type's output function prints.
+Prints: TypeAlias = Callable[[Any], bytes]
 
 
 class Storage(Enum):
@@ -91,6 +93,7 @@ class ColumnType:
     element: ColumnType | None = None  # of an array
     delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
     in_utc: InUtc | None = None  # of a type whose text is in the sender's TimeZone
+    prints: Prints | None = None  # where the Arrow type alone doesn't say how (printing.py)
 
     @property
     def holds_variant(self) -> bool:

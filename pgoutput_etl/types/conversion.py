@@ -5,31 +5,42 @@ type. Where PostgreSQL's own cast between the two is certain and exact, that giv
 rounds, depends on TimeZone, or a USING clause may have said anything), the value is not made up: the column is NULL and
 PostgreSQL's old text is kept as unrepresentable.
 
-Everything goes by way of text: the old value as PostgreSQL prints it, turned into what it prints for the new type.
+Everything goes by way of text: the old value as PostgreSQL prints it, turned into what it prints for the new type. An
+array's elements are turned one by one, as PostgreSQL's cast does.
+
+Certain means: by the cast between the two types. What the archive can't show is a USING clause that computes something
+else from values that the cast would take (`ALTER COLUMN price TYPE bigint USING price * 100`), or a server that printed
+text under another DateStyle or bytea_output than the one that the archive was sent under.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
 from decimal import Context, Decimal
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, ValueTextError
+from pgoutput_etl.types.arrays import with_elements
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 from pgoutput_etl.types.registry import load_text
+from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
 
 _INTEGERS: Final = ("int2", "int4", "int8")
 _NUMBERS: Final = (*_INTEGERS, "numeric", "float4", "float8")
 _FLOATS: Final = ("float4", "float8")
 _TEXTS: Final = ("text", "varchar", "bpchar", "citext")
-_READ_AS_WRITTEN: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "timestamp", "timestamptz", "bytea", "json")
+_READ_AS_WRITTEN: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "bytea", "json")
+_WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interval")
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
+# Of a column of these the text depends on the TimeZone or the search_path of who altered the table.
+_PRINTED_BY_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
 _FRACTION = re.compile(rb"\.([0-9]+)")
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 _EXACT = Context(prec=40_000)  # more digits than a numeric has room for
+_NO_LIMIT: Final = 2**31
 
 
 def stays(old: ColumnType, new: ColumnType) -> bool:
@@ -38,6 +49,8 @@ def stays(old: ColumnType, new: ColumnType) -> bool:
         return False
     if old.name == new.name:
         return True
+    if _is_array(old) and _is_array(new):
+        return _elements(old).delimiter == _elements(new).delimiter and stays(_elements(old), _elements(new))
     before, after = _base(old), _base(new)
     if before in ("varchar", "text", "citext", "name") and after in ("text", "citext"):
         return True
@@ -88,45 +101,26 @@ def _load_one(column_type: ColumnType, value: bytes | None) -> LoadedColumn | No
         return None
 
 
-def print_text(array: pa.Array) -> list[bytes | None]:
-    """What PostgreSQL prints for values that a target holds. Lists and maps: raises TypeError."""
-    if pa.types.is_floating(array.type):
-        array = array.cast(pa.string())  # the shortest digits that mean this number
-    return [None if value is None else _print(value) for value in array.to_pylist()]
+def _is_array(column_type: ColumnType) -> bool:
+    """Not pgvector's vector, which has elements, too, and prints itself."""
+    return column_type.element is not None and column_type.prints is None
 
 
-def _print(value: Any) -> bytes:
-    match value:
-        case bool():
-            return b"t" if value else b"f"
-        case str():
-            return value.encode()
-        case bytes():
-            return b"\\x" + value.hex().encode()
-        case int():
-            return str(value).encode()
-        case Decimal():
-            return format(value, "f").encode()
-        case datetime():
-            zone = "" if value.tzinfo is None else "+00"
-            fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
-            return f"{value.year:04}-{value:%m-%d %H:%M:%S}{fraction}{zone}".encode()
-        case date():
-            return value.isoformat().encode()
-        case _:
-            raise TypeError(type(value).__name__)
-
-
-_NO_LIMIT: Final = 2**31
+def _elements(array: ColumnType) -> ColumnType:
+    assert array.element is not None
+    return array.element
 
 
 def _base(column_type: ColumnType) -> str:
+    """The type's name without its modifier. A user's type has a dot in it, and is none of those above."""
+    if _is_array(column_type):
+        return "array"
     name = column_type.name.partition("(")[0]
-    return "bpchar" if name == "char" else name
+    return {"char": "bpchar", name.rpartition(".")[0] + ".citext": "citext"}.get(name, name)
 
 
 def _size(column_type: ColumnType) -> int | None:
-    """n of varchar(n) and char(n)."""
+    """n of varchar(n), timestamp(n) and others."""
     size = column_type.name.partition("(")[2].rstrip(")")
     return int(size) if size.isdigit() else None
 
@@ -137,26 +131,62 @@ def _scale(column_type: ColumnType) -> int | None:
     return int(scale) if scale else None
 
 
-Rule = Callable[[bytes], bytes | None]
+Rule = Callable[[bytes], "bytes | None"]
 
 
 def _rule(old: ColumnType, new: ColumnType) -> Rule:
     before, after = _base(old), _base(new)
-    if after in _TEXTS and before != "json":
-        return _to_text(before, after, _size(new))
-    if after in ("timestamp", "timestamptz") and before == after:
-        return _with_fraction(_size(new))
+    if old.name == new.name:
+        return _same
+    if _is_array(old) and _is_array(new):
+        return _of_elements(_elements(old), _elements(new))
+    if after in _TEXTS:
+        return _to_text(before if old.prints is None else "", after, _size(new)) if _has_one_text(old) else _never
+    if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
+        return _to_number(before, new)
+    if after in _WITH_FRACTIONS and before in (after, "text", "varchar"):
+        is_read = before == after or after in ("timestamp", "timestamptz")
+        return partial(_with_fraction, digits=_size(new)) if is_read else _never
     if (before, after) == ("date", "timestamp"):
         return _at_midnight
-    if after == "numeric" and before in (*_NUMBERS, "text", "varchar"):
-        return partial(_numeric, scale=_scale(new), digits={"float4": 6, "float8": 15}.get(before))
-    if before in _NUMBERS and after in _INTEGERS:
-        return _whole
-    if before in _NUMBERS and after in _FLOATS:
-        return partial(_float, before=before, after=after)
+    if before == after == "varbit":
+        return partial(_no_longer_than, size=_size(new))
     # USING column::type is what these need, and it reads the text; jsonb, uuid or inet would print theirs anew.
     reads_text = before in ("text", "varchar") and after in _READ_AS_WRITTEN
-    return _same if reads_text or before == after or after in _TEXTS or (before, after) == ("jsonb", "json") else _never
+    is_document = (before, after) == ("jsonb", "json") and (old.storage is Storage.PLAIN or old.storage is new.storage)
+    return _same if reads_text or is_document else _never
+
+
+def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
+    turn = _same if stays(old, new) else _rule(old, new)
+    if turn is _never:
+        return _never  # also of {NULL}: there is no cast
+
+    def rule(text: bytes) -> bytes | None:
+        try:
+            return with_elements(text, old.delimiter, turn, new.delimiter)
+        except RefusedError:
+            return None  # an array by its type's name alone
+
+    return rule
+
+
+def _has_one_text(old: ColumnType) -> bool:
+    """Whether the text is what anybody's cast to text gives, and the target still has it."""
+    if _is_array(old):
+        return _has_one_text(_elements(old))
+    if old.storage is Storage.VARIANT or _base(old) in _PRINTED_BY_SETTINGS or old.name.startswith("reg"):
+        return False
+    return not (_base(old) == "numeric" and pa.types.is_decimal(old.arrow) and _scale(old) is None)
+
+
+def _to_number(before: str, new: ColumnType) -> Rule:
+    after = _base(new)
+    if after == "numeric":
+        return partial(_numeric, scale=_scale(new), digits={"float4": 6, "float8": 15}.get(before))
+    if after in _INTEGERS:
+        return partial(_whole, before=before)
+    return partial(_float, before=before, after=after) if after in _FLOATS else _never
 
 
 def _same(text: bytes) -> bytes:
@@ -169,24 +199,47 @@ def _never(_text: bytes) -> None:
 
 def _to_text(before: str, after: str, size: int | None) -> Rule:
     def rule(text: bytes) -> bytes | None:
-        if before == "bool":
-            text = b"true" if text == b"t" else b"false"
-        if before == "bpchar":
-            text = text.rstrip(b" ")
-        missing = 0 if size is None else size - len(text.decode())
+        printed = _as_text(before, text)
+        if printed is None:
+            return None
+        missing = 0 if size is None else size - len(printed.decode())
         if missing < 0:
             return None
-        return text + b" " * missing if after == "bpchar" else text
+        return printed + b" " * missing if after == "bpchar" else printed
 
     return rule
 
 
-def _with_fraction(digits: int | None) -> Rule:
-    def rule(text: bytes) -> bytes | None:
-        fraction = _FRACTION.search(text)
-        return text if fraction is None or digits is None or len(fraction[1]) <= digits else None
+def _as_text(before: str, text: bytes) -> bytes | None:
+    """What a cast to text makes of a value; of most types it is what they print."""
+    match before:
+        case "bool":
+            return b"true" if text == b"t" else b"false"
+        case "bpchar":
+            return text.rstrip(b" ")
+        case "inet":
+            return text if b"/" in text else text + (b"/128" if b":" in text else b"/32")
+        case "xml":
+            return None if text.startswith(b"<?xml") else text  # its declaration is printed otherwise than kept
+        case _ if "." in before or before.startswith("oid "):
+            return None if text[:1] in (b"(", b"[", b"{") else text  # what is in a row or a range is not known
+        case _:
+            return text
 
-    return rule
+
+def _with_fraction(text: bytes, digits: int | None) -> bytes | None:
+    """A time of at most that many decimals, without zeros at their end. A cast rounds others."""
+    found = _FRACTION.search(text)
+    if found is None:
+        return text
+    fraction = found[1].rstrip(b"0")
+    if digits is not None and len(fraction) > digits:
+        return None
+    return text[: found.start()] + (b"." + fraction if fraction else b"") + text[found.end() :]
+
+
+def _no_longer_than(text: bytes, size: int | None) -> bytes | None:
+    return text if size is None or len(text) <= size else None
 
 
 def _at_midnight(text: bytes) -> bytes:
@@ -196,9 +249,11 @@ def _at_midnight(text: bytes) -> bytes:
     return day + b" 00:00:00" + era
 
 
-def _whole(text: bytes) -> bytes | None:
-    """A number without a fraction. A cast rounds others."""
-    number = _number(text)
+def _whole(text: bytes, before: str) -> bytes | None:
+    """A number without a fraction. A cast rounds others. A float's digits are few, and don't spell a large one out."""
+    if text in _SPECIAL:
+        return None
+    number = Decimal(_held(text, before).as_py()) if before in _FLOATS else _number(text)
     return None if number is None or number != number.to_integral_value() else str(int(number)).encode()
 
 
@@ -209,6 +264,7 @@ def _numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None
     number = _number(text)
     if number is None or (digits is not None and len(number.normalize(_EXACT).as_tuple().digits) > digits):
         return None
+    number = number or number.copy_abs()
     if scale is None:
         return format(number, "f").encode()
     scaled = number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
@@ -217,18 +273,20 @@ def _numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None
 
 def _float(text: bytes, before: str, after: str) -> bytes | None:
     """Of a numeric the float nearest to it, as PostgreSQL has it too; an integer or a float must be held exactly."""
-    if text in _SPECIAL or before == "numeric":
+    if text in _SPECIAL:
         return text
-    source = pa.float32() if before == "float4" else pa.string()
-    held = pa.scalar(text.decode()).cast(source).cast(pa.float32() if after == "float4" else pa.float64())
-    if before == "float4":
-        return str(held.cast(pa.string()).as_py()).encode()
-    return text if Decimal(held.as_py()) == _number(text) else None
+    turned = _held(text, after).as_py() if before != "float4" else _held(text, before).as_py()
+    if before not in ("numeric", "float4") and Decimal(turned) != _number(text):
+        return None
+    return (shortest_float4 if after == "float4" else shortest_float8)(turned).encode()
+
+
+def _held(text: bytes, float_type: str) -> pa.Scalar:
+    return pa.scalar(text.decode()).cast(pa.float32() if float_type == "float4" else pa.float64())
 
 
 def _number(text: bytes) -> Decimal | None:
-    try:
-        number = Decimal(text.decode())
-    except ArithmeticError:
+    if not _NUMBER.fullmatch(text):
         return None
-    return number if number.is_finite() and abs(number.adjusted()) < _EXACT.prec // 2 else None
+    number = Decimal(text.decode())
+    return number if abs(number.adjusted()) < _EXACT.prec // 2 else None

@@ -28,6 +28,7 @@ from pgoutput_etl.types.column import (
     binary_array,
 )
 from pgoutput_etl.types.sent import SentValue
+from pgoutput_etl.types.shortest_decimal import shortest_float4
 from pgoutput_etl.types.strings import text_type
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -89,6 +90,16 @@ def _escaped(text: bytes) -> bytes:
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
+def printed_hstore(entries: Sequence[Mapping[str, str | None]]) -> bytes:
+    """Of a map's entries, in hstore's order."""
+    pairs = [(str(entry["key"]).encode(), entry["value"]) for entry in entries]
+    return b", ".join(_escaped(k) + b"=>" + (b"NULL" if v is None else _escaped(v.encode())) for k, v in pairs)
+
+
+def printed_vector(numbers: Sequence[float]) -> bytes:
+    return b"[" + b",".join(shortest_float4(number).encode() for number in numbers) + b"]"
+
+
 def load_vector(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
     return load_lists(column_type, values, _vector_elements)
 
@@ -138,17 +149,19 @@ def fast_geometry(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
 
 
 def hstore_type(name: str) -> ColumnType:
-    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP)
+    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP, prints=printed_hstore)
 
 
 def vector_type(name: str) -> ColumnType:
     arrow = pa.list_(pa.float32())
     # its elements may be unrepresentable as far as their loader knows; pgvector has only finite ones
-    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4)
+    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, prints=printed_vector)
 
 
 def geometry_type(name: str) -> ColumnType:
-    return ColumnType(name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":")
+    return ColumnType(
+        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", prints=geometry_text
+    )
 
 
 BY_NAME: Mapping[str, Callable[[str], ColumnType]] = {

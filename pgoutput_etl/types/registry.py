@@ -97,7 +97,10 @@ def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
         return _with_delimiter(oid, found)
     if oid != _NUMERIC:
         return variants.variant_type(found.name)
-    return found if typmod >= 0 else _TYPES[_NUMERIC](written_type(configured, BUILT_IN_OIDS).typmod)
+    if typmod >= 0:
+        return found
+    # Under its own name: what PostgreSQL prints has not as many decimals as the target's.
+    return replace(_TYPES[_NUMERIC](written_type(configured, BUILT_IN_OIDS).typmod), name=found.name)
 
 
 def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl import evolving, merge
-from pgoutput_etl.messages import Relation, ReplicaIdentity
+from pgoutput_etl.messages import Relation, ReplicaIdentity, Type
 from pgoutput_etl.report import RunSummary
 from tests.small_archives import (
     TOAST,
@@ -75,7 +75,10 @@ class Nights:
     def changes(self, name: str) -> list[tuple[str, str | None, str | None]]:
         ledger = self.job.folder / "tables" / "_pgoutput_etl" / "schema_changes"
         rows = self.job.spark.read.format("delta").load(str(ledger)).where(f"`table` = '{name}'")
-        in_order = sorted(rows.collect(), key=lambda r: (r["batch"], r["file"] or 0, r["ordinal"] or 0, r["kind"]))
+        in_order = sorted(
+            rows.collect(),
+            key=lambda row: (row["batch"], row["file"] or 0, row["ordinal"] or 0, row["kind"], row["column"]),
+        )
         return [(row["kind"], row["column"], row["detail"]) for row in in_order]
 
 
@@ -270,6 +273,112 @@ def test_within_a_streamed_transaction_and_across_a_truncate(nights: Nights) -> 
     nights.assert_as_replayed()
     assert summary.tables[0].notes == ("column retyped: a", "truncated")
     assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(7, 7)]
+
+
+def test_a_key_that_is_not_certain_any_more_holds_its_table_where_it_stood(nights: Nights) -> None:
+    """Found where rows are converted, when an earlier part of the night was written already."""
+    old, new = table(("k", NUMERIC), "v", key=["k"]), table(("k", INT4), "v", key=["k"])
+    nights.run(nights.commit(old, insert("1.5", "stays")))
+    summary = nights.run(
+        [
+            *nights.commit(table(("k", NUMERIC), "v", "w", key=["k"]), insert("7", "taken back", "w")),
+            *nights.commit(new, insert("2", "x")),
+            *nights.commit(typed("other", 2, "v"), insert("1", "v", oid=2)),
+        ]
+    )
+    assert summary.exit_code == 3
+    reasons = {t.table: t.held for t in summary.tables}
+    assert str(reasons["t"]).startswith("column 'k' of its key became int4, was numeric, and what became of its values")
+    assert reasons["other"] is None
+    assert [(row["k"], row["v"]) for row in nights.job.rows("public", "t")] == [("1.5", "stays")]
+    assert nights.job.columns("public", "t") == ["k", "v"]
+
+
+def test_a_column_that_was_not_published_before_is_unknown_in_the_rows_there_are(nights: Nights) -> None:
+    nights.run(nights.commit(typed("t", 1, "z"), insert("1", "z1", oid=1), insert("2", "z2", oid=1)))
+    wider = typed("t", 1, ("a", INT4), "z")
+    summary = nights.run(nights.commit(wider, insert("3", "3", "z3", oid=1), update("2", "2", "z2", oid=1)))
+    nights.assert_as_replayed()
+    assert summary.tables[0].notes == ("column published that was not before: a",)
+    odd = {row["id"]: row["_pg_unrepresentable"] for row in nights.job.rows("public", "t")}
+    assert odd == {1: [("a", None)], 2: None, 3: None}
+
+
+def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
+    nights.run(nights.commit(typed("t", 1, "a", "b"), insert("1", "a", "b", oid=1)))
+    exchanged = nights.commit(typed("t", 1, "b", "a"), insert("2", "b", "a", oid=1), truncate(1))
+    summary = nights.run([*exchanged, *nights.commit(insert("3", "b3", "a3", oid=1))])
+    assert summary.exit_code == 0
+    nights.assert_as_replayed()
+    assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(3, "a3")]
+
+
+def test_what_is_noted_of_a_column_goes_where_the_column_goes(nights: Nights) -> None:
+    """Of renamed ones to the new name, of dropped ones away: another column of that name knows nothing of it."""
+    before = typed("t", 1, "a", ("d", DATE), "z")
+    nights.run(
+        nights.commit(before, update("1", TOAST, "infinity", "z1", oid=1), insert("2", "a", "infinity", "z2", oid=1))
+    )
+    nights.run(nights.commit(typed("t", 1, "b", "z"), insert("3", "b", "z3", oid=1)))
+    nights.assert_as_replayed()
+    odd = {row["id"]: row["_pg_unrepresentable"] for row in nights.job.rows("public", "t")}
+    assert odd == {1: [("b", None)], 2: None, 3: None}
+    nights.run(nights.commit(typed("t", 1, "b", "z", ("d", DATE)), insert("4", "b", "z3", "2024-01-01", oid=1)))
+    nights.assert_as_replayed()
+    nights.run(nights.commit(typed("t", 1, "z", ("d", DATE)), insert("5", "z", None, oid=1)))
+    nights.assert_as_replayed()
+
+
+def test_lists_and_maps_whose_type_changes(nights: Nights) -> None:
+    hstore = Type(None, 99, "public", "hstore")
+    before = typed("t", 1, ("a", 1007), ("h", 99), ("f", 1022))
+    after = typed("t", 1, ("a", 1016), ("h", TEXT), ("f", TEXT))
+    pairs = '"a"=>"1", "bb"=>NULL'
+    nights.run(
+        nights.commit(
+            hstore, before, insert("1", "{1,NULL}", pairs, "{1e+10,NaN}", oid=1), insert("2", "{{1}}", "", None, oid=1)
+        )
+    )
+    nights.run(nights.commit(after, insert("3", "{3}", "h", "f", oid=1)))
+    nights.assert_as_replayed()
+    rows = {row["id"]: (row["a"], row["h"], row["f"]) for row in nights.job.rows("public", "t")}
+    assert rows[1] == ([1, None], pairs, "{10000000000,NaN}")
+    assert rows[2] == (None, "", None)
+
+
+def test_a_run_that_died_between_the_alters_of_one_change_is_finished(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nights.run(nights.commit(typed("t", 1, "a", ("n", INT4), "z"), insert("1", "a1", "1", "z1", oid=1)))
+    changed = typed("t", 1, "b", ("n", INT8), "y", "w")
+    nights.overrides = ("tables=[{match: 'public.*', columns: {y: {renamed_from: z}}}]",)
+    nights.land(
+        [
+            *nights.commit(typed("t", 1, "b", ("n", INT4), "z"), delete("77", *[None] * 3, oid=1)),
+            *nights.commit(changed, insert("2", "b2", "20000000000", "y2", "w2", oid=1)),
+        ]
+    )
+    session = type(nights.job.spark)
+    sql = session.sql
+    for alters_before_it_dies in (0, 1, 1, 1, 9):
+        done = 0
+
+        def dying(self: SparkSession, text: str, *arguments: Any, allowed: int = alters_before_it_dies) -> Any:
+            nonlocal done
+            if text.startswith("ALTER") and done == allowed:
+                raise KeyboardInterrupt
+            done += text.startswith("ALTER")
+            return sql(self, text, *arguments)
+
+        monkeypatch.setattr(session, "sql", dying)
+        try:
+            nights.job.run(*nights.overrides)
+        except KeyboardInterrupt:
+            continue
+    monkeypatch.undo()
+    nights.assert_as_replayed({"public.t": {"y": "z"}})
+    rows = {(row["id"], row["b"], row["n"], row["y"], row["w"]) for row in nights.job.rows("public", "t")}
+    assert rows == {(1, "a1", 1, "z1", None), (2, "b2", 20_000_000_000, "y2", "w2")}
 
 
 def test_a_run_that_died_between_two_changes_of_columns_is_finished(

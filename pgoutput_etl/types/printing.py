@@ -1,0 +1,53 @@
+"""Values that a target holds, as PostgreSQL prints them (DateStyle ISO, TimeZone UTC, bytea_output hex)."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_etl.types.arrays import array_text
+from pgoutput_etl.types.column import ColumnType
+from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+
+
+def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
+    """None is NULL. Of a document in a VARIANT, whose own spelling is not kept, that of the target."""
+    return [None if value is None else _print(column_type, value) for value in array.to_pylist()]
+
+
+def _print(of: ColumnType, value: Any) -> bytes:
+    if of.prints is not None:
+        return of.prints(value)
+    match value:
+        case bool():
+            return b"t" if value else b"f"
+        case str():
+            return value.encode()
+        case bytes():
+            return b"\\x" + value.hex().encode()
+        case int():
+            return str(value).encode()
+        case float():
+            return (shortest_float4 if of.arrow == pa.float32() else shortest_float8)(value).encode()
+        case Decimal():
+            return format(value, "f").encode()
+        case datetime():
+            return _timestamp(value)
+        case date():
+            return value.isoformat().encode()
+        case list() if of.element is not None:
+            element = of.element
+            return array_text([None if v is None else _print(element, v) for v in value], element.delimiter)
+        case _:
+            raise TypeError(type(value).__name__)
+
+
+def _timestamp(value: datetime) -> bytes:
+    zone = "" if value.tzinfo is None else "+00"
+    if value.tzinfo is not None:
+        value = value.astimezone(timezone.utc)
+    fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
+    return f"{value.year:04}-{value:%m-%d %H:%M:%S}{fraction}{zone}".encode()
