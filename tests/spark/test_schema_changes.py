@@ -346,6 +346,7 @@ def test_lists_and_maps_whose_type_changes(nights: Nights) -> None:
     assert rows[2] == (None, "", None)
 
 
+@pytest.mark.soak
 def test_a_run_that_died_between_the_alters_of_one_change_is_finished(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
