@@ -204,7 +204,7 @@ def test_a_table_is_its_oid(nights: Nights) -> None:
     assert nights.values("right") == [("1", "left"), ("2", "new")]
     assert nights.values("left") == [("1", "right"), ("2", "new")]
     assert nights.values("shop") == [("9", "another")]
-    assert "renamed from public.renamed" in said(summary)
+    assert "table renamed (was public.renamed)" in said(summary)
 
     nights.night(transaction(7, 700, table(oid=5, name="old_shop"), insert("2", "new", oid=5)))
     assert nights.values("old_shop") == [("1", "shop"), ("2", "new")]
@@ -231,7 +231,7 @@ def test_columns_come_and_go(nights: Nights) -> None:
 
 
 def test_a_table_that_can_not_go_on_is_held_and_said_and_the_others_go_on(nights: Nights) -> None:
-    names = ["good", "renamed", "retyped", "dmy", "audit_x"]
+    names = ["good", "swapped", "case", "dmy", "audit_x"]
     job = replace(nights.job, overrides=["tables=[{match: public.audit_*, skip: true}]"])
     nights.job = job
     tables = [table("id", "v", ("d", DATE), oid=oid, name=name) for oid, name in enumerate(names)]
@@ -244,15 +244,15 @@ def test_a_table_that_can_not_go_on_is_held_and_said_and_the_others_go_on(nights
 
     path = nights.land(
         transaction(2, 200, insert("2", "b", "2024-01-31", oid=0)),
-        transaction(3, 300, table("id", "w", ("d", DATE), oid=1, name="renamed"), insert("2", "b", None, oid=1)),
-        transaction(4, 400, table("id", "v", "d", oid=2, name="retyped"), insert("2", "b", None, oid=2)),
+        transaction(3, 300, table("v", "id", ("d", DATE), oid=1, name="swapped"), insert("b", "2", None, oid=1)),
+        transaction(4, 400, table("id", "v", ("d", DATE), "D", oid=2, name="case"), insert("2", "b", None, "", oid=2)),
         transaction(5, 500, insert("2", "b", "31/12/1977", oid=3)),
     )
     second = job.run()
     reasons = held(second)
-    assert reasons.keys() == {"renamed", "retyped", "dmy"}
-    assert "'w'" in reasons["renamed"]
-    assert "'d' changed its type" in reasons["retyped"]
+    assert reasons.keys() == {"swapped", "case", "dmy"}
+    assert "its columns changed places (id)" in reasons["swapped"]
+    assert "differ in nothing but case" in reasons["case"]
     assert path.name in reasons["dmy"]
     assert "offset" in reasons["dmy"]
     assert "'d'" in reasons["dmy"]
