@@ -82,7 +82,6 @@ class FileScan:
     stretches: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
-    binary_at: tuple[int, int | None] | None = None  # offset and LSN of the first tuple in binary form
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -93,7 +92,6 @@ class FileScan:
         if fields["open_unit"] is not None:
             fields["open_unit"] = OpenUnit(**fields["open_unit"])
         fields["stretches"] = [None if s is None else (s[0], s[1]) for s in fields["stretches"]]
-        fields["binary_at"] = None if fields["binary_at"] is None else tuple(fields["binary_at"])
         return cls(**fields)
 
 

@@ -347,8 +347,6 @@ class _Scanner:
         old: TupleData | None = None,
         new: TupleData | None = None,
     ) -> None:
-        if self.summary.binary_at is None and any(b"b" in t.kinds for t in (old, new) if t is not None):
-            self.summary.binary_at = (self.offset, self.lsn)
         self._append(
             tag,
             unit.number,

@@ -238,6 +238,7 @@ def test_the_random_histories_are_not_tame() -> None:
     assert sum(isinstance(message, Truncate) for message in messages) > 0
 
 
+@pytest.mark.soak
 def test_a_value_from_before_the_slot_is_unknown_until_it_is_sent(
     spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from pgoutput_etl import merge
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.messages import PgoutputMessage, Relation, ReplicaIdentity, TupleData, Type
+from pgoutput_etl.messages import PgoutputMessage, Relation, ReplicaIdentity, Type
 from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary, print_summary
 from pgoutput_etl.spark import MAX_LENGTH
 from tests.small_archives import (
@@ -102,15 +102,11 @@ def test_what_can_not_be_read_stops_the_run_before_it_writes(nights: Nights) -> 
     good = transaction(1, 100, table(), insert("1", "secret"))
     nights.land(good)
 
-    binary = replace(insert("1", "x"), new=TupleData(b"tb", (b"1", b"secret")))
-    bad = nights.land(transaction(2, 200, binary))
-    with pytest.raises(ArchiveError, match=rf"{bad.name}: offset \d+.*binary form") as raised:
+    bad = nights.land(transaction(2, 200, insert("1", "secret")))
+    bad.write_bytes(bad.read_bytes()[:-3])
+    with pytest.raises(ArchiveError, match=rf"{bad.name}.*\d+") as raised:
         job.run()
     assert "secret" not in str(raised.value)
-
-    bad.write_bytes(copydata(transaction(2, 200, insert("1", "x")))[:-3])
-    with pytest.raises(ArchiveError, match=rf"{bad.name}.*\d+"):
-        job.run()
 
     bad.unlink()
     job.spark.conf.set(MAX_LENGTH, "50")
@@ -211,6 +207,7 @@ def test_a_table_is_its_oid(nights: Nights) -> None:
     assert nights.values("shop") == [("9", "another")]
 
 
+@pytest.mark.soak
 def test_columns_come_and_go(nights: Nights) -> None:
     def described(*columns: str, oid: int) -> Relation:
         return table(*columns, oid=oid, name=f"t{oid}")

@@ -21,7 +21,7 @@ from tests.small_archives import (
 )
 from tests.spark.jobs import Job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 SUBXID = 8
 

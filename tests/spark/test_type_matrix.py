@@ -40,7 +40,7 @@ class Matrix:
 # The server's version, the form, and whether the table is a bag, whose rows are found again by all their values.
 RUNS = [
     pytest.param((18, "binary", False), id="18-binary"),
-    pytest.param((18, "text", False), id="18-text"),
+    pytest.param((18, "text", False), id="18-text", marks=pytest.mark.soak),
     pytest.param((16, "binary", False), id="16-binary", marks=pytest.mark.soak),
     pytest.param((16, "text", False), id="16-text", marks=pytest.mark.soak),
     pytest.param((18, "binary", True), id="18-binary-bag", marks=pytest.mark.soak),
