@@ -282,6 +282,7 @@ def test_within_a_streamed_transaction_and_across_a_truncate(nights: Nights) -> 
     assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(7, 7)]
 
 
+@pytest.mark.soak
 def test_a_key_that_is_not_certain_any_more_holds_its_table_where_it_stood(nights: Nights) -> None:
     """Found where rows are converted, when an earlier part of the night was written already."""
     old, new = table(("k", NUMERIC), "v", key=["k"]), table(("k", INT4), "v", key=["k"])
@@ -322,6 +323,7 @@ def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
     assert [(row["id"], row["a"]) for row in nights.job.rows("public", "t")] == [(3, "a3")]
 
 
+@pytest.mark.soak
 def test_what_is_noted_of_a_column_goes_where_the_column_goes(nights: Nights) -> None:
     """Of renamed ones to the new name, of dropped ones away: another column of that name knows nothing of it."""
     before = typed("t", 1, "a", ("d", DATE), "z")
