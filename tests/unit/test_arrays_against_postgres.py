@@ -23,12 +23,6 @@ Connection = psycopg.Connection[Any]
 COUNT = 400
 
 
-@pytest.fixture(scope="module", params=[16, 18])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with Server(version=request.param) as running:
-        yield running
-
-
 @pytest.fixture
 def connection(server: Server) -> Iterator[Connection]:
     with server.connect() as connected:

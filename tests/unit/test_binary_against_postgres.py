@@ -22,12 +22,6 @@ Connection = psycopg.Connection[Any]
 COUNT = 2000
 
 
-@pytest.fixture(scope="module", params=[16, 18])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with Server(version=request.param) as running:
-        yield running
-
-
 @pytest.fixture
 def connection(server: Server) -> Iterator[Connection]:
     with server.connect() as connected:
