@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from pgoutput_etl.changes import UNREPRESENTABLE, TableShape
-from pgoutput_etl.merge import STAMPS, Commit, overwrite
+from pgoutput_etl.changes import UNREPRESENTABLE
+from pgoutput_etl.merge import STAMPS, Commit, as_map, has_rows, overwrite
 from pgoutput_etl.naming import quoted
-from pgoutput_etl.net_effect import entries_of_target
+from pgoutput_etl.net_effect import entries_of_target, no_entries
 from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import delta_type, to_event, to_target
@@ -37,10 +37,10 @@ def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
     return {note["step"] for note in told if (note.get("application"), note.get("batch")) == mine}
 
 
-def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape, commit: Commit) -> None:
+def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit) -> None:
     """Raises TableError if rows that are there would be without a key."""
     is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping))
-    if any(reshaping.origins[place] is None for place in reshaping.key) and _has_rows(spark, path):
+    if any(reshaping.origins[place] is None for place in reshaping.key) and has_rows(spark, path):
         reshaping.check_key()
     if is_plain:
         # Under another name than the step's: one of its statements alone doesn't make it done.
@@ -48,11 +48,7 @@ def evolve(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableSha
             _alter(session, path, reshaping)
         return
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, _rewritten(session, path, reshaping, shape))
-
-
-def _has_rows(spark: SparkSession, path: str) -> bool:
-    return bool(spark.read.format("delta").load(path).limit(1).count())
+        overwrite(session, path, _rewritten(session, path, reshaping))
 
 
 def _is_plain(reshaping: Reshaping) -> bool:
@@ -120,7 +116,7 @@ def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[st
         last = name
 
 
-def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, shape: TableShape) -> DataFrame:
+def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping) -> DataFrame:
     target = spark.read.format("delta").load(path)
     stamps = [field.name for field in STAMPS[:-1]]
     before = target.select(
@@ -137,7 +133,6 @@ def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, shape: Tabl
             yield converted(batch, reshaping).select(names)
 
     after = before.mapInArrow(convert, schema)
-    entries = F.col("_unrep")
-    noted = F.when(F.size(F.coalesce(entries, F.array())) > 0, F.map_from_entries(entries))
-    columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(shape.columns)]
+    columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(reshaping.after)]
+    noted = as_map(F.coalesce("_unrep", no_entries()))
     return after.select(*columns, *stamps, noted.alias(STAMPS[-1].name))

@@ -14,7 +14,7 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, MapType, StringType, StructField, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.naming import quoted
@@ -33,7 +33,7 @@ from pgoutput_etl.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.spark import session_settings
-from pgoutput_etl.storage import delta_type, to_event, to_target
+from pgoutput_etl.storage import to_event, to_target
 from pgoutput_etl.targets import ADDED_COLUMNS
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
@@ -95,10 +95,6 @@ class Written:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
         deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
         return Written(later.version, inserted, updated, deleted, not_found)
-
-
-def target_schema(shape: TableShape) -> StructType:
-    return StructType([*(StructField(c.name, delta_type(c.type)) for c in shape.columns), *STAMPS])
 
 
 def has_rows(spark: SparkSession, path: str) -> bool:
@@ -163,7 +159,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
             F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
         )
         entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
-    return {**values, **_stamps(alias), "_pg_unrepresentable": _as_map(entries)}
+    return {**values, **_stamps(alias), "_pg_unrepresentable": as_map(entries)}
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
@@ -175,10 +171,10 @@ def _updated_values(shape: TableShape) -> dict[str, Column]:
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
         kept = entries_of(entries_of_target("t."), name)
         entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
-    return {**values, **_stamps("s."), "_pg_unrepresentable": _as_map(entries)}
+    return {**values, **_stamps("s."), "_pg_unrepresentable": as_map(entries)}
 
 
-def _as_map(entries: Column) -> Column:
+def as_map(entries: Column) -> Column:
     """NULL on ordinary rows."""
     return F.when(F.size(entries) > 0, F.map_from_entries(entries))
 

@@ -62,7 +62,7 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
         changes = count_changes(committed(rows))
         suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
         runs = find_runs(committed(rows), assembly.relations, suspects)
-        user_types = UserTypes({t.oid: (t.namespace, t.name) for t in assembly.types.values()}, config.types)
+        user_types = UserTypes.of(assembly.types.values(), config.types)
         plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types)
 
         if not batch.resumed:

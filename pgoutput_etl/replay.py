@@ -88,8 +88,7 @@ class Replay:
         by_relation: dict[int, list[Row]] = {}
         for row in self.committed():
             by_relation.setdefault(row["relation"], []).append(row)
-        described = {oid: (found.namespace, found.name) for oid, found in self.assembly.types.items()}
-        user_types = UserTypes(described, types or {})
+        user_types = UserTypes.of(self.assembly.types.values(), types or {})
         return {
             oid: self._table(oid, rows, keys or {}, declared or {}, user_types) for oid, rows in by_relation.items()
         }

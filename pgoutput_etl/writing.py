@@ -120,7 +120,7 @@ class Writer:
                 continue  # and columns may have changed since
             if segment.reshaping is not None and f"columns:{number}" not in done:
                 self.progress(f"changing the columns of {_name(task)}")
-                evolve(self.spark, task.path, segment.reshaping, segment.shape, self._commit(task, f"columns:{number}"))
+                evolve(self.spark, task.path, segment.reshaping, self._commit(task, f"columns:{number}"))
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
             events = typed_events(rows_to_apply(rows, task.changes, segment), segment.shape)

@@ -5,8 +5,8 @@ as PostgreSQL's text because the Arrow type can't hold it (``LoadedColumn.unrepr
 with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent it. Nothing is rounded or guessed.
 
     column.py     what a column's type and a loaded column are; the fast and the careful way through a column
-    binary.py, sent.py, datetime_text.py, shortest_decimal.py
-                  what binary forms are made of, and how PostgreSQL prints the numbers in them
+    binary.py, datetime_text.py, shortest_decimal.py, quoting.py
+                  what binary forms are made of, and how PostgreSQL prints and quotes what is in them
     boolean.py, integers.py … strings.py
                   one family of types each: its loaders, its binary form, and at the end of the file its OIDs
     arrays.py, ranges.py, composites.py

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 
+from pgoutput_etl.types.binary import Reader
 from pgoutput_etl.types.column import (
     BinaryText,
     ColumnType,
@@ -25,7 +26,6 @@ from pgoutput_etl.types.column import (
     ValueTextError,
     load_binary,
 )
-from pgoutput_etl.types.sent import SentValue
 
 MAX_DIMENSIONS = 6
 EXPECTED = "an array as PostgreSQL prints it"
@@ -108,14 +108,8 @@ def _in_utc(element: ColumnType, text: bytes) -> bytes:
     """The array's text with each element's in UTC, where it is of such a type, and as it is otherwise."""
     if element.in_utc is None:
         return text
-    change = element.in_utc
-
-    def changed(match: re.Match[bytes]) -> bytes:
-        before = _unquoted(match[0])
-        return match[0] if before is None else _item(change(before), element.delimiter)
-
-    begin = _elements_begin(text)
-    return text[:begin] + _grammar(element.delimiter).element.sub(changed, text[begin:])
+    changed = with_elements(text, element.delimiter, element.in_utc, element.delimiter)
+    return text if changed is None else changed
 
 
 def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -271,7 +265,7 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
     """array_send: int32 number of dimensions, int32 flags (1: has NULLs), the element type's OID; of each dimension
     int32 length and int32 lower bound; the elements, each as int32 length (-1: NULL) and its own binary form.
     """
-    sent = SentValue(value, EXPECTED_SENT)
+    sent = Reader(value, EXPECTED_SENT)
     number, flags, oid = sent.int32(), sent.int32(), sent.uint32()
     if not 0 <= number <= MAX_DIMENSIONS or flags not in (0, 1):
         raise sent.refusal()
@@ -314,8 +308,7 @@ def with_elements(
         return text
     grammar = _grammar(delimiter)
     _check_dimensions(grammar, text)
-    bounds = _BOUNDS.match(text)
-    begin = bounds.end() if bounds else 0
+    begin = _elements_begin(text)
     parts = [text[:begin]]
     for token in grammar.token.findall(text, begin):
         element = None if token in (b"{", b"}", delimiter) else _unquoted(token)

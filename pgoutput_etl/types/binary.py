@@ -58,6 +58,40 @@ class Reader:
         found: int = self.numbers(form)[0]
         return found
 
+    def uint8(self) -> int:
+        return self.number(UINT8)
+
+    def uint16(self) -> int:
+        return self.number(UINT16)
+
+    def int32(self) -> int:
+        return self.number(INT32)
+
+    def uint32(self) -> int:
+        return self.number(UINT32)
+
+    def count(self, least_size: int) -> int:
+        """An int32 that says how many items follow, each of at least so many bytes."""
+        count = self.int32()
+        if count < 0 or count * least_size > self.left():
+            raise self.refusal()
+        return count
+
+    def take(self, size: int) -> bytes:
+        begin = self._at
+        if size < 0 or size > self.left():
+            raise self.refusal()
+        self._at = begin + size
+        return self._value[begin : self._at]
+
+    def sized(self) -> bytes | None:
+        """An int32 length and as many bytes; length -1 is NULL."""
+        size = self.int32()
+        return None if size == -1 else self.take(size)
+
+    def required(self) -> bytes:
+        return self.take(self.int32())
+
     def string(self) -> bytes:
         """Up to the NUL that pq_sendstring writes behind it."""
         end = self._value.find(b"\0", self._at)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from pgoutput_etl.types.sent import SentValue, quoted
+from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.column import RefusedError
+from pgoutput_etl.types.quoting import quoted
 
 EXPECTED = "a row as record_send writes it"
 
@@ -20,7 +22,7 @@ def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> byte
     """What record_out prints for a row in binary form: int32 number of fields; of each its type's OID, int32 length
     (-1: NULL) and the value's own binary form, which `field_text` turns to text. RefusedError where it is no row.
     """
-    sent = SentValue(value, EXPECTED)
+    sent = Reader(value, EXPECTED)
     fields = []
     for _ in range(sent.count(8)):
         oid, field = sent.uint32(), sent.sized()
@@ -31,13 +33,13 @@ def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> byte
 
 def is_record(value: bytes) -> bool:
     """Whether the bytes are a row's, as far as lengths and OIDs say."""
-    sent = SentValue(value, EXPECTED)
+    sent = Reader(value, EXPECTED)
     try:
         for _ in range(sent.count(8)):
             if sent.uint32() == 0:
                 return False
             sent.sized()
         sent.end()
-    except type(sent.refusal()):
+    except RefusedError:
         return False
     return True

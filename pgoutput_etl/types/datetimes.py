@@ -47,8 +47,6 @@ _DATE_TEXT = re.compile(_DATE + _ERA)
 _TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
 _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
 
-_TIMESTAMPTZ_FORM = "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
-
 _INFINITIES = (b"infinity", b"-infinity")
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # days from 1970
@@ -105,10 +103,7 @@ def text_in_utc(text: bytes) -> bytes:
     """RefusedError if it is no timestamptz."""
     if text in _INFINITIES:
         return text
-    parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
-    if parts is None:
-        raise RefusedError(_TIMESTAMPTZ_FORM)
-    return timestamptz_text(_instant(parts) - _EPOCH_2000_US)
+    return timestamptz_text(_instant(text) - _EPOCH_2000_US)
 
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
@@ -123,10 +118,7 @@ def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
     if text in _INFINITIES:
         return None
-    parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
-    if parts is None:
-        raise RefusedError(_TIMESTAMPTZ_FORM)
-    microsecond = _instant(parts)
+    microsecond = _instant(text)
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
 
 
@@ -145,8 +137,13 @@ def _day(parts: re.Match[bytes]) -> int:
     return same_day.toordinal() + (cycle - 1) * 146_097 - _EPOCH
 
 
-def _instant(parts: re.Match[bytes]) -> int:
+def _instant(text: bytes) -> int:
     """Microseconds since 1970-01-01 00:00:00 UTC."""
+    parts = _TIMESTAMPTZ_TEXT.fullmatch(text)
+    if parts is None:
+        raise RefusedError(
+            "a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]±HH[:MM[:SS]]; the sender's DateStyle must be ISO"
+        )
     return _local_microsecond(parts) - _offset_seconds(parts) * 1_000_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import INT32, UINT8, Reader
+from pgoutput_etl.types.binary import Reader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.shortest_decimal import shortest_float8
 from pgoutput_etl.types.strings import string_type
@@ -26,7 +26,7 @@ def box_text(value: bytes) -> bytes:
 
 def path_text(value: bytes) -> bytes:
     reader = Reader(value, "a path as path_send writes it")
-    closed = reader.number(UINT8)
+    closed = reader.uint8()
     if closed > 1:
         raise reader.refusal()
     points = _counted_points(reader)
@@ -53,7 +53,7 @@ def _points(value: bytes, count: int, expected: str) -> bytes:
 
 
 def _counted_points(reader: Reader) -> bytes:
-    count = reader.number(INT32)
+    count = reader.int32()
     if count <= 0:
         raise reader.refusal()
     return _read_points(reader, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from pgoutput_etl.types.arrays import array_text
 from pgoutput_etl.types.column import ColumnType
+from pgoutput_etl.types.datetime_text import date_text, timestamp_text, timestamptz_text
 from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+
+_EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock's
+_EPOCH_IN_UTC = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
@@ -34,20 +39,14 @@ def _print(of: ColumnType, value: Any) -> bytes:
             return (shortest_float4 if of.arrow == pa.float32() else shortest_float8)(value).encode()
         case Decimal():
             return format(value, "f").encode()
+        case datetime() if value.tzinfo is None:
+            return timestamp_text((value - _EPOCH) // _MICROSECOND)
         case datetime():
-            return _timestamp(value)
+            return timestamptz_text((value - _EPOCH_IN_UTC) // _MICROSECOND)
         case date():
-            return value.isoformat().encode()
+            return date_text((value - _EPOCH.date()).days)
         case list() if of.element is not None:
             element = of.element
             return array_text([None if v is None else _print(element, v) for v in value], element.delimiter)
         case _:
             raise TypeError(type(value).__name__)
-
-
-def _timestamp(value: datetime) -> bytes:
-    zone = "" if value.tzinfo is None else "+00"
-    if value.tzinfo is not None:
-        value = value.astimezone(timezone.utc)
-    fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
-    return f"{value.year:04}-{value:%m-%d %H:%M:%S}{fraction}{zone}".encode()

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.types import datetimes, integers, numeric
+from pgoutput_etl.types.binary import Reader
 from pgoutput_etl.types.column import (
     BinaryText,
     ColumnType,
@@ -28,7 +29,7 @@ from pgoutput_etl.types.column import (
     always,
     binary_array,
 )
-from pgoutput_etl.types.sent import SentValue, quoted
+from pgoutput_etl.types.quoting import quoted
 from pgoutput_etl.types.strings import load_string, string_type
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
@@ -115,7 +116,7 @@ class RangeText:
     bound_text: BinaryText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = SentValue(value, EXPECTED_SENT)
+        sent = Reader(value, EXPECTED_SENT)
         flags = sent.uint8()
         if flags & ~_KNOWN_FLAGS or (flags & _EMPTY and flags != _EMPTY):
             raise sent.refusal()
@@ -136,7 +137,7 @@ class MultirangeText:
     range_text: RangeText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = SentValue(value, EXPECTED_SENT)
+        sent = Reader(value, EXPECTED_SENT)
         ranges = [self.range_text(sent.required()) for _ in range(sent.count(5))]
         sent.end()
         return b"{" + b",".join(ranges) + b"}"

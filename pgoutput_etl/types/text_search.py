@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from pgoutput_etl.types.binary import INT32, UINT8, UINT16, Reader
+from pgoutput_etl.types.binary import Reader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -24,9 +24,7 @@ _WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # D is what a position has that nobod
 
 def tsvector_text(value: bytes) -> bytes:
     reader = Reader(value, "a tsvector as tsvectorsend writes it")
-    count = reader.number(INT32)
-    if not 0 <= count <= reader.left():
-        raise reader.refusal()
+    count = reader.count(1)
     lexemes = [_lexeme(reader) for _ in range(count)]
     reader.end()
     return b" ".join(lexemes)
@@ -34,7 +32,7 @@ def tsvector_text(value: bytes) -> bytes:
 
 def _lexeme(reader: Reader) -> bytes:
     word = _quoted(reader.string())
-    positions = [_position(reader.number(UINT16)) for _ in range(reader.number(UINT16))]
+    positions = [_position(reader.uint16()) for _ in range(reader.uint16())]
     return word + b":" + b",".join(positions) if positions else word
 
 
@@ -61,9 +59,7 @@ class _Printed:
 
 def tsquery_text(value: bytes) -> bytes:
     reader = Reader(value, "a tsquery as tsquerysend writes it")
-    count = reader.number(INT32)
-    if not 0 <= count <= reader.left():
-        raise reader.refusal()
+    count = reader.count(1)
     items = [_item(reader) for _ in range(count)]
     reader.end()
     operands: list[_Printed] = []
@@ -83,17 +79,17 @@ def tsquery_text(value: bytes) -> bytes:
 
 
 def _item(reader: Reader) -> bytes | _Operator:
-    kind = reader.number(UINT8)
+    kind = reader.uint8()
     if kind == _VALUE:
         return _operand(reader)
-    code = reader.number(UINT8)
+    code = reader.uint8()
     if kind != _OPERATOR or code not in _PRIORITY:
         raise reader.refusal()
-    return _Operator(code, reader.number(UINT16) if code == _PHRASE else 0)
+    return _Operator(code, reader.uint16() if code == _PHRASE else 0)
 
 
 def _operand(reader: Reader) -> bytes:
-    weights, is_prefix = reader.number(UINT8), reader.number(UINT8)
+    weights, is_prefix = reader.uint8(), reader.uint8()
     if weights > 0xF or is_prefix > 1:
         raise reader.refusal()
     word = _quoted(reader.string())

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
+from pgoutput_etl.messages import Type
 from pgoutput_etl.types import extensions
 
 VARIANT = "variant"
@@ -60,6 +61,10 @@ class UserTypes:
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:
+        return cls({message.oid: (message.namespace, message.name) for message in messages}, configured)
 
 
 NO_USER_TYPES = UserTypes()

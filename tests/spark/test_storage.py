@@ -150,7 +150,7 @@ def test_columns_are_added_to_a_table_that_has_none_of_them(spark: SparkSession,
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
     merge.write(spark, str(path), narrow, inserted, Before.NOTHING, Commit("d", "changes", 1, 1))
     added = Reshaping(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
-    evolve(spark, str(path), added, of, Commit("d", "shape", 2, 2))
+    evolve(spark, str(path), added, Commit("d", "shape", 2, 2))
     merge.write(
         spark, str(path), of, events_of(spark, of, (INSERTED, (b"2", *TWO))), Before.ROWS, Commit("d", "changes", 2, 2)
     )
