@@ -11,6 +11,7 @@ it is done once its closing row is there. A run that finds a batch without one f
     transactions       every transaction whose end was seen: committed, aborted, resent
     open_transactions  the changes of those whose end was not, as they came
     quarantine         what could not be applied, and why
+    claims             which run is, or was, at work on which batch
     schema_changes     every change of a target's columns, key or name, and the first row that showed it
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,6 +36,8 @@ from pyspark.sql.types import StructType
 
 from pgoutput_etl.assembling import with_fates
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.claims import Claims
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
@@ -68,6 +72,10 @@ SCHEMAS = {
     "quarantine": (
         "source string, batch long, schema string, table string, relation long, file long, offset long, length long, "
         "lsn long, bytes binary, reason string"
+    ),
+    "claims": (
+        "source string, batch long, attempt long, run string, machine string, pid long, started long, status string, "
+        "at timestamp"
     ),
     "schema_changes": (
         "source string, batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, "
@@ -188,6 +196,19 @@ class Ledger:
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
         return Batch(row["ledger_id"], row["batch"], files, row["status"] != "done", state, tables, lsn)
+
+    def claims(self) -> Claims:
+        def read(batch: int) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = self.read("claims").where(F.col("batch") == batch).toArrow().to_pylist()
+            return rows
+
+        def append(row: Mapping[str, Any], batch: int, name: str) -> None:
+            try:
+                self._append_rows("claims", [dict(row)], batch, name)
+            except DeltaConcurrentModificationException:
+                raise RunError("another run began at the same moment; this one changes nothing. Run again") from None
+
+        return Claims(read, append)
 
     def begin(self, batch: Batch) -> None:
         """Before anything else of the batch is written. A batch that is resumed was begun before."""

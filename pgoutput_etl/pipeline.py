@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import assemble, committed, count_changes, find_runs, with_fates
 from pgoutput_etl.config import Config
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
 from pgoutput_etl.outcomes import Fate
@@ -37,16 +38,34 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     last = ledger.last_batch()
     if last is not None and last.resumed:
         progress(f"batch {last.number} was begun by an earlier run that died: finishing it")
-        summaries.append(_apply_batch(spark, config, ledger, last, progress))
+        summaries.append(_apply_claimed(spark, config, ledger, last, last, progress))
         last = ledger.last_batch()
     progress(f"looking for new files in {config.source.landing}")
     files = files_to_read(spark, config, ledger.known_files())
     if files:
-        summaries.append(_apply_batch(spark, config, ledger, Batch.after(last, files), progress))
+        summaries.append(_apply_claimed(spark, config, ledger, last, Batch.after(last, files), progress))
     return summaries or [_nothing_new(config, last)]
 
 
-def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress) -> RunSummary:
+def _apply_claimed(
+    spark: SparkSession, config: Config, ledger: Ledger, last: Batch | None, batch: Batch, progress: Progress
+) -> RunSummary:
+    """`last`: what the ledger said when the batch was put together."""
+    with ledger.claims().held(batch.number) as check_claim:
+        now = ledger.last_batch()
+        if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
+            raise RunError("another run has just finished; this one changes nothing. Run again")
+        return _apply_batch(spark, config, ledger, batch, check_claim, progress)
+
+
+def _apply_batch(
+    spark: SparkSession,
+    config: Config,
+    ledger: Ledger,
+    batch: Batch,
+    check_claim: Callable[[], None],
+    progress: Progress,
+) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: reading {len(batch.files):,} files, {batch.size:,} bytes")
     # Read once; used for the driver's part and for the rows. Those are used for the counts and every table.
@@ -67,6 +86,7 @@ def _apply_batch(spark: SparkSession, config: Config, ledger: Ledger, batch: Bat
 
         if not batch.resumed:
             refuse_strangers(spark, plan)
+        check_claim()
         ledger.begin(batch)
         writer = Writer(
             spark,

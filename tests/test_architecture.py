@@ -17,6 +17,7 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
     "lineage", "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
+    "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
