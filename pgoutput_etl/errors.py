@@ -33,7 +33,7 @@ class ArchiveError(PgoutputEtlError):
 class WireError(ArchiveError):
     """Bytes that are no pgoutput message.
 
-    offset is counted from the message's first byte; `at` moves it to where the message stands in its file.
+    offset is counted from the message's first byte. short: the message goes on behind the last byte that there is.
     """
 
     offset: int
@@ -41,16 +41,21 @@ class WireError(ArchiveError):
     field: str
     expected: str
     found: str
+    short: bool = False
 
     def __str__(self) -> str:
         return f"{self.message}.{self.field} at byte {self.offset}: expected {self.expected}, found {self.found}"
 
-    def __reduce__(self) -> tuple[type[WireError], tuple[int, str, str, str, str]]:
-        return WireError, (self.offset, self.message, self.field, self.expected, self.found)
+    def __reduce__(self) -> tuple[type[WireError], tuple[int, str, str, str, str, bool]]:
+        return WireError, (self.offset, self.message, self.field, self.expected, self.found, self.short)
 
 
 class FramingError(ArchiveError):
-    """A file that can't be cut into messages."""
+    """A file that can't be cut into messages. short: because it ends too early."""
+
+    def __init__(self, text: str, short: bool = False) -> None:
+        super().__init__(text)
+        self.short = short
 
 
 class SequenceError(ArchiveError):

@@ -41,12 +41,20 @@ class Framing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message: data[start:end]. Its frame begins at `offset`; `lsn` is None where the framing has none."""
+    """One message: data[start:end]. Its frame begins at `offset`, and the next one at `next`.
+
+    `lsn` is None where the framing has none. A keepalive and COPY's trailer are frames without a message.
+    """
 
     offset: int
     lsn: int | None
     start: int
     end: int
+    next: int
+
+    @property
+    def has_message(self) -> bool:
+        return self.start < self.end
 
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
@@ -138,23 +146,46 @@ def detect(data: bytes) -> Framing:
     raise FramingError(f"offset 0: expected one of the known framings, found none that fits{_hint(data)}: {refusals}")
 
 
-def frames(data: bytes, framing: Framing, begins_in_stream: bool = False) -> Iterator[Frame]:
-    """The messages of a decompressed file, in order; keepalives are left out.
+def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:
+    """The messages of a decompressed file from `start` on, in order; keepalives and COPY's trailer are left out.
 
-    `begins_in_stream`: the file begins inside a stream segment. Only recvlogical looks at it: there a message's end
+    `begins_in_stream`: data[start] stands inside a stream segment. Only recvlogical looks at it: there a message's end
     is found by decoding it. Raises FramingError where a frame is cut off or can't be.
     """
+    position = start if start or framing is not Framing.PGCOPY else _pgcopy_header(data)
+    in_stream, ended = begins_in_stream, framing is not Framing.PGCOPY
+    while position < len(data):
+        frame = frame_at(data, framing, position, in_stream)
+        if frame.has_message:
+            yield frame
+            in_stream = stands_in_stream(data[frame.start], in_stream)
+        elif framing is Framing.PGCOPY:
+            ended = True
+        position = frame.next
+    if not ended:
+        _whole(data, position, 2, "a row or the trailer")
+
+
+def frame_at(data: bytes, framing: Framing, position: int, in_stream: bool) -> Frame:
+    """The frame that begins at a position within the data, whole. Raises FramingError."""
     match framing:
         case Framing.RECVLOGICAL:
-            return _recvlogical(data, begins_in_stream)
+            return _recvlogical(data, position, in_stream)
         case Framing.PGCOPY:
-            return _pgcopy(data)
+            return _pgcopy(data, position)
         case Framing.COPYDATA:
-            return _copydata(data)
+            return _copydata(data, position)
         case Framing.LENGTH_PREFIXED:
-            return _length_prefixed(data)
+            return _length_prefixed(data, position)
         case Framing.AUTO:
             raise ValueError("detect() finds the framing first")
+
+
+def stands_in_stream(tag: int, in_stream: bool) -> bool:
+    """Whether what follows a message stands inside a stream segment."""
+    if tag == _STREAM_START:
+        return True
+    return in_stream and tag not in _OUTSIDE_SEGMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,47 +224,38 @@ def _hint(data: bytes) -> str:
     return ""
 
 
-def _recvlogical(data: bytes, in_stream: bool) -> Iterator[Frame]:
-    position = 0
-    while position < len(data):
-        try:
-            end = message_end(data, position, in_stream)
-        except WireError as error:
-            raise FramingError(
-                f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
-                f" ({error.message}.{error.field} of the message at offset {position})"
-            ) from None
-        if data[end : end + 1] != b"\n":
-            raise _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
-        yield Frame(position, None, position, end)
-        if data[position] == _STREAM_START:
-            in_stream = True
-        elif data[position] in _OUTSIDE_SEGMENTS:
-            in_stream = False
-        position = end + 1
+def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
+    try:
+        end = message_end(data, position, in_stream)
+    except WireError as error:
+        raise FramingError(
+            f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
+            f" ({error.message}.{error.field} of the message at offset {position})",
+            error.short,
+        ) from None
+    if data[end : end + 1] != b"\n":
+        raise _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end), end == len(data))
+    return Frame(position, None, position, end, end + 1)
 
 
-def _pgcopy(data: bytes) -> Iterator[Frame]:
-    position = _pgcopy_header(data)
-    while True:
-        _whole(data, position, 2, "a row or the trailer")
-        fields = _INT16.unpack_from(data, position)[0]
-        if fields == -1:
-            break
-        if fields != _COPY_COLUMNS:
-            raise _refusal(position, f"{_COPY_COLUMNS} fields (lsn, xid, data)", str(fields))
-        _whole(data, position, _COPY_ROW_HEAD, "a row")
-        for at, size, name in ((position + 2, 8, "lsn"), (position + 14, 4, "xid")):
-            length = _INT32.unpack_from(data, at)[0]
-            if length != size:
-                raise _refusal(at, f"{size} as the length of {name}", "NULL" if length == -1 else str(length))
-        start = position + _COPY_ROW_HEAD
-        end = start + _length(data, start - 4, 1, "data")
-        yield Frame(position, _UINT64.unpack_from(data, position + 6)[0], start, end)
-        position = end
-    if position + 2 != len(data):
-        left = len(data) - position - 2
-        raise _refusal(position + 2, "the end of the file behind COPY's trailer", f"{left} bytes more")
+def _pgcopy(data: bytes, position: int) -> Frame:
+    _whole(data, position, 2, "a row or the trailer")
+    fields = _INT16.unpack_from(data, position)[0]
+    if fields == -1:
+        if position + 2 != len(data):
+            left = len(data) - position - 2
+            raise _refusal(position + 2, "the end of the file behind COPY's trailer", f"{left} bytes more")
+        return Frame(position, None, position + 2, position + 2, position + 2)
+    if fields != _COPY_COLUMNS:
+        raise _refusal(position, f"{_COPY_COLUMNS} fields (lsn, xid, data)", str(fields))
+    _whole(data, position, _COPY_ROW_HEAD, "a row")
+    for at, size, name in ((position + 2, 8, "lsn"), (position + 14, 4, "xid")):
+        length = _INT32.unpack_from(data, at)[0]
+        if length != size:
+            raise _refusal(at, f"{size} as the length of {name}", "NULL" if length == -1 else str(length))
+    start = position + _COPY_ROW_HEAD
+    end = start + _length(data, start - 4, 1, "data")
+    return Frame(position, _UINT64.unpack_from(data, position + 6)[0], start, end, end)
 
 
 def _pgcopy_header(data: bytes) -> int:
@@ -250,35 +272,30 @@ def _pgcopy_header(data: bytes) -> int:
     return _COPY_HEADER + _length(data, flags_at + 4, 0, "the header extension")
 
 
-def _copydata(data: bytes) -> Iterator[Frame]:
-    position = 0
-    while position < len(data):
-        if data[position] != _COPYDATA:
-            raise _refusal(position, "'d' (CopyData)", _byte(data, position))
-        _whole(data, position, 5, "CopyData")
-        body = position + 5
-        end = body + _length(data, position + 1, 5, "CopyData", counted=4)
-        kind = data[body]
-        if kind == _XLOGDATA:
-            start = body + _XLOGDATA_HEAD
-            if end <= start:
-                raise _refusal(body, f"more than {_XLOGDATA_HEAD} bytes of XLogData", str(end - body))
-            yield Frame(position, _UINT64.unpack_from(data, body + 1)[0], start, end)
-        elif kind != _KEEPALIVE:
-            raise _refusal(body, "'w' (XLogData) or 'k' (keepalive) from the server", _byte(data, body))
-        elif end - body != _KEEPALIVE_SIZE:
-            raise _refusal(body, f"{_KEEPALIVE_SIZE} bytes of keepalive", str(end - body))
-        position = end
+def _copydata(data: bytes, position: int) -> Frame:
+    if data[position] != _COPYDATA:
+        raise _refusal(position, "'d' (CopyData)", _byte(data, position))
+    _whole(data, position, 5, "CopyData")
+    body = position + 5
+    end = body + _length(data, position + 1, 5, "CopyData", counted=4)
+    kind = data[body]
+    if kind == _XLOGDATA:
+        start = body + _XLOGDATA_HEAD
+        if end <= start:
+            raise _refusal(body, f"more than {_XLOGDATA_HEAD} bytes of XLogData", str(end - body))
+        return Frame(position, _UINT64.unpack_from(data, body + 1)[0], start, end, end)
+    if kind != _KEEPALIVE:
+        raise _refusal(body, "'w' (XLogData) or 'k' (keepalive) from the server", _byte(data, body))
+    if end - body != _KEEPALIVE_SIZE:
+        raise _refusal(body, f"{_KEEPALIVE_SIZE} bytes of keepalive", str(end - body))
+    return Frame(position, None, end, end, end)
 
 
-def _length_prefixed(data: bytes) -> Iterator[Frame]:
-    position = 0
-    while position < len(data):
-        _whole(data, position, 4, "a message's length")
-        start = position + 4
-        end = start + _length(data, position, 1, "message")
-        yield Frame(position, None, start, end)
-        position = end
+def _length_prefixed(data: bytes, position: int) -> Frame:
+    _whole(data, position, 4, "a message's length")
+    start = position + 4
+    end = start + _length(data, position, 1, "message")
+    return Frame(position, None, start, end, end)
 
 
 def _length(data: bytes, at: int, least: int, what: str, counted: int = 0) -> int:
@@ -293,11 +310,11 @@ def _length(data: bytes, at: int, least: int, what: str, counted: int = 0) -> in
 def _whole(data: bytes, at: int, size: int, what: str) -> None:
     left = len(data) - at
     if size > left:
-        raise _refusal(at, f"{size} bytes of {what}", f"{left} before the end of the file")
+        raise _refusal(at, f"{size} bytes of {what}", f"{left} before the end of the file", True)
 
 
-def _refusal(offset: int, expected: str, found: str) -> FramingError:
-    return FramingError(f"offset {offset}: expected {expected}, found {found}")
+def _refusal(offset: int, expected: str, found: str, short: bool = False) -> FramingError:
+    return FramingError(f"offset {offset}: expected {expected}, found {found}", short)
 
 
 def _byte(data: bytes, at: int) -> str:

@@ -14,14 +14,16 @@ NO_UNIT = -1
 CHANGE_TAGS = ("I", "U", "D", "T")
 SUMMARY_TAG = "file"
 ERROR_TAG = "error"
+DAMAGE_TAG = "damage"
 
 MESSAGE_SCHEMA = pa.schema(
     [
         ("file", pa.int64()),  # the file's number in the ledger
         ("ordinal", pa.int64()),  # the message's number within the file
         ("offset", pa.int64()),  # of its frame, in the decompressed file
+        ("size", pa.int64()),  # bytes: its frame, and what has no row of its own before it
         ("lsn", pa.int64()),  # where the framing has it
-        ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG
+        ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
         ("unit", pa.int32()),  # the unit's number within the file; HEAD, NO_UNIT
         ("stretch", pa.int32()),
         ("xid", pa.int64()),  # the (sub)transaction's, inside a stream segment
@@ -30,7 +32,7 @@ MESSAGE_SCHEMA = pa.schema(
         ("old", pa.binary()),  # TupleData as on the wire
         ("new", pa.binary()),
         ("unchanged", pa.list_(pa.int16())),  # positions of unchanged TOAST in new; NULL if none
-        ("body", pa.binary()),  # control messages: the message; SUMMARY_TAG, ERROR_TAG: JSON
+        ("body", pa.binary()),  # control messages: the message; SUMMARY_TAG, ERROR_TAG: JSON; DAMAGE_TAG: the bytes
         ("commit_lsn", pa.int64()),  # from Begin: ordinary transactions that begin in this file
         ("commit_ts", pa.int64()),  # microseconds since 2000-01-01 UTC
         ("top_xid", pa.int64()),
@@ -65,6 +67,44 @@ class OpenUnit:
     xid: int | None
     commit_lsn: int | None
     commit_ts: int | None
+    is_damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that can't be read: `size` of them from `offset` on, in the file's unit `unit` (NO_UNIT: between units).
+
+    cut_short: they are the first part of a message. begins_anew: what follows them begins or ends a transaction
+    regardless of what was open, or nothing does. oids: what may be a relation's OID in them; None if that is too much.
+    may_hold_rows: False for what can only have been a control message.
+    """
+
+    unit: int
+    ordinal: int  # of the message behind
+    offset: int
+    size: int
+    lsn: int | None  # of the last frame before, where the framing has it
+    commit_lsn: int  # of the last commit before, in this file; 0 if there is none
+    reason: str
+    cut_short: bool
+    begins_anew: bool
+    may_hold_rows: bool
+    oids: tuple[int, ...] | None
+
+    @property
+    def is_torn(self) -> bool:
+        """As a receiver leaves it that died while it wrote: the server sends this, and what it belongs to, again."""
+        return self.cut_short and self.begins_anew
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """An ordinary transaction's unit that another beginning cut off; next_lsn: of the first commit behind it."""
+
+    unit: int
+    xid: int | None
+    commit_lsn: int | None
+    next_lsn: int | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +117,10 @@ class FileScan:
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     head_ended: bool = False
-    interrupted: list[int] = field(default_factory=list)  # ordinary units cut off by another beginning
+    interrupted: list[Interrupted] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
+    damaged: list[OpenUnit] = field(default_factory=list)  # ordinary units with damage that were committed here
+    orphans: list[int] = field(default_factory=list)  # units whose beginning is in bytes that can't be read
     open_unit: OpenUnit | None = None
     stretches: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
@@ -91,10 +134,17 @@ class FileScan:
         fields: dict[str, Any] = json.loads(text)
         if fields["open_unit"] is not None:
             fields["open_unit"] = OpenUnit(**fields["open_unit"])
+        fields["interrupted"] = [Interrupted(**each) for each in fields["interrupted"]]
+        fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
+        fields["damaged"] = [OpenUnit(**each) for each in fields["damaged"]]
         fields["stretches"] = [None if s is None else (s[0], s[1]) for s in fields["stretches"]]
         return cls(**fields)
 
 
-def note(file: int, tag: str, body: bytes) -> pa.RecordBatch:
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def note(file: int, tag: str, body: bytes, size: int = 0) -> pa.RecordBatch:
     """A row about a file rather than a message: its summary, or why it could not be read (then the only one)."""
-    return pa.RecordBatch.from_pylist([{"file": file, "tag": tag, "body": body}], MESSAGE_SCHEMA)
+    return pa.RecordBatch.from_pylist([{"file": file, "tag": tag, "body": body, "size": size}], MESSAGE_SCHEMA)

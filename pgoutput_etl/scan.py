@@ -11,22 +11,23 @@ new *stretch* begins there. A transaction is new if its commit LSN is past all t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.decode import decode
-from pgoutput_etl.errors import ArchiveError, SequenceError, WireError
-from pgoutput_etl.framing import Frame, Framing, decompress, detect, frames
+from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.framing import Frame, Framing, decompress, detect
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
+    DAMAGE_TAG,
     HEAD,
     MESSAGE_SCHEMA,
     NO_UNIT,
     SUMMARY_TAG,
     Begins,
     FileScan,
+    Interrupted,
     OpenUnit,
     UnitKind,
     note,
@@ -54,6 +55,7 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
+from pgoutput_etl.salvage import Gap, Reading, damage_of, placed
 
 BATCH_ROWS = 8192
 
@@ -64,24 +66,30 @@ class ScannedFile:
     batches: list[pa.RecordBatch]
 
 
-def scan_file(path: str, file: int, content: bytes, framing: Framing = Framing.AUTO) -> ScannedFile:
-    """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN."""
+def scan_file(
+    path: str, file: int, content: bytes, framing: Framing = Framing.AUTO, salvages: bool = False
+) -> ScannedFile:
+    """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN.
+
+    `salvages`: bytes that are no message become a Damage of the summary, and what can be read is.
+    """
     try:
         data = decompress(content, path)
         found = detect(data) if framing is Framing.AUTO else framing
-        return _scan_from_either_side(data, file, found)
+        return _scan_from_either_side(data, file, found, salvages)
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _scan_from_either_side(data: bytes, file: int, framing: Framing) -> ScannedFile:
+def _scan_from_either_side(data: bytes, file: int, framing: Framing, salvages: bool) -> ScannedFile:
     """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
 
     Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as
     transactions.py decodes it anew, knowing what is open. One with changes that decodes both ways can't be told.
+    Where neither decodes, the one that goes further has the damage.
     """
     failed: _HeadError | None = None
-    outside = _Scanner(data, file, framing, begins_in_stream=False)
+    outside = _Scanner(data, file, framing, False, salvages)
     try:
         outside.run()
     except _HeadError as error:
@@ -89,13 +97,18 @@ def _scan_from_either_side(data: bytes, file: int, framing: Framing) -> ScannedF
     else:
         if outside.head_is_certain:
             return outside.result()
-    inside = _Scanner(data, file, framing, begins_in_stream=True)
+    inside = _Scanner(data, file, framing, True, salvages)
     try:
         inside.run()
     except _HeadError as error:
         if failed is None:
             return outside.result()
-        raise max(failed, error, key=lambda e: e.messages_read).cause from None
+        further = max(failed, error, key=lambda e: e.messages_read)
+        if not salvages:
+            raise further.cause from None
+        scanner = _Scanner(data, file, framing, further is error, salvages, head_too=True)
+        scanner.run()
+        return scanner.result()
     if failed is None:
         raise SequenceError(
             "can't tell whether this file begins inside a stream segment, as no message in it begins or ends one; "
@@ -121,6 +134,7 @@ class _Unit:
     commit_lsn: int | None = None
     commit_ts: int | None = None
     changes: int = 0
+    is_damaged: bool = False
 
     def begin_fields(self) -> dict[str, int | None]:
         """What Begin tells every row of its transaction."""
@@ -130,18 +144,31 @@ class _Unit:
 
 
 class _Scanner:
-    def __init__(self, data: bytes, file: int, framing: Framing, begins_in_stream: bool) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        file: int,
+        framing: Framing,
+        begins_in_stream: bool,
+        salvages: bool = False,
+        head_too: bool = False,
+    ) -> None:
         self.data = data
         self.file = file
         self.framing = framing
         self.begins_in_stream = begins_in_stream
+        self.salvages = salvages
+        self.head_too = head_too
         self.summary = FileScan(file, framing.value, len(data), Begins.EITHER.value)
         self.unit: _Unit | None = _Unit(HEAD, UnitKind.HEAD)
         self.units = 0
         self.head_matters = False
         self.ordinal = 0
         self.offset = 0
+        self.read_to = 0
+        self.accounted_to = 0
         self.lsn: int | None = None
+        self.commit_lsn = 0
         self.rows: list[dict[str, Any]] = []
         self.batches: list[pa.RecordBatch] = []
 
@@ -156,26 +183,51 @@ class _Scanner:
     def head_is_certain(self) -> bool:
         return not self.head_matters or self.summary.head_ended
 
+    @property
+    def in_head(self) -> bool:
+        return self.unit is not None and self.unit.kind is UnitKind.HEAD
+
+    def _refuses(self) -> bool:
+        """In the head an error may mean that it is read from the wrong side."""
+        return not self.salvages or (self.in_head and not self.head_too)
+
     def run(self) -> None:
         try:
-            for frame in frames(self.data, self.framing, self.begins_in_stream):
-                self._frame(frame)
+            for read in Reading(self.data, self.framing, self.begins_in_stream, 0, self._refuses).messages():
+                if isinstance(read, Gap):
+                    self._damage(read)
+                else:
+                    self._frame(*read)
         except ArchiveError as error:
-            if self.unit is not None and self.unit.kind is UnitKind.HEAD:
+            if self.in_head:
                 raise _HeadError(error, self.ordinal) from None
             raise
         self._finish()
 
-    def _frame(self, frame: Frame) -> None:
-        self.offset, self.lsn = frame.offset, frame.lsn
+    def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
+        self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
-            message = decode(self.data[frame.start : frame.end], self.in_stream)
             self._lsn_range(frame)
             self._message(message, frame)
-        except (WireError, SequenceError) as error:
-            where = "" if frame.lsn is None else f" (LSN {format_lsn(frame.lsn)})"
-            raise SequenceError(f"offset {frame.offset}{where}, message {self.ordinal}: {error}") from None
+        except SequenceError as error:
+            raise placed(frame, self.ordinal, error) from None
         self.ordinal += 1
+
+    def _damage(self, gap: Gap) -> None:
+        """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
+        damage = damage_of(self.data, self.framing, gap, self.unit_number, self.ordinal, self.lsn, self.commit_lsn)
+        self.summary.damages.append(damage)
+        self.offset, self.read_to = gap.offset, gap.end
+        self._append(DAMAGE_TAG, damage.unit, body=self.data[gap.offset : gap.end])
+        if not damage.begins_anew and (self.unit is None or self.in_stream != gap.in_stream):
+            self._new_unit(UnitKind.SEGMENT if gap.in_stream else UnitKind.TRANSACTION, None)
+            self.summary.orphans.append(self.units)
+        if self.unit is not None and (not damage.is_torn or gap.end == len(self.data)):
+            self.unit.is_damaged = True
+
+    @property
+    def unit_number(self) -> int:
+        return NO_UNIT if self.unit is None else self.unit.number
 
     def _lsn_range(self, frame: Frame) -> None:
         tag = chr(self.data[frame.start])
@@ -251,6 +303,7 @@ class _Scanner:
         self._new_unit(UnitKind.TRANSACTION, message.xid)
         assert self.unit is not None
         self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
+        self._goes_on_at(message.final_lsn)
         last = self._last_commit()
         if last is not None and message.final_lsn <= last:
             self.summary.stretches.append(None)
@@ -264,7 +317,11 @@ class _Scanner:
             return
         if unit is None or unit.kind is not UnitKind.TRANSACTION:
             raise SequenceError("Commit without a Begin before it")
-        if unit.commit_lsn != message.commit_lsn:
+        if unit.is_damaged:
+            lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
+            ended = OpenUnit(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True)
+            self.summary.damaged.append(ended)
+        elif unit.commit_lsn != message.commit_lsn:
             begun = format_lsn(unit.commit_lsn or 0)
             raise SequenceError(
                 f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
@@ -277,11 +334,20 @@ class _Scanner:
         """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
         if lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
+        self._goes_on_at(lsn)
+        self.commit_lsn = lsn
         last = self._last_commit()
         if last is not None and lsn <= last:
             self.summary.stretches.append(None)
         current = self.summary.stretches[-1]
         self.summary.stretches[-1] = (lsn if current is None else current[0], lsn)
+
+    def _goes_on_at(self, lsn: int) -> None:
+        """The first commit behind what was interrupted."""
+        for number in range(len(self.summary.interrupted) - 1, -1, -1):
+            if self.summary.interrupted[number].next_lsn is not None:
+                return
+            self.summary.interrupted[number] = replace(self.summary.interrupted[number], next_lsn=lsn)
 
     def _last_commit(self) -> int | None:
         current = self.summary.stretches[-1]
@@ -301,7 +367,7 @@ class _Scanner:
         unit = self.unit
         if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
             self._end_head()
-        elif unit is None or unit.kind is not UnitKind.PREPARED:
+        elif unit is None or unit.kind is not UnitKind.PREPARED and unit.number not in self.summary.orphans:
             raise SequenceError("Prepare without a Begin Prepare before it")
         self.unit = None
         self._control(frame, unit=unit.number)
@@ -318,10 +384,10 @@ class _Scanner:
         if unit is not None and unit.kind is UnitKind.HEAD:
             self.summary.head_ended = True
         if unit is not None and unit.kind is UnitKind.TRANSACTION:
-            self.summary.interrupted.append(unit.number)
+            self.summary.interrupted.append(Interrupted(unit.number, unit.xid, unit.commit_lsn))
         self.unit = None
 
-    def _new_unit(self, kind: UnitKind, xid: int) -> None:
+    def _new_unit(self, kind: UnitKind, xid: int | None) -> None:
         self._end_unit()
         self.units += 1
         self.unit = _Unit(self.units, kind, xid)
@@ -362,6 +428,7 @@ class _Scanner:
     def _append(self, tag: str, unit: int, **fields: Any) -> None:
         fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
         fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
+        fields["size"], self.accounted_to = self.read_to - self.accounted_to, self.read_to
         self.rows.append(fields)
         if len(self.rows) >= BATCH_ROWS:
             self._flush()
@@ -375,9 +442,12 @@ class _Scanner:
             self.summary.begins = (Begins.INSIDE if self.begins_in_stream else Begins.OUTSIDE).value
         if self.unit is not None:
             unit = self.unit
-            self.summary.open_unit = OpenUnit(unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts)
+            self.summary.open_unit = OpenUnit(
+                unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
+            )
         self._flush()
-        self.batches.append(note(self.file, SUMMARY_TAG, self.summary.to_json()))
+        left = len(self.data) - self.accounted_to
+        self.batches.append(note(self.file, SUMMARY_TAG, self.summary.to_json(), left))
 
     def result(self) -> ScannedFile:
         return ScannedFile(self.summary, self.batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 from pgoutput_etl.errors import WireError
 
@@ -33,12 +34,15 @@ class Reader:
         at = self.position if offset is None else offset
         return WireError(at - self.start, self.message, field, expected, found)
 
+    def cut_short(self, field: str, expected: str, found: str) -> WireError:
+        return replace(self.fail(field, expected, found), short=True)
+
     def take(self, size: int, field: str) -> int:
         """Moves past `size` bytes and returns where they began."""
         begin = self.position
         left = self.end - begin
         if size > left:
-            raise self.fail(field, f"{size} bytes", f"{left} before the end of the message")
+            raise self.cut_short(field, f"{size} bytes", f"{left} before the end of the message")
         self.position = begin + size
         return begin
 
@@ -82,7 +86,7 @@ class Reader:
         begin = self.position
         nul = self.data.find(b"\0", begin, self.end)
         if nul < 0:
-            raise self.fail(field, "a NUL byte that ends the string", "the end of the message")
+            raise self.cut_short(field, "a NUL byte that ends the string", "the end of the message")
         self.position = nul + 1
         return self.text(begin, nul, field)
 

@@ -100,9 +100,10 @@ def in_segment(messages: Sequence[PgoutputMessage]) -> bool:
 
 def test_offsets_are_where_frames_begin() -> None:
     messages = [BEGIN, INSERT]
+    second = len(BEGIN) + 1
     assert list(frames(recvlogical(messages), Framing.RECVLOGICAL)) == [
-        Frame(0, None, 0, len(BEGIN)),
-        Frame(len(BEGIN) + 1, None, len(BEGIN) + 1, len(BEGIN) + 1 + len(INSERT)),
+        Frame(0, None, 0, len(BEGIN), len(BEGIN) + 1),
+        Frame(second, None, second, second + len(INSERT), second + len(INSERT) + 1),
     ]
     assert [f.offset for f in frames(length_prefixed(messages), Framing.LENGTH_PREFIXED)] == [0, 4 + len(BEGIN)]
     assert [f.offset for f in frames(pgcopy(rows(messages)), Framing.PGCOPY)] == [19, 19 + 26 + len(BEGIN)]
@@ -115,14 +116,14 @@ def test_offsets_are_where_frames_begin() -> None:
 def test_the_bytes_of_copydata() -> None:
     keepalive = bytes.fromhex("64 00000016 6B 00000016B374D848 0000000000000000 00")
     xlogdata = bytes.fromhex("64 0000001E 77 00000016B374D848 00000016B374D878 0000000000000000 45")
-    assert list(frames(keepalive + xlogdata, Framing.COPYDATA)) == [Frame(23, LSN, 53, 54)]
+    assert list(frames(keepalive + xlogdata, Framing.COPYDATA)) == [Frame(23, LSN, 53, 54, 54)]
     assert detect(keepalive) is Framing.COPYDATA
 
 
 def test_the_bytes_of_pgcopy() -> None:
     head = bytes.fromhex("5047434F50590AFF0D0A00 00000000 00000000")
     row = bytes.fromhex("0003 00000008 00000016B374D848 00000004 FFFFFFFE 00000001 45")
-    assert list(frames(head + row + b"\xff\xff", Framing.PGCOPY)) == [Frame(19, LSN, 45, 46)]
+    assert list(frames(head + row + b"\xff\xff", Framing.PGCOPY)) == [Frame(19, LSN, 45, 46, 46)]
     assert list(frames(head + b"\xff\xff", Framing.PGCOPY)) == []
     assert cut(pgcopy(rows([BEGIN]), flags=0x8001, extension=b"later"), Framing.PGCOPY) == [BEGIN]
 
@@ -279,7 +280,7 @@ def test_any_bytes_are_detected_or_refused(data: bytes) -> None:
 
 def test_auto_is_for_detect() -> None:
     with pytest.raises(ValueError, match="detect"):
-        frames(b"", Framing.AUTO)
+        list(frames(b"x", Framing.AUTO))
 
 
 # Refusals

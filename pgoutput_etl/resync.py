@@ -1,0 +1,141 @@
+"""Behind bytes that are no message: where whole messages begin again.
+
+A receiver that is killed while it writes leaves the first part of a message; one that is started again on the same
+file writes whole messages behind it. What is cut off may claim to go on over them, so that they are looked for from
+its second byte on. The first place counts from which messages follow one another; a stray message or two that only
+look like some, inside a value, don't.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pgoutput_etl.decode import MESSAGE_TAGS, decode
+from pgoutput_etl.errors import FramingError, WireError
+from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
+from pgoutput_etl.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    PgoutputMessage,
+    RollbackPrepared,
+    StreamCommit,
+)
+
+_ENOUGH = 16  # messages in a row are no accident
+_FEW = 4  # are enough where the next bytes are no message either
+_TIMES = range(2**53)  # microseconds since 2000: up to the year 2285
+_LAST_LSN = 2**56
+# What is tried costs no more than reading the file this many times, then the rest of it is given up.
+_PASSES = 16
+_LEAST_BUDGET = 1 << 20
+_COST_OF_A_TRIAL = 32
+
+_TAG = b"[" + re.escape(bytes(sorted(MESSAGE_TAGS))) + b"]"
+_MAY_BEGIN = {
+    Framing.RECVLOGICAL: re.compile(_TAG),
+    Framing.PGCOPY: re.compile(rb"(?=\x00\x03\x00\x00\x00\x08|\xff\xff\Z)"),
+    Framing.COPYDATA: re.compile(rb"(?=d[\x00-\x7f][\x00-\xff]{3}[wk])"),
+    Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where whole messages begin again, and whether inside a stream segment."""
+
+    position: int
+    in_stream: bool
+
+
+def next_whole(
+    data: bytes, framing: Framing, start: int, in_stream: bool, within: tuple[int, int] | None = None
+) -> Resumption | None:
+    """From `start` on, of what may well be the rest of something; None: nothing but such bytes follows.
+
+    `in_stream`: the reading to try first. `within`: only messages that begin in the one range, and of which some are
+    past its end: those that something in front claims as its own.
+    """
+    budget = max(_PASSES * (len(data) - start), _LEAST_BUDGET)
+    last = len(data) if within is None else within[1]
+    for match in _MAY_BEGIN[framing].finditer(data, start):
+        position = match.start()
+        if position >= last or budget < 0:
+            return None
+        for reading in (in_stream, not in_stream):
+            trial = follow(data, framing, position, reading)
+            budget -= _COST_OF_A_TRIAL + trial.end - position
+            if trial.is_convincing and (within is None or trial.end > last):
+                return Resumption(position, reading)
+    return None
+
+
+@dataclass(slots=True)
+class Trial:
+    """How far messages follow one another from some place on. to_the_end: of the file, or of all but a last part."""
+
+    end: int
+    messages: int = 0
+    has_time: bool = False
+    to_the_end: bool = False
+
+    @property
+    def is_convincing(self) -> bool:
+        return self.messages >= _FEW or (self.to_the_end and self.has_time)
+
+
+def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Trial:
+    """Reads a few messages, and no more than that."""
+    trial = Trial(position)
+    try:
+        for message, frame in _decoded(data, framing, position, in_stream):
+            if not _is_plausible(message):
+                return trial
+            trial.messages += 1
+            trial.has_time |= isinstance(message, _WITH_TIME)
+            trial.end = frame.next
+            if trial.messages == _ENOUGH:
+                return trial
+        trial.to_the_end = True
+    except FramingError as error:
+        trial.to_the_end = error.short
+    except WireError:
+        pass
+    return trial
+
+
+def is_cut_short(data: bytes, framing: Framing, in_stream: bool) -> bool:
+    """Whether bytes are the first part of a frame, and so what a receiver leaves that dies while it writes."""
+    try:
+        frame_at(data, framing, 0, in_stream)
+    except FramingError as error:
+        return error.short
+    return False
+
+
+def _decoded(
+    data: bytes, framing: Framing, position: int, in_stream: bool
+) -> Iterator[tuple[PgoutputMessage, Frame]]:
+    for frame in frames(data, framing, in_stream, position):
+        yield decode(data[frame.start : frame.end], in_stream), frame
+        in_stream = stands_in_stream(data[frame.start], in_stream)
+
+
+_WITH_TIME = (Begin, Commit, BeginPrepare, StreamCommit, CommitPrepared, RollbackPrepared)
+
+
+def _is_plausible(message: PgoutputMessage) -> bool:
+    match message:
+        case Begin():
+            return 0 < message.final_lsn < _LAST_LSN and message.commit_timestamp in _TIMES
+        case Commit() | StreamCommit() | CommitPrepared():
+            return 0 < message.commit_lsn < _LAST_LSN and message.commit_timestamp in _TIMES
+        case BeginPrepare():
+            return 0 < message.prepare_lsn < _LAST_LSN and message.prepare_timestamp in _TIMES
+        case RollbackPrepared():
+            return message.rollback_timestamp in _TIMES
+        case _:
+            return True

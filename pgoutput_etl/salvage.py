@@ -1,0 +1,165 @@
+"""A file's messages, and the bytes between them that are none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from pgoutput_etl.decode import decode
+from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
+from pgoutput_etl.framing import Frame, Framing, frames, stands_in_stream
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.message_rows import Damage
+from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.resync import Resumption, follow, is_cut_short, next_whole
+
+
+# What begins or ends a transaction, or is about one as a whole, whatever was open before it.
+_BEGIN_ANEW = frozenset(b"BSbcAKrp")
+_CONTROL = frozenset(bytes((tag,)) for tag in b"BCSEbPcAKrpOMY")
+_CONTROL_SIZES = frozenset((1, 6, 9, 21, 25, 26, 30))  # of those that are always as long
+_MOST_OF_ONE_CONTROL_MESSAGE = 256
+_MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30, Framing.LENGTH_PREFIXED: 4}
+_ROW_TAG = re.compile(rb"[IUDTR]")
+_SHORT = 1024
+_MOST_OIDS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes that can't be read: data[offset:end]; behind them messages go on, inside a stream segment or not.
+
+    cut_short: they are the first part of a message, as a receiver leaves it that dies while it writes.
+    """
+
+    offset: int
+    end: int
+    in_stream: bool
+    reason: str
+    cut_short: bool
+
+
+Read = tuple[PgoutputMessage, Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a file is to be read from data[start] on. refuses: asked at bytes that can't be read, whether to raise."""
+
+    data: bytes
+    framing: Framing
+    begins_in_stream: bool
+    start: int
+    refuses: Callable[[], bool]
+
+    def messages(self) -> Iterator[Read | Gap]:
+        """All messages in order, and what stands between them. Raises ArchiveError naming offset and LSN."""
+        position, in_stream, ordinal = self.start, self.begins_in_stream, 0
+        while True:
+            gap, ordinal = yield from self._up_to_a_gap(position, in_stream, ordinal)
+            if gap is None:
+                return
+            yield gap
+            position, in_stream = gap.end, gap.in_stream
+            if position >= len(self.data):
+                return
+
+    def _up_to_a_gap(
+        self, position: int, in_stream: bool, ordinal: int
+    ) -> Generator[Read | Gap, None, tuple[Gap | None, int]]:
+        """A message is given once it is known that a frame follows it, or the file's end: one that is cut off may
+        claim what was written behind it, and decode."""
+        walk = frames(self.data, self.framing, in_stream, position)
+        held: Frame | None = None
+        while True:
+            frame, refusal = _next(walk)
+            if held is not None:
+                if refusal is not None and not self.refuses():
+                    inside = self._inside(held, in_stream)
+                    if inside is not None:
+                        return self._gap(held.offset, inside, in_stream, str(refusal)), ordinal
+                try:
+                    message = decode(self.data[held.start : held.end], in_stream)
+                except WireError as error:
+                    if self.refuses():
+                        raise placed(held, ordinal, error) from None
+                    return self._unreadable(held, in_stream, error), ordinal
+                yield message, held
+                ordinal += 1
+                position, in_stream = held.next, stands_in_stream(self.data[held.start], in_stream)
+            if refusal is not None:
+                if self.refuses():
+                    raise refusal
+                resumed = next_whole(self.data, self.framing, position + 1, in_stream)
+                return self._gap(position, resumed, in_stream, str(refusal)), ordinal
+            if frame is None:
+                return None, ordinal
+            held = frame
+
+    def _inside(self, frame: Frame, in_stream: bool) -> Resumption | None:
+        """Where messages begin that a frame claims as its own, and that go on past its end."""
+        return next_whole(self.data, self.framing, frame.offset + 1, in_stream, (frame.offset, frame.next))
+
+    def _unreadable(self, frame: Frame, in_stream: bool, error: WireError) -> Gap:
+        """A whole frame without a message in it, or a part of one that claims what follows."""
+        behind = follow(self.data, self.framing, frame.next, in_stream)
+        resumed: Resumption | None = Resumption(frame.next, in_stream)
+        if not behind.to_the_end and behind.messages < 2 or frame.next == len(self.data):
+            inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream)
+            resumed = inside if frame.next < len(self.data) else inside or resumed
+        return self._gap(frame.offset, resumed, in_stream, str(error))
+
+    def _gap(self, offset: int, resumed: Resumption | None, in_stream: bool, reason: str) -> Gap:
+        end = len(self.data) if resumed is None else resumed.position
+        cut_short = is_cut_short(self.data[offset:end], self.framing, in_stream)
+        return Gap(offset, end, in_stream if resumed is None else resumed.in_stream, reason, cut_short)
+
+
+def _next(walk: Iterator[Frame]) -> tuple[Frame | None, FramingError | None]:
+    try:
+        return next(walk, None), None
+    except FramingError as error:
+        return None, error
+
+
+def damage_of(
+    data: bytes, framing: Framing, gap: Gap, unit: int, ordinal: int, lsn: int | None, commit_lsn: int
+) -> Damage:
+    """What the driver is told of a gap."""
+    extent = data[gap.offset : gap.end]
+    behind = next(frames(data, framing, gap.in_stream, gap.end), None) if gap.end < len(data) else None
+    begins_anew = behind is None or data[behind.start] in _BEGIN_ANEW
+    message = extent[_MESSAGE_AT[framing] :]
+    is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
+    return Damage(
+        unit,
+        ordinal,
+        gap.offset,
+        len(extent),
+        lsn,
+        commit_lsn,
+        gap.reason,
+        gap.cut_short,
+        begins_anew,
+        not is_control or len(extent) > _MOST_OF_ONE_CONTROL_MESSAGE,
+        _oids(extent),
+    )
+
+
+def _oids(extent: bytes) -> tuple[int, ...] | None:
+    """Every four bytes that may be a relation's OID: all of a short extent, those behind a row's tag of a long one."""
+    if len(extent) <= _SHORT:
+        at: Iterable[int] = range(len(extent) - 3)
+    else:
+        at = (match.start() + behind for match in _ROW_TAG.finditer(extent) for behind in (1, 5))
+    found = {extent[i : i + 4] for i in islice(at, _MOST_OIDS + 1)}
+    if len(found) > _MOST_OIDS:
+        return None
+    return tuple(sorted(int.from_bytes(four, "big") for four in found if len(four) == 4))
+
+
+def placed(frame: Frame, ordinal: int, error: ArchiveError) -> SequenceError:
+    where = "" if frame.lsn is None else f" (LSN {format_lsn(frame.lsn)})"
+    return SequenceError(f"offset {frame.offset}{where}, message {ordinal}: {error}")
