@@ -68,6 +68,7 @@ class OpenUnit:
     commit_lsn: int | None
     commit_ts: int | None
     is_damaged: bool = False
+    stretch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,9 @@ class Damage:
     may_hold_rows: bool
     oids: tuple[int, ...] | None
 
+    def reaches(self, end: int) -> bool:
+        return self.offset + self.size == end
+
     @property
     def is_torn(self) -> bool:
         """As a receiver leaves it that died while it wrote: the server sends this, and what it belongs to, again."""
@@ -102,6 +106,7 @@ class Interrupted:
     """An ordinary transaction's unit that another beginning cut off; next_lsn: of the first commit behind it."""
 
     unit: int
+    stretch: int
     xid: int | None
     commit_lsn: int | None
     next_lsn: int | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG
+from pgoutput_etl.message_rows import DAMAGE_TAG, HEAD, SUMMARY_TAG
 
 UnitId = tuple[int, int]  # (file's number, unit's number within the file)
 
@@ -18,6 +18,7 @@ class Fate(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     RESENT = "resent"  # the archive has it more than once, and another sending counts
+    QUARANTINED = "quarantined"  # it was committed, but a part of it can't be read
     OPEN = "open"  # its end is not in the archive yet
 
 
@@ -25,7 +26,8 @@ class Fate(Enum):
 class Outcome:
     """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.
 
-    commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen.
+    commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen. Of one that is
+    quarantined: `reason`, and the relations that what can't be read may be about beside those of its rows (None: any).
     """
 
     fate: Fate
@@ -36,6 +38,18 @@ class Outcome:
     commit_lsn: int | None = None
     commit_ts: int | None = None
     aborted_subxids: tuple[int, ...] = ()
+    reason: str | None = None
+    lost: frozenset[int] | None = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What can't be read between transactions: nothing committed at `lsn` or later can be relied on in these
+    relations (None: in any)."""
+
+    lsn: int
+    relations: frozenset[int] | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +78,7 @@ def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
     return [
         ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
         for row in rows
-        if row["body"] is not None and row["tag"] != SUMMARY_TAG and not (row["tag"] == "C" and row["unit"] != HEAD)
+        if row["body"] is not None
+        and row["tag"] not in (SUMMARY_TAG, DAMAGE_TAG)
+        and not (row["tag"] == "C" and row["unit"] != HEAD)
     ]

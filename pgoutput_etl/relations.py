@@ -90,6 +90,9 @@ class RelationHistory:
         """(namespace, name) -> OID of the relation that bore it last: a table that took another's place."""
         return dict(self._holders)
 
+    def oids(self) -> frozenset[int]:
+        return frozenset(oid for oid, _ in self._in_force)
+
     def versions(self, oid: int) -> RelationVersions:
         """What is needed to find the version of any row of one relation: small, and shipped to executors."""
         mine = [entry for entry in self.entries if entry.relation.oid == oid]

@@ -41,12 +41,13 @@ class Replay:
     """What the files say, in order: `rows` of all messages with the outcome of their transactions."""
 
     assembly: Assembly = field(default_factory=Assembly)
+    salvages: bool = False  # go on behind bytes that can't be read
     _messages: list[Row] = field(default_factory=list)
     _files: int = 0
 
     def add_file(self, path: str, content: bytes) -> FileScan:
         """The next file in order. Raises ArchiveError naming it."""
-        scanned = scan_file(path, self._files, content)
+        scanned = scan_file(path, self._files, content, salvages=self.salvages)
         self._files += 1
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
         try:

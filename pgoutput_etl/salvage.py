@@ -69,26 +69,22 @@ class Reading:
     def _up_to_a_gap(
         self, position: int, in_stream: bool, ordinal: int
     ) -> Generator[Read | Gap, None, tuple[Gap | None, int]]:
-        """A message is given once it is known that a frame follows it, or the file's end: one that is cut off may
-        claim what was written behind it, and decode."""
+        """A message is given once it is known that one follows it, or the file's end: one that is cut off may claim
+        what was written behind it, and decode."""
         walk = frames(self.data, self.framing, in_stream, position)
-        held: Frame | None = None
+        held: Read | None = None
+        held_in_stream = in_stream
         while True:
             frame, refusal = _next(walk)
+            message, error = (None, None) if frame is None else self._decoded(frame, in_stream)
             if held is not None:
-                if refusal is not None and not self.refuses():
-                    inside = self._inside(held, in_stream)
+                if (refusal or error) is not None and not self.refuses():
+                    inside = self._inside(held[1], held_in_stream)
                     if inside is not None:
-                        return self._gap(held.offset, inside, in_stream, str(refusal)), ordinal
-                try:
-                    message = decode(self.data[held.start : held.end], in_stream)
-                except WireError as error:
-                    if self.refuses():
-                        raise placed(held, ordinal, error) from None
-                    return self._unreadable(held, in_stream, error), ordinal
-                yield message, held
+                        return self._gap(held[1].offset, inside, held_in_stream, str(refusal or error)), ordinal
+                yield held
                 ordinal += 1
-                position, in_stream = held.next, stands_in_stream(self.data[held.start], in_stream)
+                position = held[1].next
             if refusal is not None:
                 if self.refuses():
                     raise refusal
@@ -96,7 +92,19 @@ class Reading:
                 return self._gap(position, resumed, in_stream, str(refusal)), ordinal
             if frame is None:
                 return None, ordinal
-            held = frame
+            if error is not None or message is None:
+                assert error is not None
+                if self.refuses():
+                    raise placed(frame, ordinal, error)
+                return self._unreadable(frame, in_stream, error), ordinal
+            held, held_in_stream = (message, frame), in_stream
+            in_stream = stands_in_stream(self.data[frame.start], in_stream)
+
+    def _decoded(self, frame: Frame, in_stream: bool) -> tuple[PgoutputMessage | None, WireError | None]:
+        try:
+            return decode(self.data[frame.start : frame.end], in_stream), None
+        except WireError as error:
+            return None, error
 
     def _inside(self, frame: Frame, in_stream: bool) -> Resumption | None:
         """Where messages begin that a frame claims as its own, and that go on past its end."""
@@ -106,7 +114,7 @@ class Reading:
         """A whole frame without a message in it, or a part of one that claims what follows."""
         behind = follow(self.data, self.framing, frame.next, in_stream)
         resumed: Resumption | None = Resumption(frame.next, in_stream)
-        if not behind.to_the_end and behind.messages < 2 or frame.next == len(self.data):
+        if behind.messages < (1 if behind.to_the_end else 2):
             inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream)
             resumed = inside if frame.next < len(self.data) else inside or resumed
         return self._gap(frame.offset, resumed, in_stream, str(error))
@@ -129,7 +137,7 @@ def damage_of(
 ) -> Damage:
     """What the driver is told of a gap."""
     extent = data[gap.offset : gap.end]
-    behind = next(frames(data, framing, gap.in_stream, gap.end), None) if gap.end < len(data) else None
+    behind = _next(frames(data, framing, gap.in_stream, gap.end))[0] if gap.end < len(data) else None
     begins_anew = behind is None or data[behind.start] in _BEGIN_ANEW
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES

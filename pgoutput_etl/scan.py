@@ -319,7 +319,8 @@ class _Scanner:
             raise SequenceError("Commit without a Begin before it")
         if unit.is_damaged:
             lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
-            ended = OpenUnit(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True)
+            stretch = len(self.summary.stretches) - 1
+            ended = OpenUnit(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
             self.summary.damaged.append(ended)
         elif unit.commit_lsn != message.commit_lsn:
             begun = format_lsn(unit.commit_lsn or 0)
@@ -384,7 +385,7 @@ class _Scanner:
         if unit is not None and unit.kind is UnitKind.HEAD:
             self.summary.head_ended = True
         if unit is not None and unit.kind is UnitKind.TRANSACTION:
-            self.summary.interrupted.append(Interrupted(unit.number, unit.xid, unit.commit_lsn))
+            self.summary.interrupted.append(Interrupted(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn))
         self.unit = None
 
     def _new_unit(self, kind: UnitKind, xid: int | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.message_rows import HEAD, Begins, FileScan, UnitKind
+from pgoutput_etl.message_rows import HEAD, NO_UNIT, Begins, Damage, FileScan, Interrupted, OpenUnit, UnitKind
 from pgoutput_etl.messages import (
     BeginPrepare,
     Commit,
@@ -35,7 +35,7 @@ from pgoutput_etl.messages import (
     StreamStop,
     Type,
 )
-from pgoutput_etl.outcomes import ControlRow, Fate, Outcome, UnitId, Watermark
+from pgoutput_etl.outcomes import ControlRow, Fate, Loss, Outcome, UnitId, Watermark
 from pgoutput_etl.relations import RelationHistory
 
 STATE_VERSION = 1
@@ -52,10 +52,16 @@ class _Open:
     gid: str | None = None
     lsn: int | None = None
     cut_off: bool = False  # within a segment
+    damage: str | None = None  # what of it can't be read, and why
+    lost: list[int] | None = field(default_factory=list)  # relations that this may be about; None: any
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> _Open:
         return cls(**{**state, "units": [(file, unit) for file, unit in state["units"]]})
+
+    def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
+        self.damage = self.damage or damage
+        self.lost = None if lost is None or self.lost is None else sorted({*self.lost, *lost})
 
 
 class _TailKind(Enum):
@@ -84,6 +90,8 @@ class Assembly:
         self.last_commit_lsn = 0
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
+        self.losses: list[Loss] = []
+        self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
         self.unknown_prepared = 0
         self._next_scope = 1
         self._streams: dict[int, _Open] = {}
@@ -96,14 +104,22 @@ class Assembly:
 
     def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
-        self._file = _FileState(scan.file, self._stretch_watermarks(scan))
+        self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
         self._take_head(scan)
+        damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
+            while damages and damages[0].ordinal <= row.ordinal:
+                self._damage(scan, damages.pop(0))
             self._control(row)
-        for unit in scan.interrupted:
-            self.outcomes.append(Outcome(Fate.RESENT, None, ((scan.file, unit),)))
+        for damage in damages:
+            self._damage(scan, damage)
+        for ended in scan.damaged:
+            self._damaged_transaction(scan, ended)
+        self._orphaned_segments(scan)
         self._take_tail(scan)
         self._sent_again(scan)
+        for unit in scan.interrupted:
+            self._interrupted(scan, unit)
 
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
@@ -139,6 +155,8 @@ class Assembly:
         if tail is not None and tail.kind is _TailKind.SEGMENT:
             self._file.begins_in_stream = True
             self._file.segments[HEAD] = tail.of
+        if tail is not None:
+            self._file.owners[HEAD] = tail.of
         if scan.begins == Begins.EITHER.value:
             if scan.head_ended:
                 self._cut_off_tail()
@@ -162,9 +180,91 @@ class Assembly:
         elif last.kind == UnitKind.TRANSACTION.value:
             self._cut_off_tail()
             begun = _Open(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
+            for damage in scan.damages if last.is_damaged else ():
+                if damage.unit == last.unit:
+                    begun.take_damage(_said_of(scan, damage), self._may_be_about(damage))
+            if last.is_damaged and begun.damage is None:
+                begun.damage = f"file {scan.file}: the beginning of the transaction can't be read"
             self._tail = _Tail(_TailKind.TRANSACTION, begun)
+        elif last.unit in scan.orphans:
+            self._tail = None
         elif self._tail is None or self._tail.of.units[-1] != (scan.file, last.unit):
             raise SequenceError(f"unit {last.unit} is open where the file ends, but nothing began it")
+
+    def _damage(self, scan: FileScan, damage: Damage) -> None:
+        """Whatever is open where it stands may be the worse for it, and is not applied if it is committed."""
+        reaches_end = damage.reaches(scan.size)
+        if damage.is_torn and (damage.unit == NO_UNIT or not reaches_end):
+            return  # the server sends it again; that it does so is seen to where something was cut off
+        self.was_damaged = True
+        reason = _said_of(scan, damage)
+        lost = self._may_be_about(damage)
+        owner = self._file.owners.get(damage.unit)
+        if owner is not None:
+            owner.take_damage(reason, lost)
+        elif damage.unit in (NO_UNIT, HEAD) or damage.unit in scan.orphans:
+            for transaction in (*self._streams.values(), *self._prepared.values()):
+                transaction.take_damage(reason, lost)
+        if owner is None and lost != frozenset():
+            before = max(damage.commit_lsn, self._file.watermarks[0])
+            self.losses.append(Loss(before + 1, lost, reason))
+
+    def _may_be_about(self, damage: Damage) -> frozenset[int] | None:
+        if damage.oids is None:
+            return None
+        known = frozenset(damage.oids) & self.relations.oids()
+        return None if not known and damage.may_hold_rows else known
+
+    def _damaged_transaction(self, scan: FileScan, ended: OpenUnit) -> None:
+        """An ordinary one that ends in the file in which it begins."""
+        assert ended.commit_lsn is not None
+        own = [damage for damage in scan.damages if damage.unit == ended.unit]
+        damaged = _Open(ended.xid, [(scan.file, ended.unit)])
+        for damage in own:
+            damaged.take_damage(_said_of(scan, damage), self._may_be_about(damage))
+        if not own:  # an orphan: what it began with stands before it
+            damaged.damage = f"file {scan.file}: the beginning of the transaction can't be read"
+        fate = Fate.QUARANTINED if ended.commit_lsn > self._file.watermarks[ended.stretch] else Fate.RESENT
+        self.outcomes.append(_outcome(fate, damaged, ended.commit_lsn, ended.commit_ts))
+
+    def _orphan(self, scan: FileScan, unit: int) -> None:
+        """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
+        before = min((damage.commit_lsn for damage in scan.damages), default=0)
+        orphan = _Open(None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read")
+        self.outcomes.append(_outcome(Fate.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1))
+
+    def _orphaned_segments(self, scan: FileScan) -> None:
+        ended = (*(each.unit for each in scan.damaged), *(each.unit for each in scan.interrupted))
+        elsewhere = {*ended, *self._file.owners}
+        if scan.open_unit is not None and scan.open_unit.kind != UnitKind.SEGMENT.value:
+            elsewhere.add(scan.open_unit.unit)
+        for unit in scan.orphans:
+            if unit not in elsewhere:
+                self._orphan(scan, unit)
+
+    def _interrupted(self, scan: FileScan, unit: Interrupted) -> None:
+        """The server sends it again, whole, before anything that was committed later; bytes are missing otherwise."""
+        lsn = unit.commit_lsn
+        interrupted = _Open(unit.xid, [(scan.file, unit.unit)])
+        if unit.unit in scan.orphans:
+            self._orphan(scan, unit.unit)
+            return
+        damages = [damage for damage in scan.damages if damage.unit == unit.unit and not damage.is_torn]
+        is_new = lsn is not None and lsn > self._file.watermarks[unit.stretch]
+        if lsn is None or not is_new or (unit.next_lsn is not None and unit.next_lsn <= lsn):
+            self.outcomes.append(_outcome(Fate.RESENT, interrupted))
+        elif damages:
+            for damage in damages:
+                interrupted.take_damage(_said_of(scan, damage), self._may_be_about(damage))
+            self.outcomes.append(_outcome(Fate.QUARANTINED, interrupted, lsn))
+        elif unit.next_lsn is None:
+            self._cut_off_lsn = lsn
+            self.outcomes.append(_outcome(Fate.RESENT, interrupted))
+        else:
+            raise SequenceError(
+                f"goes on with the commit at {format_lsn(unit.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
+                "and has not come: something is missing between them"
+            )
 
     def _cut_off_tail(self) -> None:
         """The receiver connected again: the server sends anew what it had not sent whole."""
@@ -195,7 +295,7 @@ class Assembly:
         self._cut_off_lsn = None
 
     def _not_cut_off(self, stream: _Open, message: str, row: ControlRow) -> None:
-        if stream.cut_off:
+        if stream.cut_off and stream.damage is None:
             raise SequenceError(
                 f"message {row.ordinal}: {message} of transaction {stream.xid}, the last segment of which is cut off: "
                 "a file is missing"
@@ -235,6 +335,7 @@ class Assembly:
                 if streamed is not None:  # sent again after the receiver connected again, this time in one piece
                     self.outcomes.append(_outcome(Fate.RESENT, streamed))
                 begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn)
+                self._file.owners[row.unit] = begun
                 self._tail = _Tail(_TailKind.PREPARED, begun)
             case StreamPrepare():
                 self._stream_prepare(message, row)
@@ -254,6 +355,10 @@ class Assembly:
             stream = _Open(message.xid, [], scope=self._next_scope)
             self._next_scope += 1
             self._streams[message.xid] = stream
+        elif stream is None and self.was_damaged:
+            stream = _Open(message.xid, [], scope=self._next_scope, damage="the beginning of the stream can't be read")
+            self._next_scope += 1
+            self._streams[message.xid] = stream
         elif stream is None:
             raise SequenceError(
                 f"message {row.ordinal}: Stream Start goes on with transaction {message.xid}, whose first segment is "
@@ -262,12 +367,13 @@ class Assembly:
         self._not_cut_off(stream, "Stream Start", row)
         stream.units.append((self._file.number, row.unit))
         self._file.segments[row.unit] = stream
+        self._file.owners[row.unit] = stream
         self._tail = _Tail(_TailKind.SEGMENT, stream)
 
     def _stream_commit(self, message: StreamCommit, row: ControlRow) -> None:
         stream = self._streams.pop(message.xid, None)
         if stream is None:
-            if message.commit_lsn > self._watermark(row):
+            if message.commit_lsn > self._watermark(row) and not self.was_damaged:
                 raise SequenceError(
                     f"message {row.ordinal}: Stream Commit at {format_lsn(message.commit_lsn)} of transaction "
                     f"{message.xid}, which is not in the archive: an earlier file is missing"
@@ -294,6 +400,10 @@ class Assembly:
     def _prepare(self, message: Prepare, row: ControlRow) -> None:
         tail = self._tail
         begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
+        if row.unit in self._file.orphans:
+            damage = f"file {self._file.number}: the beginning of the transaction can't be read"
+            begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, damage=damage)
+            self._file.owners[row.unit] = begun
         if begun is None or (begun.xid, begun.gid) != (message.xid, message.gid):
             raise SequenceError(
                 f"message {row.ordinal}: Prepare of transaction {message.xid} ends what another one's Begin Prepare "
@@ -304,6 +414,8 @@ class Assembly:
 
     def _stream_prepare(self, message: StreamPrepare, row: ControlRow) -> None:
         stream = self._streams.pop(message.xid, None)
+        if stream is None and self.was_damaged:
+            return
         if stream is None:
             raise SequenceError(
                 f"message {row.ordinal}: Stream Prepare of transaction {message.xid}, which is not in the archive: "
@@ -348,7 +460,8 @@ class Assembly:
 
     def _commit_of_head(self, message: Commit, row: ControlRow) -> None:
         tail = self._tail
-        if tail is None or tail.kind is not _TailKind.TRANSACTION or tail.of.lsn != message.commit_lsn:
+        is_open = tail is not None and tail.kind is _TailKind.TRANSACTION
+        if tail is None or not is_open or (tail.of.lsn != message.commit_lsn and tail.of.damage is None):
             raise SequenceError(
                 f"message {row.ordinal}: Commit at {format_lsn(message.commit_lsn)} of a transaction that the file "
                 "before it doesn't leave open: a file between them is missing"
@@ -359,7 +472,8 @@ class Assembly:
         self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
-        fate = Fate.COMMITTED if lsn > self._watermark(row) else Fate.RESENT
+        fate = Fate.COMMITTED if transaction.damage is None else Fate.QUARANTINED
+        fate = fate if lsn > self._watermark(row) else Fate.RESENT
         self.outcomes.append(_outcome(fate, transaction, lsn, time))
 
     def _promote(self, stream: _Open, row: ControlRow, lsn: int) -> None:
@@ -390,6 +504,7 @@ class Assembly:
             "tail": tail,
             "cut_off_lsn": self._cut_off_lsn,
             "cut_off_gids": sorted(self._cut_off_gids),
+            "was_damaged": self.was_damaged,
         }
 
     @classmethod
@@ -400,6 +515,7 @@ class Assembly:
         assembly._next_scope = state["next_scope"]
         assembly._cut_off_lsn = state["cut_off_lsn"]
         assembly._cut_off_gids = set(state["cut_off_gids"])
+        assembly.was_damaged = state["was_damaged"]
         streams = [_Open.from_state(s) for s in state["streams"]]
         assembly._streams = {s.xid: s for s in streams if s.xid is not None}
         prepared = [_Open.from_state(s) for s in state["prepared"]]
@@ -421,6 +537,13 @@ class _FileState:
     watermarks: list[int]  # per stretch
     begins_in_stream: bool = False
     segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
+    owners: dict[int, _Open] = field(default_factory=dict)  # of segments and prepared transactions, and the head's
+    orphans: list[int] = field(default_factory=list)
+
+
+def _said_of(scan: FileScan, damage: Damage) -> str:
+    """With the file's number, which the caller knows the path of."""
+    return f"file {scan.file}, offset {damage.offset}: {damage.reason}"
 
 
 def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> Outcome:
@@ -433,4 +556,6 @@ def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int |
         lsn,
         time,
         tuple(transaction.aborted_subxids),
+        transaction.damage,
+        None if transaction.lost is None else frozenset(transaction.lost),
     )
