@@ -6,9 +6,10 @@ it is done once its closing row is there. A run that finds a batch without one f
 
     batches            a row when one is begun and one when it is done: the state that the next run goes on from, the
                        LSN through which all tables are consistent, and the Delta version of each at that point
-    files              every file that was read, what was in it, and by which batch
+    files              every file that was read, what was in it (of which relations, too), and by which batch
     relations, types   every version, with the position from which it holds
-    transactions       every transaction whose end was seen: committed, aborted, resent
+    transactions       every transaction whose end was seen: committed, aborted, resent; units, scope and aborted
+                       subtransactions where its rows in the archive don't tell what became of them
     open_transactions  the changes of those whose end was not, as they came
     quarantine         what could not be applied, and why
     claims             which run is, or was, at work on which batch
@@ -41,7 +42,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
-from pgoutput_etl.outcomes import Fate, Outcome, UnitId
+from pgoutput_etl.outcomes import Fate, Outcome, UnitId, Watermark
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.spark import LandedFile
 from pgoutput_etl.targets import HELD, TableState
@@ -58,7 +59,7 @@ SCHEMAS = {
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
         "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
-        "last_commit_lsn long"
+        "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>"
     ),
     "relations": (
         "source string, batch long, oid long, schema string, table string, replica_identity string, "
@@ -67,7 +68,8 @@ SCHEMAS = {
     "types": "source string, batch long, oid long, schema string, name string",
     "transactions": (
         "source string, batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, "
-        "file long, unit int, changes long"
+        "file long, unit int, changes long, units array<struct<file: long, unit: int>>, scope long, "
+        "aborted array<long>"
     ),
     "quarantine": (
         "source string, batch long, schema string, table string, relation long, file long, offset long, length long, "
@@ -82,7 +84,6 @@ SCHEMAS = {
         "kind string, column string, detail string"
     ),
 }
-
 
 _UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
@@ -226,7 +227,7 @@ class Ledger:
             partial(self._append_transactions, batch, results),
             partial(self._append_relations, assembly.relations.entries[results.before.relation_entries :], number),
             partial(self._append_types, assembly, results.before, number),
-            partial(self._append_files, batch, results.scans),
+            partial(self._append_files, batch, results.scans, assembly.watermarks),
             partial(self._append_held, batch, results.tables),
             partial(self._append_schema_changes, batch, results.schema_changes),
         ]
@@ -275,7 +276,8 @@ class Ledger:
             "changes",
         )
         others = [_transaction_row(outcome, batch.number) for outcome in results.assembly.outcomes]
-        self._append("transactions", ended.unionByName(self._frame("transactions", others)), batch.number)
+        rows = self._frame("transactions", others).unionByName(ended, allowMissingColumns=True)
+        self._append("transactions", rows, batch.number)
 
     def fates(self, batch: Batch) -> dict[str, int]:
         """How many of the batch's transactions ended how."""
@@ -303,7 +305,10 @@ class Ledger:
             rows.append({**of_table, **shown, **what})
         self._append_rows("schema_changes", rows, batch.number)
 
-    def _append_files(self, batch: Batch, scans: Mapping[int, FileScan]) -> None:
+    def _append_files(self, batch: Batch, scans: Mapping[int, FileScan], watermarks: Iterable[Watermark]) -> None:
+        marks: dict[int, list[dict[str, int]]] = {}
+        for mark in watermarks:
+            marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
         rows = []
         for number, scan in scans.items():
             file = batch.files[number]
@@ -321,6 +326,8 @@ class Ledger:
                     "last_lsn": scan.last_lsn,
                     "first_commit_lsn": min((first for first, _ in commits), default=None),
                     "last_commit_lsn": max((last for _, last in commits), default=None),
+                    "changes": scan.changes,
+                    "watermarks": marks.get(number, []),
                 }
             )
         self._append_rows("files", rows, batch.number)
@@ -403,6 +410,9 @@ def _transaction_row(outcome: Outcome, batch: int) -> dict[str, Any]:
         "commit_ts": time,
         "file": file,
         "unit": unit,
+        "units": [{"file": file, "unit": unit} for file, unit in outcome.units],
+        "scope": outcome.scope,
+        "aborted": list(outcome.aborted_subxids),
     }
 
 

@@ -121,6 +121,7 @@ class FileScan:
     size: int  # bytes, decompressed
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
+    changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
     head_ended: bool = False
     interrupted: list[Interrupted] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
@@ -142,6 +143,7 @@ class FileScan:
         fields["interrupted"] = [Interrupted(**each) for each in fields["interrupted"]]
         fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
         fields["damaged"] = [OpenUnit(**each) for each in fields["damaged"]]
+        fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
         fields["stretches"] = [None if s is None else (s[0], s[1]) for s in fields["stretches"]]
         return cls(**fields)
 

@@ -414,6 +414,7 @@ class _Scanner:
         old: TupleData | None = None,
         new: TupleData | None = None,
     ) -> None:
+        self.summary.changes[relation] = self.summary.changes.get(relation, 0) + 1
         self._append(
             tag,
             unit.number,

@@ -21,6 +21,7 @@ from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary, print_su
 from pgoutput_etl.spark import MAX_LENGTH
 from tests.small_archives import (
     Change,
+    T,
     commit_prepared,
     copydata,
     delete,
@@ -296,6 +297,17 @@ def test_transactions_wait_for_their_end(nights: Nights) -> None:
         (20, None, "aborted", None),
         (30, "gid-30", "committed", 300),
     }
+    driven = {row["xid"]: row for row in nights.ledger("transactions") if row["units"] is not None}
+    assert {xid: [(u["file"], u["unit"]) for u in row["units"]] for xid, row in driven.items()} == {
+        10: [(0, 1), (1, 1), (2, 1)],
+        20: [(0, 2)],
+        30: [(0, 3)],
+    }, "of an ordinary one the rows tell"
+    assert {xid: (row["scope"], row["aborted"]) for xid, row in driven.items()} == {
+        10: (1, [11]),
+        20: (2, []),
+        30: (None, []),
+    }
     batches = nights.ledger("batches")
     assert sorted((row["batch"], row["status"]) for row in batches) == [
         (n, status) for n in (1, 2, 3) for status in ("begun", "done")
@@ -310,6 +322,8 @@ def test_transactions_wait_for_their_end(nights: Nights) -> None:
     files = sorted(nights.ledger("files"), key=lambda row: int(row["file"]))
     assert [(Path(row["path"]).name, row["batch"]) for row in files] == [(f"00{n}.copydata", n + 1) for n in range(3)]
     assert dict(files[0]["messages"])["I"] == 4
+    assert [dict(row["changes"]) for row in files] == [{T: 4}, {T: 1}, {T: 1}]
+    assert [row["watermarks"] for row in files] == [[], [{"stretch": 0, "lsn": 100}], []]
     assert [(row["oid"], row["schema"], row["name"]) for row in nights.ledger("types")] == [(16999, "public", "mood")]
     assert {(row["oid"], row["table"]) for row in nights.ledger("relations")} == {(16384, "t")}
 

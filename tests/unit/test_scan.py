@@ -203,6 +203,11 @@ def test_the_summary_of_a_file_counts_its_messages_and_says_where_it_lies_in_the
     assert found.framing == "copydata"
 
 
+def test_the_summary_of_a_file_says_which_tables_have_changes_in_it() -> None:
+    both = transaction(3, 10, table(), insert("1", "a"), insert("1", "b", oid=7), truncate(T, 7), delete("1", None))
+    assert summary(both).changes == {T: 3, 7: 2}
+
+
 def test_a_summary_survives_the_way_to_the_driver() -> None:
     for end in range(len(HISTORY)):
         found = summary(HISTORY[:end])
