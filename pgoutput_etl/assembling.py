@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
-from pgoutput_etl.outcomes import Fate, control_rows
+from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.outcomes import ACCOUNTS, Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.spark import row_versions
 from pgoutput_etl.targets import Segment, TableChanges
@@ -106,6 +106,27 @@ def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Data
     }
     kept = [name for name in MESSAGE_SCHEMA.names if name not in decided]
     return joined.select(*kept, "scope", *(column.alias(name) for name, column in decided.items()))
+
+
+def account(fated: DataFrame, held_from: Mapping[int, int]) -> dict[int, dict[str, int]]:
+    """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with.
+
+    `fated`: the messages of these files, with their fates. `held_from`: by relation, the commit LSN from which on its
+    changes are not applied.
+    """
+    is_held = F.lit(False)
+    for oid, lsn in held_from.items():
+        is_held |= (F.col("relation") == oid) & (F.col("commit_lsn") >= lsn)
+    left_out = (F.col("tag") == DAMAGE_TAG) | (
+        (F.col("fate") == Fate.COMMITTED.value) & F.coalesce(is_held, F.lit(False))
+    )
+    fate = F.when(left_out, Fate.QUARANTINED.value).otherwise(F.col("fate"))
+    size = F.sum(F.col("end") - F.col("begin")).alias("bytes")
+    counted = fated.groupBy("file", fate.alias("fate")).agg(size).collect()
+    accounts: dict[int, dict[str, int]] = {}
+    for row in counted:
+        accounts.setdefault(row["file"], {})[ACCOUNTS[row["fate"]]] = row["bytes"]
+    return accounts
 
 
 def committed(rows: DataFrame) -> DataFrame:

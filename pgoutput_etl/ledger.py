@@ -42,7 +42,8 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
-from pgoutput_etl.outcomes import Fate, Outcome, UnitId, Watermark
+from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
+from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.spark import LandedFile
 from pgoutput_etl.targets import HELD, TableState
@@ -59,7 +60,8 @@ SCHEMAS = {
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
         "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
-        "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>"
+        "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
+        "applied long, waiting long, aborted long, quarantined long, resent long"
     ),
     "relations": (
         "source string, batch long, oid long, schema string, table string, replica_identity string, "
@@ -72,8 +74,8 @@ SCHEMAS = {
         "aborted array<long>"
     ),
     "quarantine": (
-        "source string, batch long, schema string, table string, relation long, file long, offset long, length long, "
-        "lsn long, bytes binary, reason string"
+        "source string, batch long, schema string, table string, relation long, file long, path string, offset long, "
+        "length long, lsn long, xid long, bytes binary, reason string"
     ),
     "claims": (
         "source string, batch long, attempt long, run string, machine string, pid long, started long, status string, "
@@ -137,16 +139,22 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a batch leaves to the ledger. rows: all change rows, with their fates; tables: those that were looked at;
-    schema_changes: what was changed of them, with the place of the first row that shows it."""
+    """What a batch leaves to the ledger.
+
+    fated, rows: all messages of the batch, and all changes, those that waited too, with their fates. tables: those that
+    were looked at. schema_changes: what was changed of them, with the place of the first row that shows it. accounts:
+    bytes per file and fate.
+    """
 
     messages: DataFrame
+    fated: DataFrame
     rows: DataFrame
     assembly: Assembly
     before: Known
     scans: Mapping[int, FileScan]
     tables: list[TableState]
     schema_changes: list[tuple[TableState, Place | None, SchemaChange]]
+    accounts: Mapping[int, Mapping[str, int]]
 
 
 class Ledger:
@@ -227,8 +235,8 @@ class Ledger:
             partial(self._append_transactions, batch, results),
             partial(self._append_relations, assembly.relations.entries[results.before.relation_entries :], number),
             partial(self._append_types, assembly, results.before, number),
-            partial(self._append_files, batch, results.scans, assembly.watermarks),
-            partial(self._append_held, batch, results.tables),
+            partial(self._append_files, batch, results),
+            partial(self._append_quarantine, batch, results),
             partial(self._append_schema_changes, batch, results.schema_changes),
         ]
         # Each is a commit of its own table, most of it waiting; their order doesn't matter before the row below.
@@ -264,7 +272,8 @@ class Ledger:
     def _append_transactions(self, batch: Batch, results: Results) -> None:
         """The ordinary ones within a file from the executors, which hold them; the others are the driver's."""
         ends = results.messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
-        ended = with_fates(self.spark, ends, results.assembly).select(
+        fated = with_fates(self.spark, ends, results.assembly).where(F.col("fate") != Fate.QUARANTINED.value)
+        ended = fated.select(
             *self._stamp(batch),
             F.col("top_xid").alias("xid"),
             F.lit(None).cast("string").alias("gid"),
@@ -288,10 +297,25 @@ class Ledger:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in news], batch)
 
-    def _append_held(self, batch: Batch, tables: Iterable[TableState]) -> None:
-        news = [t for t in tables if t.status == HELD and t != batch.tables.get(t.oid)]
-        rows = [{"schema": t.schema, "table": t.table, "relation": t.oid, "reason": t.reason} for t in news]
-        self._append_rows("quarantine", rows, batch.number)
+    def _append_quarantine(self, batch: Batch, results: Results) -> None:
+        """Bytes that are no message, transactions that have such, and tables that can't be brought further."""
+        path_of = partial(self.path_of, batch)
+        news = [t for t in results.tables if t.status == HELD and t != batch.tables.get(t.oid)]
+        held = [
+            {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, "reason": t.reason}
+            for t in news
+        ]
+        waited = results.rows.where(F.col("file") < batch.first_file)
+        parts = [
+            unreadable(self.spark, results.messages, results.scans, path_of),
+            parts_of_transactions(self.spark, results.fated.unionByName(waited), results.assembly, path_of),
+        ]
+        frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
+        if held or frames:
+            rows = self._frame("quarantine", [{"batch": batch.number, **row} for row in held])
+            for frame in frames:
+                rows = rows.unionByName(frame, allowMissingColumns=True)
+            self._append("quarantine", rows, batch.number)
 
     def _append_schema_changes(
         self, batch: Batch, changes: Iterable[tuple[TableState, Place | None, SchemaChange]]
@@ -305,12 +329,12 @@ class Ledger:
             rows.append({**of_table, **shown, **what})
         self._append_rows("schema_changes", rows, batch.number)
 
-    def _append_files(self, batch: Batch, scans: Mapping[int, FileScan], watermarks: Iterable[Watermark]) -> None:
+    def _append_files(self, batch: Batch, results: Results) -> None:
         marks: dict[int, list[dict[str, int]]] = {}
-        for mark in watermarks:
+        for mark in results.assembly.watermarks:
             marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
         rows = []
-        for number, scan in scans.items():
+        for number, scan in results.scans.items():
             file = batch.files[number]
             commits = [stretch for stretch in scan.stretches if stretch is not None]
             rows.append(
@@ -328,6 +352,7 @@ class Ledger:
                     "last_commit_lsn": max((last for _, last in commits), default=None),
                     "changes": scan.changes,
                     "watermarks": marks.get(number, []),
+                    **{account: results.accounts.get(number, {}).get(account, 0) for account in ACCOUNTS.values()},
                 }
             )
         self._append_rows("files", rows, batch.number)

@@ -21,7 +21,8 @@ MESSAGE_SCHEMA = pa.schema(
         ("file", pa.int64()),  # the file's number in the ledger
         ("ordinal", pa.int64()),  # the message's number within the file
         ("offset", pa.int64()),  # of its frame, in the decompressed file
-        ("size", pa.int64()),  # bytes: its frame, and what has no row of its own before it
+        ("begin", pa.int64()),  # and end: of the bytes it stands for: its frame, and what has no row before it
+        ("end", pa.int64()),
         ("lsn", pa.int64()),  # where the framing has it
         ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
         ("unit", pa.int32()),  # the unit's number within the file; HEAD, NO_UNIT
@@ -152,6 +153,7 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
-def note(file: int, tag: str, body: bytes, size: int = 0) -> pa.RecordBatch:
+def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
     """A row about a file rather than a message: its summary, or why it could not be read (then the only one)."""
-    return pa.RecordBatch.from_pylist([{"file": file, "tag": tag, "body": body, "size": size}], MESSAGE_SCHEMA)
+    row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_UNIT}
+    return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

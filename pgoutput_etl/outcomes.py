@@ -22,6 +22,17 @@ class Fate(Enum):
     OPEN = "open"  # its end is not in the archive yet
 
 
+# What became of bytes, by the fate of what they are a part of. "applied" is all that is done with: what was committed,
+# what the configuration skips, and what is about no transaction.
+ACCOUNTS = {
+    Fate.COMMITTED.value: "applied",
+    Fate.OPEN.value: "waiting",
+    Fate.ABORTED.value: "aborted",
+    Fate.QUARANTINED.value: "quarantined",
+    Fate.RESENT.value: "resent",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.

@@ -10,12 +10,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import assemble, committed, count_changes, find_runs, with_fates
-from pgoutput_etl.config import Config
+from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
+from pgoutput_etl.config import Config, OnError
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
-from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import files_to_read
 from pgoutput_etl.spark import scan_messages
@@ -69,7 +70,9 @@ def _apply_batch(
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: reading {len(batch.files):,} files, {batch.size:,} bytes")
     # Read once; used for the driver's part and for the rows. Those are used for the counts and every table.
-    messages = scan_messages(spark, batch.numbers, config.source.framing).persist(StorageLevel.DISK_ONLY)
+    salvages = config.on_error is OnError.QUARANTINE
+    messages = scan_messages(spark, batch.numbers, config.source.framing, salvages).persist(StorageLevel.DISK_ONLY)
+    path_of = partial(ledger.path_of, batch)
     rows: DataFrame | None = None
     try:
         assembly = ledger.assembly(batch)
@@ -78,11 +81,13 @@ def _apply_batch(
         scans = assemble(messages, batch.paths, assembly)
 
         rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
-        changes = count_changes(committed(rows))
+        cuts = find_cuts(rows, assembly, batch.tables, path_of)
+        applicable = before_cuts(spark, committed(rows), cuts)
+        changes = count_changes(applicable)
         suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
-        runs = find_runs(committed(rows), assembly.relations, suspects)
+        runs = find_runs(applicable, assembly.relations, suspects)
         user_types = UserTypes.of(assembly.types.values(), config.types)
-        plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types)
+        plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
 
         if not batch.resumed:
             refuse_strangers(spark, plan)
@@ -96,20 +101,24 @@ def _apply_batch(
             assembly.last_commit_lsn,
             config.merge.parallel_tables,
             batch.resumed,
-            partial(ledger.path_of, batch),
+            path_of,
             progress,
         )
-        outcomes = writer.write(plan, committed(rows))
+        outcomes = writer.write(plan, applicable)
 
         progress("writing the ledger")
         changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
         tables = [o.state for o in outcomes]
-        ledger.close(batch, Results(messages, rows, assembly, before, scans, tables, changed))
+        held_from = {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
+        fated = with_fates(spark, messages, assembly)
+        accounts = account(fated, held_from)
+        ledger.close(batch, Results(messages, fated, rows, assembly, before, scans, tables, changed, accounts))
     finally:
         messages.unpersist()
         if rows is not None:
             rows.unpersist()
-    return _summary(config, batch, assembly, ledger.fates(batch), scans, outcomes, plan.skipped)
+    damages = said_of_damages(scans, path_of)
+    return _summary(config, batch, assembly, ledger.fates(batch), scans, outcomes, plan.skipped, accounts, damages)
 
 
 def _summary(
@@ -120,6 +129,8 @@ def _summary(
     scans: Mapping[int, FileScan],
     outcomes: Iterable[Outcome],
     skipped: Iterable[str],
+    accounts: Mapping[int, Mapping[str, int]],
+    damages: Iterable[str],
 ) -> RunSummary:
     messages: Counter[str] = Counter()
     for scan in scans.values():
@@ -137,7 +148,11 @@ def _summary(
         resent_transactions=fates.get(Fate.RESENT.value, 0),
         aborted_transactions=fates.get(Fate.ABORTED.value, 0),
         unknown_prepared=assembly.unknown_prepared,
+        quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
         skipped=tuple(skipped),
+        content_bytes=sum(scan.size for scan in scans.values()),
+        accounts={name: sum(of_file.get(name, 0) for of_file in accounts.values()) for name in ACCOUNTS.values()},
+        damages=tuple(damages),
     )
 
 

@@ -35,7 +35,11 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a batch did. `last_commit_lsn` is the commit through which all tables are consistent."""
+    """What a batch did. `last_commit_lsn` is the commit through which all tables are consistent.
+
+    bytes: as landed; content_bytes: decompressed, and what became of them is in `accounts`. damages: what can't be
+    read.
+    """
 
     source: str
     batch: int
@@ -49,11 +53,16 @@ class RunSummary:
     resent_transactions: int = 0
     aborted_transactions: int = 0
     unknown_prepared: int = 0
+    quarantined_transactions: int = 0
     skipped: tuple[str, ...] = ()
+    content_bytes: int = 0
+    accounts: dict[str, int] = field(default_factory=dict)
+    damages: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if any(table.held for table in self.tables) else EXIT_DONE
+        is_whole = not self.damages and not any(table.held for table in self.tables)
+        return EXIT_DONE if is_whole else EXIT_QUARANTINE
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
@@ -113,6 +122,11 @@ def _remarks(summary: RunSummary) -> list[str]:
         for t in summary.tables
         if t.held is not None
     ]
+    lines += [f"In quarantine: {printable(damage)}" for damage in summary.damages]
+    if summary.quarantined_transactions:
+        lines.append(
+            f"In quarantine, as a part of each can't be read: {summary.quarantined_transactions:,} transactions."
+        )
     if summary.skipped:
         lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")
     if summary.open_transactions:
@@ -121,6 +135,9 @@ def _remarks(summary: RunSummary) -> list[str]:
         lines.append(f"Aborted after they were sent: {summary.aborted_transactions:,} transactions.")
     if summary.resent_transactions:
         lines.append(f"Sent more than once, applied once: {summary.resent_transactions:,} transactions.")
+    if summary.accounts:
+        parts = ", ".join(f"{size:,} {name}" for name, size in summary.accounts.items() if size or name == "applied")
+        lines.append(f"Of {summary.content_bytes:,} bytes of content: {parts}.")
     if summary.unknown_prepared:
         lines.append(f"Ends of prepared transactions that were never sent: {summary.unknown_prepared:,}.")
     return lines

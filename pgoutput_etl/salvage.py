@@ -15,7 +15,6 @@ from pgoutput_etl.message_rows import Damage
 from pgoutput_etl.messages import PgoutputMessage
 from pgoutput_etl.resync import Resumption, follow, is_cut_short, next_whole
 
-
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
 _CONTROL = frozenset(bytes((tag,)) for tag in b"BCSEbPcAKrpOMY")

@@ -368,7 +368,7 @@ class _Scanner:
         unit = self.unit
         if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
             self._end_head()
-        elif unit is None or unit.kind is not UnitKind.PREPARED and unit.number not in self.summary.orphans:
+        elif unit is None or (unit.kind is not UnitKind.PREPARED and unit.number not in self.summary.orphans):
             raise SequenceError("Prepare without a Begin Prepare before it")
         self.unit = None
         self._control(frame, unit=unit.number)
@@ -385,7 +385,9 @@ class _Scanner:
         if unit is not None and unit.kind is UnitKind.HEAD:
             self.summary.head_ended = True
         if unit is not None and unit.kind is UnitKind.TRANSACTION:
-            self.summary.interrupted.append(Interrupted(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn))
+            self.summary.interrupted.append(
+                Interrupted(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn)
+            )
         self.unit = None
 
     def _new_unit(self, kind: UnitKind, xid: int | None) -> None:
@@ -430,7 +432,8 @@ class _Scanner:
     def _append(self, tag: str, unit: int, **fields: Any) -> None:
         fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
         fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
-        fields["size"], self.accounted_to = self.read_to - self.accounted_to, self.read_to
+        fields |= {"begin": self.accounted_to, "end": self.read_to}
+        self.accounted_to = self.read_to
         self.rows.append(fields)
         if len(self.rows) >= BATCH_ROWS:
             self._flush()
@@ -448,8 +451,8 @@ class _Scanner:
                 unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
             )
         self._flush()
-        left = len(self.data) - self.accounted_to
-        self.batches.append(note(self.file, SUMMARY_TAG, self.summary.to_json(), left))
+        summary = self.summary.to_json()
+        self.batches.append(note(self.file, SUMMARY_TAG, summary, self.accounted_to, len(self.data)))
 
     def result(self) -> ScannedFile:
         return ScannedFile(self.summary, self.batches)

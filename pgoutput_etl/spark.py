@@ -17,13 +17,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.changes import TableShape, events
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.framing import Framing, decompress
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.scan import scan_file
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
+_CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
 # What every run needs, whatever the configuration says beside it.
@@ -127,10 +128,10 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
             )
 
 
-def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Framing) -> DataFrame:
+def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Framing, salvages: bool) -> DataFrame:
     """Message rows (MESSAGE_SCHEMA) of the files, path -> number, scanned where their content is read.
 
-    A file that can't be read becomes one row with ERROR_TAG.
+    A file that can't be read becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
     """
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -138,7 +139,7 @@ def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Fram
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
                 number = numbers[path.as_py()]
                 try:
-                    scanned = scan_file(path.as_py(), number, content.as_py(), framing)
+                    scanned = scan_file(path.as_py(), number, content.as_py(), framing, salvages)
                 except ArchiveError as error:
                     yield note(number, ERROR_TAG, str(error).encode())
                 else:
@@ -147,6 +148,23 @@ def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Fram
     paths = [path.translate(_HADOOP_GLOB) for path in numbers]
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
     return content.mapInArrow(scan, from_arrow_schema(MESSAGE_SCHEMA))
+
+
+def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
+    """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
+
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                data = decompress(content.as_py(), path.as_py())
+                for file, begin, end in ranges[path.as_py()]:
+                    row = {"file": file, "offset": begin, "bytes": data[begin:end]}
+                    yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
+
+    paths = [path.translate(_HADOOP_GLOB) for path in ranges]
+    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
+    content = reader.load(paths).select("path", "content")
+    return content.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
 
 
 def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:

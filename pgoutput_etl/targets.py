@@ -15,7 +15,7 @@ from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_s
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
-from pgoutput_etl.messages import Relation, RelationColumn
+from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
@@ -72,6 +72,14 @@ class TableChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """From the commit at `lsn` on, nothing can be applied to a table: something of it is in quarantine."""
+
+    lsn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A table's rows from one change of its columns to the next, of those since the last truncate.
 
@@ -91,6 +99,7 @@ class Task:
 
     moved_from: path and version of the rows to begin with, if they are elsewhere. replaces: another table's rows are
     at `path`. schema_changes: with the place of the first row that shows them, None for those of the table's name.
+    cut: the table is held afterwards.
     """
 
     segments: tuple[Segment, ...]
@@ -101,6 +110,7 @@ class Task:
     replaces: bool
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...]
     retired: Retired
+    cut: Cut | None = None
 
     @property
     def shape(self) -> TableShape:
@@ -114,13 +124,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A table that is left where it stands; what it would have received is in the archive still."""
+    """A table that is left where it stands; what it would have received is in the archive still.
+
+    complete_to: the LSN up to which it has all commits, if that is further than its last batch.
+    """
 
     oid: int
     relation: Relation
     reason: str
     changes: TableChanges
     state: TableState | None
+    complete_to: int | None = None
 
 
 @dataclass(slots=True)
@@ -151,13 +165,23 @@ def make_plan(
     states: Mapping[int, TableState],
     runs: Mapping[int, Sequence[Run]],
     user_types: UserTypes,
+    cuts: Mapping[int, Cut] | None = None,
 ) -> Plan:
     """`changes` of this batch and `states` after the last one, by OID. `runs`: of those relations that have several
-    versions in this batch."""
+    versions in this batch. `cuts`: of those that something in quarantine concerns; their changes behind it are none
+    of `changes`."""
     plan = Plan()
+    cuts = cuts or {}
     holders = history.name_holders()
-    for oid in sorted({*changes, *states}):
+    for oid in sorted({*changes, *states, *cuts}):
         state = states.get(oid)
+        cut = cuts.get(oid)
+        if cut is not None and oid not in changes:
+            _hold(plan, config, history, state, oid, cut)
+            continue
+        if cut is not None and history.latest(oid) is None:
+            _hold(plan, config, history, state, oid, Cut(0, cut.reason))
+            continue
         seen = _runs(history, oid, runs) if oid in changes else [Run((0, 0, 0), states[oid].relation)]
         relation = seen[-1].relation
         if config.rule_for(relation.namespace, relation.name).skip:
@@ -169,10 +193,24 @@ def make_plan(
             continue
         of_table = changes.get(oid, TableChanges(oid))
         try:
-            plan.tasks.append(_Planner(config, history, of_table, state, user_types).task(path, seen))
+            task = _Planner(config, history, of_table, state, user_types).task(path, seen)
+            plan.tasks.append(replace(task, cut=cut))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
     return _with_places(plan, states)
+
+
+def _hold(plan: Plan, config: Config, history: RelationHistory, state: TableState | None, oid: int, cut: Cut) -> None:
+    """A table of which everything that is new is behind its cut."""
+    relation = state.relation if state is not None else history.latest(oid)
+    if relation is None:  # its description is among what can't be read
+        relation = Relation(None, oid, "unknown", f"oid_{oid}", ReplicaIdentity.DEFAULT, ())
+    if config.rule_for(relation.namespace, relation.name).skip:
+        return
+    was_held = state is not None and state.status == HELD
+    reason = state.reason if state is not None and was_held else cut.reason
+    complete_to = None if was_held else cut.lsn - 1
+    plan.held.append(Held(oid, relation, reason or cut.reason, TableChanges(oid), state, complete_to))
 
 
 def _runs(history: RelationHistory, oid: int, runs: Mapping[int, Sequence[Run]]) -> Sequence[Run]:

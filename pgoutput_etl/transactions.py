@@ -92,6 +92,8 @@ class Assembly:
         self.watermarks: list[Watermark] = []
         self.losses: list[Loss] = []
         self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
+        # From this commit on, no table can be relied on, for that reason: what can't be read may be about any.
+        self.unreliable_from: tuple[int, str] | None = None
         self.unknown_prepared = 0
         self._next_scope = 1
         self._streams: dict[int, _Open] = {}
@@ -230,7 +232,9 @@ class Assembly:
     def _orphan(self, scan: FileScan, unit: int) -> None:
         """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
         before = min((damage.commit_lsn for damage in scan.damages), default=0)
-        orphan = _Open(None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read")
+        orphan = _Open(
+            None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read"
+        )
         self.outcomes.append(_outcome(Fate.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1))
 
     def _orphaned_segments(self, scan: FileScan) -> None:
@@ -505,6 +509,7 @@ class Assembly:
             "cut_off_lsn": self._cut_off_lsn,
             "cut_off_gids": sorted(self._cut_off_gids),
             "was_damaged": self.was_damaged,
+            "unreliable_from": self.unreliable_from,
         }
 
     @classmethod
@@ -516,6 +521,9 @@ class Assembly:
         assembly._cut_off_lsn = state["cut_off_lsn"]
         assembly._cut_off_gids = set(state["cut_off_gids"])
         assembly.was_damaged = state["was_damaged"]
+        if state["unreliable_from"] is not None:
+            lsn, reason = state["unreliable_from"]
+            assembly.unreliable_from = (lsn, reason)
         streams = [_Open.from_state(s) for s in state["streams"]]
         assembly._streams = {s.xid: s for s in streams if s.xid is not None}
         prepared = [_Open.from_state(s) for s in state["prepared"]]

@@ -89,9 +89,9 @@ class Writer:
             relation.name,
             task.path,
             written.version,
-            self.last_commit_lsn,
-            APPLIED,
-            None,
+            self.last_commit_lsn if task.cut is None else task.cut.lsn - 1,
+            APPLIED if task.cut is None else HELD,
+            None if task.cut is None else task.cut.reason,
             relation,
             key,
             task.retired,
@@ -107,6 +107,7 @@ class Writer:
             written.updated,
             written.deleted,
             tuple(_notes(task, written)),
+            state.reason,
         )
         return Outcome(state, summary, task.schema_changes)
 
@@ -141,7 +142,8 @@ class Writer:
             schema, name = relation.namespace, relation.name
             after = TableState(held.oid, schema, name, "", -1, self.lsn_before, HELD, held.reason, relation, ())
         else:
-            after = replace(state, status=HELD, reason=held.reason)
+            reached = max(held.complete_to or 0, state.last_commit_lsn)
+            after = replace(state, status=HELD, reason=held.reason, last_commit_lsn=reached)
         summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
         return Outcome(after, summary)
 

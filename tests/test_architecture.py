@@ -15,14 +15,15 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
-    "lineage", "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
-    "claims",
+    "errors", "lsn", "wire", "messages", "decode", "framing", "resync", "message_rows", "salvage", "scan", "relations",
+    "outcomes", "lineage", "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets",
+    "report", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
     "sources",
     "assembling",
+    "quarantine",
     "ledger",
     "storage",
     "net_effect",
