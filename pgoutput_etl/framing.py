@@ -16,7 +16,6 @@ Formats" (CopyData) and COPY's "Binary Format".
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,8 +68,8 @@ class Content:
 
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
-# zstd and lz4 files may begin with a skippable frame; a name tells which. Begin may look like bzip2's first 4 bytes, but
-# not like the number of a block or of the end behind them.
+# zstd and lz4 files may begin with a skippable frame; a name tells which. Begin may look like bzip2's first 4 bytes,
+# but not like the number of a block or of the end behind them.
 _SKIPPABLE = tuple(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60))
 _MAGIC = {
     "gzip": (b"\x1f\x8b",),
@@ -195,9 +194,8 @@ def detect(data: bytes) -> Framing:
         names = ", ".join(t.framing.value for t in fits)
         raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
     refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
-    if any(t.refusal.short and _may_begin(data, t.framing) for t in trials if t.refusal is not None):
-        raise FramingError(f"offset 0: expected a whole message, found the first {len(data)} bytes of one", short=True)
-    raise FramingError(f"offset 0: expected one of the known framings, found none that fits: {refusals}")
+    short = any(t.refusal.short and _may_begin(data, t.framing) for t in trials if t.refusal is not None)
+    raise FramingError(f"offset 0: expected one of the known framings, found none that fits: {refusals}", short=short)
 
 
 def _may_begin(data: bytes, framing: Framing) -> bool:
@@ -208,7 +206,8 @@ def _may_begin(data: bytes, framing: Framing) -> bool:
         case Framing.PGCOPY:
             return data.startswith(_COPY_SIGNATURE[: len(data)])
         case Framing.COPYDATA:
-            return len(data) <= 5 + _XLOGDATA_HEAD or data[5 + _XLOGDATA_HEAD] in MESSAGE_TAGS
+            tag = data[5 + _XLOGDATA_HEAD : 6 + _XLOGDATA_HEAD]
+            return data[5:6] in (b"", b"k") or (data[5] == _XLOGDATA and (not tag or tag[0] in MESSAGE_TAGS))
         case Framing.LENGTH_PREFIXED:
             return len(data) <= 4 or data[4] in MESSAGE_TAGS
         case Framing.AUTO:
@@ -265,13 +264,17 @@ class _Trial:
     messages: int
     refusal: FramingError | None
 
+    @property
+    def reach(self) -> tuple[bool, int, bool]:
+        return self.refusal is None, self.messages, self.refusal is None or self.refusal.short
+
 
 def _try(data: bytes, framing: Framing) -> _Trial:
     outside = _try_from(data, framing, begins_in_stream=False)
     if outside.refusal is None or framing is not Framing.RECVLOGICAL:
         return outside
     inside = _try_from(data, framing, begins_in_stream=True)
-    return inside if inside.refusal is None or inside.messages > outside.messages else outside
+    return inside if inside.reach > outside.reach else outside
 
 
 def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:

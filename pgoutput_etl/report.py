@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 
+_SHOWN_FILES = 10
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
 
 
@@ -50,10 +51,12 @@ class RunSummary:
     aborted_transactions: int = 0
     unknown_prepared: int = 0
     skipped: tuple[str, ...] = ()
+    files_not_read: tuple[str, ...] = ()  # what is said of files that were read before, or are still being written
+    refused_files: tuple[str, ...] = ()  # why they were
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if any(table.held for table in self.tables) else EXIT_DONE
+        return EXIT_QUARANTINE if self.refused_files or any(table.held for table in self.tables) else EXIT_DONE
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
@@ -113,6 +116,8 @@ def _remarks(summary: RunSummary) -> list[str]:
         for t in summary.tables
         if t.held is not None
     ]
+    lines += [f"Not applied: {printable(line)}" for line in summary.refused_files]
+    lines += _shortened([printable(line) for line in summary.files_not_read])
     if summary.skipped:
         lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")
     if summary.open_transactions:
@@ -124,6 +129,11 @@ def _remarks(summary: RunSummary) -> list[str]:
     if summary.unknown_prepared:
         lines.append(f"Ends of prepared transactions that were never sent: {summary.unknown_prepared:,}.")
     return lines
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - _SHOWN_FILES
+    return lines if more <= 0 else [*lines[:_SHOWN_FILES], f"… and {more:,} more files"]
 
 
 class Progress:

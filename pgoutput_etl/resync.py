@@ -116,9 +116,7 @@ def is_cut_short(data: bytes, framing: Framing, in_stream: bool) -> bool:
     return False
 
 
-def _decoded(
-    data: bytes, framing: Framing, position: int, in_stream: bool
-) -> Iterator[tuple[PgoutputMessage, Frame]]:
+def _decoded(data: bytes, framing: Framing, position: int, in_stream: bool) -> Iterator[tuple[PgoutputMessage, Frame]]:
     for frame in frames(data, framing, in_stream, position):
         yield decode(data[frame.start : frame.end], in_stream), frame
         in_stream = stands_in_stream(data[frame.start], in_stream)

@@ -15,14 +15,14 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "scan", "relations", "outcomes",
-    "lineage", "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
-    "claims",
+    "errors", "lsn", "wire", "messages", "decode", "framing", "message_rows", "resync", "salvage", "scan", "identity",
+    "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types", "changes", "reshaping",
+    "replay", "naming", "config", "targets", "report", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
-    "sources",
     "assembling",
+    "sources",
     "ledger",
     "storage",
     "net_effect",

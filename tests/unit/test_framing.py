@@ -292,7 +292,7 @@ def test_a_file_of_less_than_a_message_may_be_told_later(framing: Framing) -> No
     file = LAND[framing]([INSERT])
     told = {Framing.PGCOPY: 11, Framing.COPYDATA: 5 + 18}.get(framing, len(file))
     for size in range(1, told):
-        with pytest.raises(FramingError, match=f"offset 0: expected a whole message, .* {size} bytes") as raised:
+        with pytest.raises(FramingError, match="offset 0: expected one of the known framings") as raised:
             detect(file[:size])
         assert raised.value.short
     assert detect(file[:told]) is framing
