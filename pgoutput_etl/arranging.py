@@ -76,22 +76,18 @@ class KnownFiles:
     @property
     def contents(self) -> KnownContents:
         extended = {part.same_as for part in self.parts.values() if part.was_read}
-        paths: dict[int, set[str]] = {}
-        for number, part in self.parts.items():
-            paths.setdefault(self.roots[number], set()).add(uncompressed_name(part.path))
         found = []
         for number, part in sorted(self.parts.items()):
             refused = part.status == FileStatus.REFUSED.value
             if part.prefix_hash is not None and part.consumed and (part.was_read or refused):
-                names = frozenset((uncompressed_name(part.path),) if refused else paths[self.roots[number]])
-                distinctive = part.distinctive and not refused
+                name = part.path if refused else self.names[self.roots[number]]
                 found.append(
                     Prefix(
                         part.consumed,
                         part.prefix_hash,
                         number,
-                        names,
-                        distinctive,
+                        uncompressed_name(name),
+                        part.distinctive and not refused,
                         number in extended,
                         part.framing,
                         part.ends_in_stream,

@@ -75,7 +75,7 @@ class Prefix:
     consumed: int
     hash: str
     number: int
-    paths: frozenset[str]  # uncompressed_name of those under which it is known even if it is not distinctive
+    name: str  # uncompressed_name of the file, under which it is known even if it is not distinctive
     distinctive: bool
     goes_on: bool
     framing: str | None
@@ -94,33 +94,32 @@ class Match:
 class KnownContents:
     """All that was read, to be found by content."""
 
-    by_length: Mapping[int, Mapping[str, Prefix]]
+    by_length: Mapping[int, Mapping[str, tuple[Prefix, ...]]]
 
     @classmethod
     def of(cls, prefixes: Iterable[Prefix]) -> KnownContents:
-        """Of two parts with the same content the first one counts, under the names of both."""
-        by_length: dict[int, dict[str, Prefix]] = {}
+        by_length: dict[int, dict[str, tuple[Prefix, ...]]] = {}
         for prefix in prefixes:
-            by_length.setdefault(prefix.consumed, {}).setdefault(prefix.hash, prefix)
+            same_length = by_length.setdefault(prefix.consumed, {})
+            same_length[prefix.hash] = (*same_length.get(prefix.hash, ()), prefix)
         return cls(by_length)
 
     def match(self, path: str, data: bytes) -> Match:
-        """The longest known prefix of a file's content.
+        """The longest known prefix of a file's content; of several parts with the same, that of its name or the last.
 
         A content that goes on otherwise than the known one does was sent anew: it is no continuation.
         """
         lengths = sorted(length for length in self.by_length if 0 < length <= len(data))
+        name = uncompressed_name(path)
         resembles = None
         for length, digest in zip(reversed(lengths), reversed(prefix_hashes(data, lengths)), strict=True):
-            prefix = self.by_length[length].get(digest)
-            if prefix is None:
-                continue
-            if not prefix.distinctive and uncompressed_name(path) not in prefix.paths:
-                resembles = prefix.number if resembles is None else resembles
-            elif not prefix.goes_on or length == len(data):
-                return Match(prefix)
-            else:
-                return Match()
+            same = self.by_length[length].get(digest, ())
+            known = [prefix for prefix in same if prefix.distinctive or name == prefix.name]
+            if known:
+                best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
+                return Match(best) if not best.goes_on or length == len(data) else Match()
+            if same and resembles is None:
+                resembles = max(prefix.number for prefix in same)
         return Match(None, resembles)
 
 

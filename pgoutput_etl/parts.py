@@ -63,8 +63,7 @@ def _decided(data: bytes, task: Task) -> Prefix | None:
         raise FramingError("it has changed since an earlier run began to apply it; put it back as it was")
     if part.same_as is None:
         return None
-    names = frozenset((part.path,))
-    return Prefix(part.offset, "", part.same_as, names, True, False, part.framing, part.begins_in_stream)
+    return Prefix(part.offset, "", part.same_as, "", True, False, part.framing, part.begins_in_stream)
 
 
 def _scan_in_its_framing(part: Part) -> ScannedFile:

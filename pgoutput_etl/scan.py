@@ -491,7 +491,9 @@ class _Scanner:
             self.summary.open_unit = OpenUnit(
                 unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
             )
-        self.summary.consumed = len(self.data) if self.summary.tail is None else self.read_to
+        # Keepalives without a message are nothing to know a file by.
+        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages)
+        self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
         left = self.summary.consumed - self.accounted_to
         self.batches.append(note(self.file, SUMMARY_TAG, self.summary.to_json(), left))

@@ -174,8 +174,7 @@ def _at(part: FilePart, file: LandedFile) -> FilePart:
 def _find(spark: SparkSession, files: list[LandedFile], parts: Mapping[int, FilePart]) -> dict[int, str]:
     """Which of the files begin with the content of which parts: the one of the same name, if it does."""
     known = KnownContents.of(
-        Prefix(part.consumed, part.prefix_hash or "", n, frozenset(), True, False, None, None)
-        for n, part in parts.items()
+        Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
     )
     with reading_files():
         found = find_contents(spark, [file.path for file in files], known)
