@@ -492,7 +492,7 @@ class _Scanner:
                 unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
             )
         # Keepalives without a message are nothing to know a file by.
-        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages)
+        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
         left = self.summary.consumed - self.accounted_to
