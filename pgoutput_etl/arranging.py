@@ -99,8 +99,7 @@ class KnownFiles:
 def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
     """The files that may hold something new, by the number that each gets if its place is its name's."""
     files = {file.path: file for file in landed}
-    changed = [file for file in files.values() if not _is_as_it_was(file, known)]
-    found = [file for file in changed if not _is_being_compressed(file, files)]
+    found = [file for file in files.values() if not _is_as_it_was(file, known)]
     last = None if known.last is None else known.names[known.roots[known.last]]
     if found and last in files and files[last] not in found and _is_unfinished(last, known):
         found.append(files[last])
@@ -115,12 +114,6 @@ def _is_as_it_was(file: LandedFile, known: KnownFiles) -> bool:
 
 def _is_unfinished(path: str, known: KnownFiles) -> bool:
     return known.by_path[path][1].unfinished
-
-
-def _is_being_compressed(file: LandedFile, files: Collection[str]) -> bool:
-    """a.bin.gz is written while a.bin is there, which has all of it."""
-    plain = uncompressed_name(file.path)
-    return plain != file.path and plain in files
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +144,17 @@ def arrange(
 ) -> Arrangement:
     """`landed`: all paths that there are. Raises ArchiveError for files that can't be read, and RunError for those
     that come too late."""
-    return _Arranging(files, scans, errors, known, frozenset(landed)).arrange()
+    paths = frozenset(landed)
+    partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
+    arranging = _Arranging({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
+    arranging.remarks += [f"{files[n].path}: left for the next run, as it is still being compressed" for n in partial]
+    return arranging.arrange()
+
+
+def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
+    """a.bin.gz is written while a.bin is there, which has all of it."""
+    plain = uncompressed_name(path)
+    return plain != path and plain in landed and (scan is None or scan.tail is not None)
 
 
 class _Arranging:
@@ -169,7 +172,9 @@ class _Arranging:
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
         self.noted: list[tuple[int, FilePart]] = []
         self.scan_again = False
-        self.remarks = [f"{files[n].path}: {scan.remark}" for n, scan in sorted(scans.items()) if scan.remark]
+        self.remarks = [
+            f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
+        ]
 
     def arrange(self) -> Arrangement:
         for number in sorted(self.fresh - set(self.errors)):
@@ -270,7 +275,7 @@ class _Arranging:
         """Those that are new, each content once. Notes the others, and the ones that took the name of one read."""
         occupied = set(self.names.values())
         found: list[tuple[int, FilePart]] = []
-        by_content: dict[str, int] = {}
+        by_content: dict[tuple[str | None, str], int] = {}
         unreadable = []
         for number in sorted(self.fresh):
             path = self.files[number].path
@@ -281,7 +286,8 @@ class _Arranging:
                 unreadable.append(self.errors[number])
                 continue
             part = self._part(number, FileStatus.READ)
-            twin = by_content.setdefault(part.prefix_hash or "", number) if part.distinctive else number
+            under = "" if part.distinctive else uncompressed_name(path)
+            twin = by_content.setdefault((part.prefix_hash, under), number) if part.was_read else number
             if twin == number:
                 found.append((number, part))
             else:

@@ -28,11 +28,10 @@ class Landed:
     scanned: Scanned
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
+    looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
 
     def messages_to_apply(self) -> DataFrame:
-        """Without those of files that were scanned, to find that they are not to be applied."""
-        others = [number for number in self.parts if number not in self.scanned.scans]
-        return self.messages.where(F.col("file").isin(*self.scanned.scans)) if others else self.messages
+        return self.messages.where(~F.col("file").isin(*self.looked_at)) if self.looked_at else self.messages
 
     def refused(self) -> tuple[str, ...]:
         return tuple(part.reason for part in self.parts.values() if part.reason is not None)
@@ -99,7 +98,9 @@ def read_files(
     except BaseException:
         messages.unpersist()
         raise
-    return Landed(messages, scanned.of(arrangement.to_read), parts, arrangement.remarks)
+    to_apply = scanned.of(arrangement.to_read)
+    others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
+    return Landed(messages, to_apply, parts, arrangement.remarks, others)
 
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:

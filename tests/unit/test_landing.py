@@ -404,15 +404,32 @@ def test_a_compressed_file_that_is_still_being_written(framing: str) -> None:
     assert len([part for part in folder.known.values() if part.was_read]) > 1
 
 
-def test_a_file_is_left_while_its_compressed_twin_is_written() -> None:
+@pytest.mark.parametrize("messages", [[*ONE, *TWO], [ONE[0], table(), insert("1", "v")]])
+def test_a_compressed_file_is_left_while_it_is_being_written(messages: Messages) -> None:
     folder = LandingFolder()
-    content = landed([*ONE, *TWO])
+    content = landed(messages, "recvlogical")
     folder.put("1.bin", content)
-    folder.put("1.bin.gz", gzip.compress(content)[:20])
-    assert read(folder.run()) == ["1.bin"]
+    found = Arrangement({}, False)
+    for size in (0, 1, 20, len(content)):
+        folder.put("1.bin.gz", gzip.compress(content)[:size])
+        found = folder.run()
+        assert read(found) == ["1.bin"] * (size == 0)
+        assert any("1.bin.gz: left for the next run" in remark for remark in found.remarks) == (size < len(content))
+    assert paths(found, FileStatus.DUPLICATE) == ["1.bin.gz"]
+    folder.put("2.bin", landed(messages, "length_prefixed"))
+    folder.put("2.bin.gz", gzip.compress(folder.content["2.bin"]))
+    found = folder.run()
+    assert (read(found), paths(found, FileStatus.DUPLICATE)) == (["2.bin"], ["2.bin.gz"])
     folder.remove("1.bin")
-    folder.put("1.bin.gz", gzip.compress(content))
-    assert paths(folder.run(), FileStatus.MOVED) == ["1.bin.gz"]
+    assert folder.run().parts == {}
+
+
+def test_a_compressed_file_beside_another_one_is_a_file_of_its_own() -> None:
+    folder = LandingFolder()
+    folder.put("1", landed(ONE))
+    folder.put("1.gz", gzip.compress(landed(TWO)))
+    assert read(folder.run()) == ["1", "1.gz"]
+    assert folder.rows() == rows_to(2)
 
 
 def test_each_file_has_the_framing_and_compression_that_it_has() -> None:
