@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import ROW_SCHEMA
-from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
@@ -17,7 +19,6 @@ from pgoutput_etl.spark import row_versions
 from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
 
-_SHOWN_ERRORS = 5
 _OF_UNITS = pa.schema(
     [
         ("file", pa.int64()),
@@ -33,33 +34,44 @@ _OF_UNITS = pa.schema(
 _OF_STRETCHES = pa.schema([("file", pa.int64()), ("stretch", pa.int32()), ("mark", pa.int64())])
 
 
-def assemble(messages: DataFrame, paths: Mapping[int, str], assembly: Assembly) -> dict[int, FileScan]:
-    """Takes the files into `assembly`, in order; their summaries. Raises ArchiveError for files that can't be read.
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The driver's part of a scan, by the files' numbers: summaries, control messages, and why there are none."""
 
-    What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
-    transaction that an earlier file began.
-    """
+    scans: dict[int, FileScan]
+    controls: dict[int, list[dict[str, Any]]]
+    errors: dict[int, str]
+
+    def of(self, numbers: Collection[int]) -> Scanned:
+        """Without the other files."""
+        scans = {number: scan for number, scan in self.scans.items() if number in numbers}
+        return Scanned(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
+
+
+def collect_scans(messages: DataFrame) -> Scanned:
+    """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
+    transaction that an earlier file began."""
     of_driver = ~F.col("tag").isin(*CHANGE_TAGS) & ~((F.col("tag") == "C") & (F.col("unit") != HEAD))
     columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
-    rows = messages.where(of_driver).select(*columns).toArrow().to_pylist()
-    errors = [row["body"].decode() for row in rows if row["tag"] == ERROR_TAG]
-    if errors:
-        more = f"\n… and {len(errors) - _SHOWN_ERRORS} more files" if len(errors) > _SHOWN_ERRORS else ""
-        raise ArchiveError("\n".join(sorted(errors)[:_SHOWN_ERRORS]) + more)
-    by_file: dict[int, list[dict[str, object]]] = {number: [] for number in paths}
-    scans: dict[int, FileScan] = {}
-    for row in rows:
+    scanned = Scanned({}, {}, {})
+    for row in messages.where(of_driver).select(*columns).toArrow().to_pylist():
         if row["tag"] == SUMMARY_TAG:
-            scans[row["file"]] = FileScan.from_json(row["body"])
+            scanned.scans[row["file"]] = FileScan.from_json(row["body"])
+        elif row["tag"] == ERROR_TAG:
+            scanned.errors[row["file"]] = row["body"].decode()
         else:
-            by_file[row["file"]].append(row)
+            scanned.controls.setdefault(row["file"], []).append(row)
+    return scanned
+
+
+def assemble(messages: DataFrame, scanned: Scanned, paths: Mapping[int, str], assembly: Assembly) -> None:
+    """Takes the files into `assembly`, in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
-            assembly.add_file(scans[number], control_rows(by_file[number]))
+            assembly.add_file(scanned.scans[number], control_rows(scanned.controls.get(number, [])))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}") from None
     _replace_streams(messages, assembly)
-    return scans
 
 
 def _replace_streams(messages: DataFrame, assembly: Assembly) -> None:

@@ -57,9 +57,29 @@ class Frame:
         return self.start < self.end
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A file's decompressed bytes; `cut_off`: what the compression says of its end, if that isn't there; `remark`: what
+    is odd about its name."""
+
+    data: bytes
+    cut_off: str | None = None
+    remark: str | None = None
+
+
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
-_MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".lz4": b"\x04\x22\x4d\x18", ".bz2": b"BZh"}
+# zstd and lz4 files may begin with a skippable frame; a name tells which. Begin may look like bzip2's first 4 bytes,
+# but not like the number of a block or of the end behind them.
+_SKIPPABLE = tuple(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60))
+_MAGIC = {
+    "gzip": (b"\x1f\x8b",),
+    "zstd": (b"\x28\xb5\x2f\xfd",),
+    "lz4": (b"\x04\x22\x4d\x18",),
+    "bz2": tuple(b"BZh%d" % level + number for level in range(1, 10) for number in (b"1AY&SY", b"\x17rE8P\x90")),
+}
+_TRUNCATED = "Truncated compressed stream"  # Arrow's words
 _BUNZIP2_BYTES = 1 << 16  # what follows a member is copied: not the whole file for each
+_SALVAGED_BYTES = 1 << 10  # at once, from a stream that is cut off
 _DETECTED_FROM = 16  # leading messages
 
 _INT16 = struct.Struct(">h")
@@ -83,29 +103,59 @@ _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
 
 
 def decompress(data: bytes, path: str) -> bytes:
-    """A file's bytes as its path's suffix says (.gz .zst .lz4 .bz2, in any case), otherwise as they are.
+    """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, bzip2), whatever its name says.
 
     Several compressed members or frames one after another are one file. Raises FramingError for a compressed file
-    that is cut off, damaged, or of another format than its suffix says.
+    that is cut off or damaged.
     """
+    content = read_content(data, path)
+    if content.cut_off is not None:
+        raise FramingError(content.cut_off, short=True)
+    return content.data
+
+
+def read_content(data: bytes, path: str) -> Content:
+    """As decompress; of a compressed file that is cut off, what is there. Raises FramingError for a damaged one."""
     suffix = PurePosixPath(path).suffix.lower()
-    codec = _CODECS.get(suffix)
+    named = _CODECS.get(suffix)
+    codec = _codec(data, named)
     if codec is None:
-        return data
-    if not data:
-        raise FramingError(f"offset 0: expected {codec} data, as {suffix} says, found an empty file")
+        if named is not None and any(magic.startswith(data) for magic in _MAGIC[named]):
+            return Content(b"", f"offset 0: expected {named} data, as {suffix} says, found {len(data)} bytes")
+        return Content(data, None, None if named is None else f"{suffix} says {named}, but it is not compressed")
+    remark = None if named == codec else f"it is {codec} data, which its name doesn't say"
     try:
-        return _bunzip2(data) if codec == "bz2" else _decompress_with_arrow(data, codec)
+        return Content(_bunzip2(data) if codec == "bz2" else _decompress_with_arrow(data, codec), None, remark)
     except (OSError, pa.ArrowException) as error:
-        raise FramingError(
-            f"offset 0: expected {len(data)} bytes of {codec} data, as {suffix} says, found: {error}"
-        ) from None
+        refusal = f"offset 0: expected {len(data)} bytes of {codec} data, found: {error}"
+        if _TRUNCATED not in str(error):
+            raise FramingError(refusal) from None
+    return Content(_salvaged(data, codec), refusal, remark)
+
+
+def _codec(data: bytes, named: str | None) -> str | None:
+    for codec, magic in _MAGIC.items():
+        if data.startswith(magic):
+            return codec
+    return named if named in ("zstd", "lz4") and data.startswith(_SKIPPABLE) else None
 
 
 def _decompress_with_arrow(data: bytes, codec: str) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
         content: bytes = stream.read()
     return content
+
+
+def _salvaged(data: bytes, codec: str) -> bytes:
+    """What can be had of a stream that is cut off."""
+    parts = []
+    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+        try:
+            while part := stream.read(_SALVAGED_BYTES):
+                parts.append(part)
+        except OSError:
+            pass
+    return b"".join(parts)
 
 
 def _bunzip2(data: bytes) -> bytes:
@@ -122,12 +172,13 @@ def _bunzip2(data: bytes) -> bytes:
             parts.append(member.decompress(rest))
             rest = member.unused_data
     if not member.eof:
-        raise OSError("Truncated compressed stream")
+        raise OSError(_TRUNCATED)
     return b"".join(parts)
 
 
 def detect(data: bytes) -> Framing:
-    """Which framing a decompressed file has, from its first messages. Raises FramingError if that can't be told.
+    """Which framing a decompressed file has, from its first messages. Raises FramingError if that can't be told; it is
+    short if more of the file may tell it.
 
     A file whose first message is whole and a later one isn't has a framing: frames() then says what is wrong where.
     """
@@ -143,7 +194,24 @@ def detect(data: bytes) -> Framing:
         names = ", ".join(t.framing.value for t in fits)
         raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
     refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
-    raise FramingError(f"offset 0: expected one of the known framings, found none that fits{_hint(data)}: {refusals}")
+    short = any(t.refusal.short and _may_begin(data, t.framing) for t in trials if t.refusal is not None)
+    raise FramingError(f"offset 0: expected one of the known framings, found none that fits: {refusals}", short=short)
+
+
+def _may_begin(data: bytes, framing: Framing) -> bool:
+    """Whether less than a message is likely to become one: most bytes could begin a long one."""
+    match framing:
+        case Framing.RECVLOGICAL:
+            return data[0] in MESSAGE_TAGS
+        case Framing.PGCOPY:
+            return data.startswith(_COPY_SIGNATURE[: len(data)])
+        case Framing.COPYDATA:
+            tag = data[5 + _XLOGDATA_HEAD : 6 + _XLOGDATA_HEAD]
+            return data[5:6] in (b"", b"k") or (data[5] == _XLOGDATA and (not tag or tag[0] in MESSAGE_TAGS))
+        case Framing.LENGTH_PREFIXED:
+            return len(data) <= 4 or data[4] in MESSAGE_TAGS
+        case Framing.AUTO:
+            raise ValueError("detect() finds the framing")
 
 
 def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:
@@ -196,13 +264,17 @@ class _Trial:
     messages: int
     refusal: FramingError | None
 
+    @property
+    def reach(self) -> tuple[bool, int, bool]:
+        return self.refusal is None, self.messages, self.refusal is None or self.refusal.short
+
 
 def _try(data: bytes, framing: Framing) -> _Trial:
     outside = _try_from(data, framing, begins_in_stream=False)
     if outside.refusal is None or framing is not Framing.RECVLOGICAL:
         return outside
     inside = _try_from(data, framing, begins_in_stream=True)
-    return inside if inside.refusal is None or inside.messages > outside.messages else outside
+    return inside if inside.reach > outside.reach else outside
 
 
 def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
@@ -215,13 +287,6 @@ def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
     except FramingError as error:
         return _Trial(framing, messages, error)
     return _Trial(framing, messages, None)
-
-
-def _hint(data: bytes) -> str:
-    for suffix, magic in _MAGIC.items():
-        if data.startswith(magic):
-            return f" (it looks compressed: then its name must end in {suffix})"
-    return ""
 
 
 def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
@@ -260,7 +325,7 @@ def _pgcopy(data: bytes, position: int) -> Frame:
 
 def _pgcopy_header(data: bytes) -> int:
     """Where the first row begins."""
-    if not data.startswith(_COPY_SIGNATURE):
+    if not data.startswith(_COPY_SIGNATURE[: max(len(data), 1)]):
         raise _refusal(0, "COPY BINARY's signature", "other bytes")
     _whole(data, 0, _COPY_HEADER, "COPY BINARY's header")
     flags_at = len(_COPY_SIGNATURE)

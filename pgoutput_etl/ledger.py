@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -35,17 +35,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import with_fates
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claims import Claims
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
 from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
-from pgoutput_etl.spark import LandedFile
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
@@ -53,7 +54,9 @@ _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_ke
 SCHEMAS = {
     "batches": (
         "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
-        "path: string, size: long, modified: long>>, last_commit_lsn long, state string, tables array<struct<"
+        "path: string, size: long, modified: long, status: string, offset: long, consumed: long, prefix_hash: string, "
+        "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
+        "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>>>"
     ),
@@ -61,7 +64,9 @@ SCHEMAS = {
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
         "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
         "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
-        "applied long, waiting long, aborted long, quarantined long, resent long"
+        "applied long, waiting long, aborted long, quarantined long, resent long, "
+        "status string, offset long, consumed long, prefix_hash string, distinctive boolean, varied boolean, "
+        "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string"
     ),
     "relations": (
         "source string, batch long, oid long, schema string, table string, replica_identity string, "
@@ -99,29 +104,30 @@ class Batch:
 
     ledger_id: str
     number: int
-    files: dict[int, LandedFile]
+    files: dict[int, FilePart]
     resumed: bool
     state: dict[str, Any] | None
     tables: dict[int, TableState]
     last_commit_lsn: int
 
     @classmethod
-    def after(cls, last: Batch | None, files: dict[int, LandedFile]) -> Batch:
+    def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
         if last is None:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
         return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, last.last_commit_lsn)
 
     @property
-    def paths(self) -> dict[int, str]:
-        return {number: file.path for number, file in self.files.items()}
+    def to_read(self) -> dict[int, FilePart]:
+        return {number: file for number, file in self.files.items() if file.status == FileStatus.READ.value}
 
     @property
-    def numbers(self) -> dict[str, int]:
-        return {file.path: number for number, file in self.files.items()}
+    def paths(self) -> dict[int, str]:
+        return {number: file.path for number, file in self.to_read.items()}
 
     @property
     def size(self) -> int:
-        return sum(file.size for file in self.files.values())
+        """Bytes as they are on storage; decompressed, of files that went on."""
+        return sum(f.consumed - f.offset if f.offset else f.size for f in self.to_read.values())
 
     @property
     def first_file(self) -> int:
@@ -200,7 +206,7 @@ class Ledger:
             earlier = batches.where((F.col("status") == "done") & (F.col("batch") < row["batch"]))
             found = earlier.orderBy(F.desc("batch")).limit(1).collect()
             done = found[0].asDict(recursive=True) if found else {"state": None, "tables": [], "last_commit_lsn": 0}
-        files = {f["file"]: LandedFile(f["path"], f["size"], f["modified"]) for f in row["files"] or []}
+        files = {f.pop("file"): FilePart(**f) for f in row["files"] or []}
         tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
@@ -223,7 +229,7 @@ class Ledger:
         """Before anything else of the batch is written. A batch that is resumed was begun before."""
         if batch.resumed:
             return
-        files = [{"file": n, "path": f.path, "size": f.size, "modified": f.modified} for n, f in batch.files.items()]
+        files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         self._append_rows("batches", [row], batch.number, "begun")
 
@@ -236,6 +242,7 @@ class Ledger:
             partial(self._append_relations, assembly.relations.entries[results.before.relation_entries :], number),
             partial(self._append_types, assembly, results.before, number),
             partial(self._append_files, batch, results),
+            partial(self._append_refused, batch),
             partial(self._append_quarantine, batch, results),
             partial(self._append_schema_changes, batch, results.schema_changes),
         ]
@@ -329,32 +336,23 @@ class Ledger:
             rows.append({**of_table, **shown, **what})
         self._append_rows("schema_changes", rows, batch.number)
 
+    def _append_refused(self, batch: Batch) -> None:
+        """Files that bear the name of one that was read."""
+        refused = [(n, f) for n, f in batch.files.items() if f.status == FileStatus.REFUSED.value]
+        rows = [{"file": number, "path": file.path, "reason": file.reason} for number, file in refused]
+        self._append_rows("quarantine", rows, batch.number, "files")
+
     def _append_files(self, batch: Batch, results: Results) -> None:
         marks: dict[int, list[dict[str, int]]] = {}
         for mark in results.assembly.watermarks:
             marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
         rows = []
-        for number, scan in results.scans.items():
-            file = batch.files[number]
-            commits = [stretch for stretch in scan.stretches if stretch is not None]
-            rows.append(
-                {
-                    "file": number,
-                    "path": file.path,
-                    "size": file.size,
-                    "modified": _time(file.modified),
-                    "framing": scan.framing,
-                    "decompressed_size": scan.size,
-                    "messages": scan.messages,
-                    "first_lsn": scan.first_lsn,
-                    "last_lsn": scan.last_lsn,
-                    "first_commit_lsn": min((first for first, _ in commits), default=None),
-                    "last_commit_lsn": max((last for _, last in commits), default=None),
-                    "changes": scan.changes,
-                    "watermarks": marks.get(number, []),
-                    **{account: results.accounts.get(number, {}).get(account, 0) for account in ACCOUNTS.values()},
-                }
-            )
+        for number, file in batch.files.items():
+            row = {"file": number, **asdict(file), "modified": _time(file.modified)}
+            row |= {name: results.accounts.get(number, {}).get(name, 0) for name in ACCOUNTS.values()}
+            if number in results.scans:
+                row |= _file_statistics(results.scans[number]) | {"watermarks": marks.get(number, [])}
+            rows.append(row)
         self._append_rows("files", rows, batch.number)
 
     def assembly(self, batch: Batch) -> Assembly:
@@ -377,12 +375,16 @@ class Ledger:
         """A file's path, of the batch's or of one before it whose transactions waited."""
         if number in batch.files:
             return batch.files[number].path
-        return next((path for path, (known, _) in self.known_files().items() if known == number), f"file {number}")
+        known = self.known_files(batch).parts.get(number)
+        return f"file {number}" if known is None else known.path
 
-    def known_files(self) -> dict[str, tuple[int, int]]:
-        """Path -> number and size, of all files that were ever read."""
-        rows = self.read("files").select("path", "file", "size").toArrow().to_pylist()
-        return {row["path"]: (row["file"], row["size"]) for row in rows}
+    def known_files(self, before: Batch | None = None) -> KnownFiles:
+        """All that is known of landed files, or was before a batch."""
+        rows = self.read("files") if before is None else self.read("files").where(F.col("batch") < before.number)
+        modified = F.unix_micros("modified").alias("modified")
+        names = [field.name for field in fields(FilePart) if field.name != "modified"]
+        found = rows.select("file", modified, *names).toArrow().to_pylist()
+        return KnownFiles({row.pop("file"): FilePart(**row) for row in found})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [
@@ -412,6 +414,20 @@ class Ledger:
     def _units(self, units: list[UnitId]) -> DataFrame:
         listed = [{"file": file, "unit": unit} for file, unit in units]
         return self.spark.createDataFrame(pa.Table.from_pylist(listed, _UNITS))
+
+
+def _file_statistics(scan: FileScan) -> dict[str, Any]:
+    commits = [stretch for stretch in scan.stretches if stretch is not None]
+    return {
+        "framing": scan.framing,
+        "decompressed_size": scan.size,
+        "messages": scan.messages,
+        "changes": scan.changes,
+        "first_lsn": scan.first_lsn,
+        "last_lsn": scan.last_lsn,
+        "first_commit_lsn": min((first for first, _ in commits), default=None),
+        "last_commit_lsn": max((last for _, last in commits), default=None),
+    }
 
 
 def _open_units(assembly: Assembly) -> list[UnitId]:

@@ -132,6 +132,26 @@ class FileScan:
     stretches: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
+    offset: int = 0  # of the first byte that was read: what is before it was read from an earlier part
+    consumed: int = 0  # where the part ends: behind its last whole message
+    prefix_hash: str | None = None  # of content[:consumed]
+    begins_in_stream: bool | None = None  # None: it was not known
+    varied: bool = False  # not all its messages are the same
+    same_as: int | None = None  # the part that this file goes on from
+    resembles: int | None = None  # a part that this file may go on from
+    tail: str | None = None  # why what follows is not a whole message yet
+    remark: str | None = None
+
+    @property
+    def ends_in_stream(self) -> bool | None:
+        """Whether a part that goes on from this one begins inside a stream segment. None: that can't be told."""
+        if self.open_unit is None:
+            return False
+        if self.open_unit.kind != UnitKind.HEAD.value:
+            return self.open_unit.kind == UnitKind.SEGMENT.value
+        if self.begins == Begins.EITHER.value:
+            return self.begins_in_stream
+        return self.begins == Begins.INSIDE.value
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from pyspark import StorageLevel
@@ -11,15 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
-from pgoutput_etl.config import Config, OnError
+from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
-from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.message_rows import CHANGE_TAGS
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.sources import files_to_read
-from pgoutput_etl.spark import scan_messages
+from pgoutput_etl.sources import Landed, new_files, read_again, read_files
 from pgoutput_etl.targets import HELD, changed_on_the_way, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -39,24 +39,42 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     last = ledger.last_batch()
     if last is not None and last.resumed:
         progress(f"batch {last.number} was begun by an earlier run that died: finishing it")
-        summaries.append(_apply_claimed(spark, config, ledger, last, last, progress))
+        read = partial(read_again, spark, config, last.files)
+        summaries.append(_apply_claimed(spark, config, ledger, last, last, read, progress))
         last = ledger.last_batch()
     progress(f"looking for new files in {config.source.landing}")
-    files = files_to_read(spark, config, ledger.known_files())
+    known = ledger.known_files()
+    files, paths = new_files(spark, config, known)
     if files:
-        summaries.append(_apply_claimed(spark, config, ledger, last, Batch.after(last, files), progress))
+        batch = Batch.after(last, {})
+        read = partial(read_files, spark, config, files, known, paths)
+        summaries.append(_apply_claimed(spark, config, ledger, last, batch, read, progress))
     return summaries or [_nothing_new(config, last)]
 
 
 def _apply_claimed(
-    spark: SparkSession, config: Config, ledger: Ledger, last: Batch | None, batch: Batch, progress: Progress
+    spark: SparkSession,
+    config: Config,
+    ledger: Ledger,
+    last: Batch | None,
+    batch: Batch,
+    read: Callable[[], Landed],
+    progress: Progress,
 ) -> RunSummary:
-    """`last`: what the ledger said when the batch was put together."""
+    """`last`: what the ledger said when the batch was put together; `read`: reads its files."""
     with ledger.claims().held(batch.number) as check_claim:
         now = ledger.last_batch()
         if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
             raise RunError("another run has just finished; this one changes nothing. Run again")
-        return _apply_batch(spark, config, ledger, batch, check_claim, progress)
+        progress(f"batch {batch.number}: looking into the files")
+        landed = read()
+        try:
+            batch = replace(batch, files=landed.parts)
+            if not batch.files:
+                return _nothing_new(config, last, landed.remarks)
+            return _apply_batch(spark, config, ledger, batch, landed, check_claim, progress)
+        finally:
+            landed.messages.unpersist()
 
 
 def _apply_batch(
@@ -64,21 +82,20 @@ def _apply_batch(
     config: Config,
     ledger: Ledger,
     batch: Batch,
+    landed: Landed,
     check_claim: Callable[[], None],
     progress: Progress,
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
-    progress(f"batch {batch.number}: reading {len(batch.files):,} files, {batch.size:,} bytes")
-    # Read once; used for the driver's part and for the rows. Those are used for the counts and every table.
-    salvages = config.on_error is OnError.QUARANTINE
-    messages = scan_messages(spark, batch.numbers, config.source.framing, salvages).persist(StorageLevel.DISK_ONLY)
+    progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
+    messages, scans = landed.messages_to_apply(), landed.scanned.scans
     path_of = partial(ledger.path_of, batch)
-    rows: DataFrame | None = None
+    rows: DataFrame | None = None  # used for the counts and every table
     try:
         assembly = ledger.assembly(batch)
         before = ledger.known(assembly)
         waiting = ledger.open_rows(assembly, batch)
-        scans = assemble(messages, batch.paths, assembly)
+        assemble(messages, landed.scanned, batch.paths, assembly)
 
         rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
         cuts = find_cuts(rows, assembly, batch.tables, path_of)
@@ -111,14 +128,13 @@ def _apply_batch(
         tables = [o.state for o in outcomes]
         held_from = {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
         fated = with_fates(spark, messages, assembly)
-        accounts = account(fated, held_from)
+        accounts = {**account(fated, held_from), **landed.accounts_of_others()}
         ledger.close(batch, Results(messages, fated, rows, assembly, before, scans, tables, changed, accounts))
     finally:
-        messages.unpersist()
         if rows is not None:
             rows.unpersist()
     damages = said_of_damages(scans, path_of)
-    return _summary(config, batch, assembly, ledger.fates(batch), scans, outcomes, plan.skipped, accounts, damages)
+    return _summary(config, batch, assembly, ledger.fates(batch), landed, outcomes, plan.skipped, accounts, damages)
 
 
 def _summary(
@@ -126,19 +142,19 @@ def _summary(
     batch: Batch,
     assembly: Assembly,
     fates: Mapping[str, int],
-    scans: Mapping[int, FileScan],
+    landed: Landed,
     outcomes: Iterable[Outcome],
     skipped: Iterable[str],
     accounts: Mapping[int, Mapping[str, int]],
     damages: Iterable[str],
 ) -> RunSummary:
     messages: Counter[str] = Counter()
-    for scan in scans.values():
+    for scan in landed.scanned.scans.values():
         messages.update(scan.messages)
     return RunSummary(
         source=config.source.name,
         batch=batch.number,
-        files=len(batch.files),
+        files=len(batch.to_read),
         bytes=batch.size,
         last_commit_lsn=assembly.last_commit_lsn,
         messages=dict(sorted(messages.items())),
@@ -150,21 +166,23 @@ def _summary(
         unknown_prepared=assembly.unknown_prepared,
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
         skipped=tuple(skipped),
-        content_bytes=sum(scan.size for scan in scans.values()),
+        content_bytes=landed.content_bytes(),
         accounts={name: sum(of_file.get(name, 0) for of_file in accounts.values()) for name in ACCOUNTS.values()},
         damages=tuple(damages),
+        files_not_read=landed.not_read(),
+        refused_files=landed.refused(),
     )
 
 
-def _nothing_new(config: Config, last: Batch | None) -> RunSummary:
+def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = ()) -> RunSummary:
     if last is None:
-        return RunSummary(config.source.name, batch=0, files=0, bytes=0, last_commit_lsn=0)
+        return RunSummary(config.source.name, batch=0, files=0, bytes=0, last_commit_lsn=0, files_not_read=remarks)
     held = tuple(
         TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
         for state in last.tables.values()
         if state.status == HELD
     )
-    return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held)
+    return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held, files_not_read=remarks)
 
 
 def _changes(messages: DataFrame) -> DataFrame:

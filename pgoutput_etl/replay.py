@@ -20,7 +20,7 @@ from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.scan import ScannedFile, scan_file
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
@@ -47,8 +47,11 @@ class Replay:
 
     def add_file(self, path: str, content: bytes) -> FileScan:
         """The next file in order. Raises ArchiveError naming it."""
-        scanned = scan_file(path, self._files, content, salvages=self.salvages)
-        self._files += 1
+        return self.add_scanned(path, scan_file(path, self._files, content, salvages=self.salvages))
+
+    def add_scanned(self, path: str, scanned: ScannedFile) -> FileScan:
+        """The same, of a file or a part of one; each has a number past that of the one before."""
+        self._files = scanned.summary.file + 1
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
         try:
             self.assembly.add_file(scanned.summary, control_rows(rows))

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 
+_SHOWN_FILES = 10
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
 
 
@@ -58,10 +59,12 @@ class RunSummary:
     content_bytes: int = 0
     accounts: dict[str, int] = field(default_factory=dict)
     damages: tuple[str, ...] = ()
+    files_not_read: tuple[str, ...] = ()  # what is said of files that were read before, or are still being written
+    refused_files: tuple[str, ...] = ()  # why they were
 
     @property
     def exit_code(self) -> int:
-        is_whole = not self.damages and not any(table.held for table in self.tables)
+        is_whole = not self.damages and not self.refused_files and not any(table.held for table in self.tables)
         return EXIT_DONE if is_whole else EXIT_QUARANTINE
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,6 +130,8 @@ def _remarks(summary: RunSummary) -> list[str]:
         lines.append(
             f"In quarantine, as a part of each can't be read: {summary.quarantined_transactions:,} transactions."
         )
+    lines += [f"Not applied: {printable(line)}" for line in summary.refused_files]
+    lines += _shortened([printable(line) for line in summary.files_not_read])
     if summary.skipped:
         lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")
     if summary.open_transactions:
@@ -141,6 +146,11 @@ def _remarks(summary: RunSummary) -> list[str]:
     if summary.unknown_prepared:
         lines.append(f"Ends of prepared transactions that were never sent: {summary.unknown_prepared:,}.")
     return lines
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - _SHOWN_FILES
+    return lines if more <= 0 else [*lines[:_SHOWN_FILES], f"… and {more:,} more files"]
 
 
 class Progress:

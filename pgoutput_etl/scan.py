@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.framing import Frame, Framing, decompress, detect
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
@@ -62,8 +62,11 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
+    """left: how many bytes that were read have no row, as they came after the last one."""
+
     summary: FileScan
     batches: list[pa.RecordBatch]
+    left: int = 0
 
 
 def scan_file(
@@ -76,20 +79,38 @@ def scan_file(
     try:
         data = decompress(content, path)
         found = detect(data) if framing is Framing.AUTO else framing
-        return _scan_from_either_side(data, file, found, salvages)
+        return scan_from_either_side(Part(data, file, found, salvages))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _scan_from_either_side(data: bytes, file: int, framing: Framing, salvages: bool) -> ScannedFile:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
+
+    leaves_tail: what is not a whole message at the end is no error, but told, and left unread.
+    """
+
+    data: bytes
+    file: int
+    framing: Framing
+    salvages: bool
+    leaves_tail: bool = False
+    start: int = 0
+    begins_in_stream: bool | None = None
+
+
+def scan_from_either_side(part: Part) -> ScannedFile:
     """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
 
     Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as
     transactions.py decodes it anew, knowing what is open. One with changes that decodes both ways can't be told.
-    Where neither decodes, the one that goes further has the damage.
+    Where neither decodes, the one that goes further has the damage, or the tail that is left.
     """
+    if part.begins_in_stream is not None:
+        return _scan_from(part, part.begins_in_stream)
     failed: _HeadError | None = None
-    outside = _Scanner(data, file, framing, False, salvages)
+    outside = _Scanner(part, begins_in_stream=False)
     try:
         outside.run()
     except _HeadError as error:
@@ -97,24 +118,37 @@ def _scan_from_either_side(data: bytes, file: int, framing: Framing, salvages: b
     else:
         if outside.head_is_certain:
             return outside.result()
-    inside = _Scanner(data, file, framing, True, salvages)
+    inside = _Scanner(part, begins_in_stream=True)
     try:
         inside.run()
     except _HeadError as error:
         if failed is None:
             return outside.result()
         further = max(failed, error, key=lambda e: e.messages_read)
-        if not salvages:
+        if not part.salvages and not (part.leaves_tail and further.is_short):
             raise further.cause from None
-        scanner = _Scanner(data, file, framing, further is error, salvages, head_too=True)
-        scanner.run()
-        return scanner.result()
+        if failed.messages_read == error.messages_read and outside.head_matters:
+            raise _untold() from None
+        return _scan_from(part, further is error)
     if failed is None:
-        raise SequenceError(
-            "can't tell whether this file begins inside a stream segment, as no message in it begins or ends one; "
-            "land it in one file with the one before it"
-        )
+        raise _untold()
     return inside.result()
+
+
+def _untold() -> SequenceError:
+    return SequenceError(
+        "can't tell whether this file begins inside a stream segment, as no message in it begins or ends one; "
+        "land it in one file with the one before it"
+    )
+
+
+def _scan_from(part: Part, begins_in_stream: bool) -> ScannedFile:
+    scanner = _Scanner(part, begins_in_stream, head_too=True)
+    try:
+        scanner.run()
+    except _HeadError as error:
+        raise error.cause from None
+    return scanner.result()
 
 
 class _HeadError(Exception):
@@ -124,6 +158,10 @@ class _HeadError(Exception):
         super().__init__(cause, messages_read)
         self.cause = cause
         self.messages_read = messages_read
+
+    @property
+    def is_short(self) -> bool:
+        return isinstance(self.cause, FramingError) and self.cause.short
 
 
 @dataclass(slots=True)
@@ -144,31 +182,27 @@ class _Unit:
 
 
 class _Scanner:
-    def __init__(
-        self,
-        data: bytes,
-        file: int,
-        framing: Framing,
-        begins_in_stream: bool,
-        salvages: bool = False,
-        head_too: bool = False,
-    ) -> None:
-        self.data = data
-        self.file = file
-        self.framing = framing
+    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False) -> None:
+        self.part = part
+        self.data = part.data
+        self.file = part.file
+        self.framing = part.framing
         self.begins_in_stream = begins_in_stream
-        self.salvages = salvages
+        self.salvages = part.salvages
         self.head_too = head_too
-        self.summary = FileScan(file, framing.value, len(data), Begins.EITHER.value)
+        self.summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
+        self.summary.offset = part.start
+        self.summary.begins_in_stream = part.begins_in_stream
         self.unit: _Unit | None = _Unit(HEAD, UnitKind.HEAD)
         self.units = 0
         self.head_matters = False
         self.ordinal = 0
         self.offset = 0
-        self.read_to = 0
-        self.accounted_to = 0
+        self.read_to = part.start
+        self.accounted_to = part.start
         self.lsn: int | None = None
         self.commit_lsn = 0
+        self.body = b""
         self.rows: list[dict[str, Any]] = []
         self.batches: list[pa.RecordBatch] = []
 
@@ -193,18 +227,28 @@ class _Scanner:
 
     def run(self) -> None:
         try:
-            for read in Reading(self.data, self.framing, self.begins_in_stream, 0, self._refuses).messages():
-                if isinstance(read, Gap):
+            for read in Reading(
+                self.data, self.framing, self.begins_in_stream, self.part.start, self._refuses
+            ).messages():
+                if isinstance(read, Gap) and read.end == len(self.data) and self.part.leaves_tail:
+                    self.summary.tail = read.reason
+                elif isinstance(read, Gap):
                     self._damage(read)
                 else:
                     self._frame(*read)
         except ArchiveError as error:
-            if self.in_head:
+            is_tail = isinstance(error, FramingError) and error.short and self.part.leaves_tail
+            if self.in_head and not (is_tail and self.head_too):
                 raise _HeadError(error, self.ordinal) from None
-            raise
+            if not is_tail:
+                raise
+            self.summary.tail = str(error)
         self._finish()
 
     def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
+        if not self.summary.varied:
+            before, self.body = self.body, self.data[frame.start : frame.end]
+            self.summary.varied = self.ordinal > 0 and before != self.body
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._lsn_range(frame)
@@ -450,9 +494,12 @@ class _Scanner:
             self.summary.open_unit = OpenUnit(
                 unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
             )
+        # Keepalives without a message are nothing to know a file by.
+        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
+        self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
-        summary = self.summary.to_json()
-        self.batches.append(note(self.file, SUMMARY_TAG, summary, self.accounted_to, len(self.data)))
+        summary, left = self.summary.to_json(), self.summary.consumed - self.accounted_to
+        self.batches.append(note(self.file, SUMMARY_TAG, summary, self.summary.consumed - left, self.summary.consumed))
 
     def result(self) -> ScannedFile:
-        return ScannedFile(self.summary, self.batches)
+        return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to)

@@ -1,54 +1,198 @@
-"""Which landed files a run reads, and in which order."""
+"""Landed files to message rows: which are read, from where on, and as which number."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pgoutput_etl.config import Config
-from pgoutput_etl.errors import RunError
-from pgoutput_etl.spark import LandedFile, check_sizes, list_landing
+from pgoutput_etl.arranging import KnownFiles, arrange, candidates, refuse
+from pgoutput_etl.assembling import Scanned, collect_scans
+from pgoutput_etl.config import Config, OnError
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task
+from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.spark import check_sizes, find_contents, list_landing, reading_files, scan_messages
 
-_DIGITS = re.compile(r"(\d+)")
-
-
-def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
-    """A key to sort paths by: runs of digits count as numbers, so that 9.bin comes before 10.bin."""
-    parts = _DIGITS.split(path)
-    return tuple((0, int(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts))
+_LISTINGS = 5
 
 
-def new_files(
-    landed: list[LandedFile], known: Mapping[str, tuple[int, int]], first_number: int
-) -> dict[int, LandedFile]:
-    """The files that no batch has read, numbered on in natural order. `known`: path -> number and size.
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Files as a batch reads them. messages: their rows, kept on disk until they are given up; parts: by number."""
 
-    Raises RunError for a file that is not as it was when it was read, and for a new one that belongs before one that
-    was read already: what it holds would come too late.
-    """
-    for file in landed:
-        number_and_size = known.get(file.path)
-        if number_and_size is not None and number_and_size[1] != file.size:
-            raise RunError(
-                f"{file.path} has {file.size:,} bytes, and had {number_and_size[1]:,} when it was read. Land finished "
-                "files only: what was added to it can't be told from what was changed yet"
-            )
-    new = sorted((file for file in landed if file.path not in known), key=lambda f: natural_order(f.path))
-    newest = max(known, key=natural_order, default=None)
-    if new and newest is not None and natural_order(new[0].path) < natural_order(newest):
-        raise RunError(
-            f"{new[0].path} is new, but belongs before {newest}, which was read already: its transactions would come "
-            "too late. Give new files names that sort behind the older ones"
+    messages: DataFrame
+    scanned: Scanned
+    parts: dict[int, FilePart]
+    remarks: tuple[str, ...] = ()
+    looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+
+    def messages_to_apply(self) -> DataFrame:
+        return self.messages.where(~F.col("file").isin(*self.looked_at)) if self.looked_at else self.messages
+
+    def content_bytes(self) -> int:
+        """Decompressed: all that was read, of files that were not applied, too."""
+        return sum(part.consumed - part.offset for part in self.parts.values()) + sum(
+            size for of_file in self.accounts_of_others().values() for size in of_file.values()
         )
-    return dict(enumerate(new, start=first_number))
+
+    def accounts_of_others(self) -> dict[int, dict[str, int]]:
+        """Of files that are not applied: how many bytes were sent before, or are none of the archive's."""
+        accounts = {FileStatus.DUPLICATE.value: "resent", FileStatus.REFUSED.value: "quarantined"}
+        return {
+            number: {accounts[part.status]: part.consumed}
+            for number, part in self.parts.items()
+            if part.status in accounts
+        }
+
+    def refused(self) -> tuple[str, ...]:
+        return tuple(part.reason for part in self.parts.values() if part.reason is not None)
+
+    def not_read(self) -> tuple[str, ...]:
+        """What is to be said of files, or of their ends, that were left alone for a good reason."""
+        names = {number: part.path for number, part in self.parts.items()}
+        lines = []
+        for part in self.parts.values():
+            if part.status == FileStatus.MOVED.value:
+                lines.append(f"{part.path}: read before, under another name")
+            elif part.status == FileStatus.DUPLICATE.value:
+                lines.append(f"{part.path}: landed again, and not applied again: its bytes were read before")
+        for number, scan in sorted(self.scanned.scans.items()):
+            if scan.tail is not None:
+                lines.append(
+                    f"{names[number]}: what follows offset {scan.consumed} is left for the next run: {scan.tail}"
+                )
+        return (*lines, *self.remarks)
 
 
-def files_to_read(spark: SparkSession, config: Config, known: Mapping[str, tuple[int, int]]) -> dict[int, LandedFile]:
-    """Raises ConfigError, RunError, or ArchiveError for a file too large to carry."""
+def new_files(spark: SparkSession, config: Config, known: KnownFiles) -> tuple[dict[int, LandedFile], set[str]]:
+    """The files that are new or not as they were, by the number that they may get; and the paths of all.
+
+    Raises ConfigError, or ArchiveError for a file too large to carry.
+    """
     landed = list_landing(spark, config.source.landing)
-    first_number = 1 + max((number for number, _ in known.values()), default=-1)
-    files = new_files(landed, known, first_number)
-    check_sizes(spark, files.values())
-    return files
+    found = candidates(landed, known)
+    for _ in range(_LISTINGS):
+        if len(found) < 2:
+            break
+        # What is written while the folder is listed may have gone into two files: all but the newest must stand still.
+        before, landed = found, list_landing(spark, config.source.landing)
+        found = candidates(landed, known)
+        if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
+            found, landed = before, [file for file in landed if file.path in known.by_path or file in before.values()]
+            break
+    check_sizes(spark, found.values())
+    return found, {file.path for file in landed}
+
+
+def read_files(
+    spark: SparkSession, config: Config, files: Mapping[int, LandedFile], known: KnownFiles, paths: set[str]
+) -> Landed:
+    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way.
+
+    Raises ArchiveError or RunError. What it gives is to be given up in the end.
+    """
+    tasks = {file.path: Task(number, file.size) for number, file in files.items()}
+    messages = _scan(spark, config, tasks, known.contents)
+    try:
+        scanned = _collect(messages, tasks)
+        arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
+        parts = arrangement.parts
+        if arrangement.scan_again:
+            messages.unpersist()
+            tasks = _tasks(arrangement.to_read)
+            messages = _scan(spark, config, tasks, known.contents)
+            scanned = _collect(messages, tasks)
+            refuse(scanned.errors.values())
+            parts = {
+                n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in parts.items()
+            }
+    except BaseException:
+        messages.unpersist()
+        raise
+    to_apply = scanned.of(arrangement.to_read)
+    others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
+    return Landed(messages, to_apply, parts, arrangement.remarks, others)
+
+
+def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:
+    """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
+    to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
+    landed = {file.path: file for file in list_landing(spark, config.source.landing)}
+    moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
+    places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
+    for number, part in moved.items():
+        if number not in places:
+            raise ArchiveError(
+                f"{part.path}: an earlier run began to apply it, and it is not there as it was, nor under another "
+                "name; put it back"
+            )
+    found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
+    tasks = {
+        path: replace(task, end=found[task.number].consumed)
+        for path, task in _tasks({n: found[n] for n in to_read}).items()
+    }
+    messages = _scan(spark, config, tasks, KnownContents({}))
+    try:
+        scanned = _collect(messages, tasks)
+        refuse(scanned.errors.values())
+    except BaseException:
+        messages.unpersist()
+        raise
+    return Landed(messages, scanned, found)
+
+
+def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents) -> DataFrame:
+    """Read once; used for the driver's part and for the rows."""
+    salvages = config.on_error is OnError.QUARANTINE
+    return scan_messages(spark, tasks, known, config.source.framing, salvages).persist(StorageLevel.DISK_ONLY)
+
+
+def _collect(messages: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
+    with reading_files():
+        scanned = collect_scans(messages)
+    for path, task in tasks.items():
+        if task.number not in scanned.scans and task.number not in scanned.errors:
+            raise ArchiveError(f"{path}: it was listed, and was gone when it was to be read. Run again")
+    return scanned
+
+
+def _tasks(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+    """Only the newest file may end within a message."""
+    newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
+    return {part.path: Task(n, part.size, n == newest, part) for n, part in parts.items()}
+
+
+def _as_scanned(part: FilePart, scan: FileScan) -> FilePart:
+    return replace(
+        part,
+        consumed=scan.consumed,
+        prefix_hash=scan.prefix_hash,
+        ends_in_stream=scan.ends_in_stream,
+        unfinished=scan.tail is not None,
+    )
+
+
+def _is_there(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:
+    return landed.get(part.path) in _files_of({0: part})
+
+
+def _files_of(parts: Mapping[int, FilePart]) -> list[LandedFile]:
+    return [LandedFile(part.path, part.size, part.modified) for part in parts.values()]
+
+
+def _at(part: FilePart, file: LandedFile) -> FilePart:
+    return replace(part, path=file.path, size=file.size, modified=file.modified)
+
+
+def _find(spark: SparkSession, files: list[LandedFile], parts: Mapping[int, FilePart]) -> dict[int, str]:
+    """Which of the files begin with the content of which parts: the one of the same name, if it does."""
+    known = KnownContents.of(
+        Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
+    )
+    with reading_files():
+        found = find_contents(spark, [file.path for file in files], known)
+    return {n: part.path if part.path in found.get(n, []) else min(found[n]) for n, part in parts.items() if n in found}

@@ -6,21 +6,21 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyspark
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.changes import TableShape, events
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.framing import Framing, decompress
+from pgoutput_etl.framing import Framing, read_content
+from pgoutput_etl.identity import KnownContents, LandedFile, Task
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
+from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.scan import scan_file
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
@@ -93,15 +93,6 @@ def _is_connect(spark: SparkSession) -> bool:
     return "connect" in type(spark).__module__
 
 
-@dataclass(frozen=True, slots=True)
-class LandedFile:
-    """A file as it lies in the landing folder; `modified` in microseconds since 1970, UTC."""
-
-    path: str
-    size: int
-    modified: int
-
-
 def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
     """All files below a folder, or that match a glob, without reading any. Raises ConfigError if there is no such."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
@@ -128,24 +119,43 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
             )
 
 
-def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Framing, salvages: bool) -> DataFrame:
-    """Message rows (MESSAGE_SCHEMA) of the files, path -> number, scanned where their content is read.
+@contextmanager
+def reading_files() -> Iterator[None]:
+    """What Spark says of a landed file that it can't read is an ArchiveError that names it."""
+    try:
+        yield
+    except PySparkException as error:
+        condition = error.getCondition() or ""
+        if not condition.startswith("FAILED_READ_FILE"):
+            raise
+        path = (error.getMessageParameters() or {}).get("path", "a landed file")
+        raise ArchiveError(
+            f"{path}: it can't be read ({condition}); is it gone, or may this job not read it?"
+        ) from error
 
-    A file that can't be read becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
+
+def scan_messages(
+    spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
+) -> DataFrame:
+    """Message rows (MESSAGE_SCHEMA) of what is new in the files, by path, scanned where their content is read.
+
+    A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
     """
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                number = numbers[path.as_py()]
+                task = tasks[path.as_py()]
                 try:
-                    scanned = scan_file(path.as_py(), number, content.as_py(), framing, salvages)
+                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages)
                 except ArchiveError as error:
-                    yield note(number, ERROR_TAG, str(error).encode())
+                    yield note(task.number, ERROR_TAG, str(error).encode())
                 else:
                     yield from scanned.batches
 
-    paths = [path.translate(_HADOOP_GLOB) for path in numbers]
+    if not tasks:
+        return spark.createDataFrame(MESSAGE_SCHEMA.empty_table())
+    paths = [path.translate(_HADOOP_GLOB) for path in tasks]
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
     return content.mapInArrow(scan, from_arrow_schema(MESSAGE_SCHEMA))
 
@@ -156,7 +166,7 @@ def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, i
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = decompress(content.as_py(), path.as_py())
+                data = read_content(content.as_py(), path.as_py()).data
                 for file, begin, end in ranges[path.as_py()]:
                     row = {"file": file, "offset": begin, "bytes": data[begin:end]}
                     yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
@@ -165,6 +175,29 @@ def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, i
     reader = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
     content = reader.load(paths).select("path", "content")
     return content.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
+
+
+def find_contents(spark: SparkSession, paths: Iterable[str], known: KnownContents) -> dict[int, list[str]]:
+    """By the numbers of `known`: the files that begin with that content, however they are compressed."""
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                try:
+                    match = known.match(path.as_py(), read_content(content.as_py(), path.as_py()).data)
+                except ArchiveError:
+                    continue
+                if match.prefix is not None:
+                    yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path.as_py()}], schema)
+
+    schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
+    listed = [path.translate(_HADOOP_GLOB) for path in paths]
+    found: dict[int, list[str]] = {}
+    if listed:
+        content = spark.read.format("binaryFile").load(listed).select("path", "content")
+        for row in content.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
+            found.setdefault(row["file"], []).append(row["path"])
+    return found
 
 
 def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from pgoutput_etl.config import load_config
+from pgoutput_etl.messages import PgoutputMessage
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.pipeline import apply
-from pgoutput_etl.report import RunSummary
+from pgoutput_etl.report import RunSummary, print_summary
 from tests.captures import NEVER_SENT_VALUES, Table, ignored_columns
+from tests.small_archives import copydata
 from tests.truth import assert_equals_truth
 
 
@@ -31,7 +36,10 @@ class Job:
         target = self.folder / "tables"
         config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
         loaded = load_config(str(config), [*self.overrides, *overrides], {})
-        return apply(self.spark, loaded, lambda _: None)[-1]
+        summaries = apply(self.spark, loaded, lambda _: None)
+        for summary in summaries:
+            assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
+        return summaries[-1]
 
     def path(self, schema: str, table: str) -> Path:
         return self.folder / "tables" / path_segment(schema) / path_segment(table)
@@ -61,3 +69,43 @@ class Job:
             rows = self.rows(table.schema, table.name)
             never_sent = NEVER_SENT_VALUES.get(table.full_name)
             assert_equals_truth(rows, table.truth, ignored_columns(server), never_sent)
+
+
+@dataclass(slots=True)
+class Nights:
+    """A job, and files that land one after the other."""
+
+    job: Job
+    landed: int = 0
+
+    def land(self, *messages: Iterable[PgoutputMessage], name: str = "") -> Path:
+        path = self.job.landing / (name or f"{self.landed:03}.copydata")
+        path.write_bytes(copydata(message for part in messages for message in part))
+        self.landed += 1
+        return path
+
+    def night(self, *messages: Iterable[PgoutputMessage]) -> RunSummary:
+        self.land(*messages)
+        return self.job.run()
+
+    def values(self, table: str, schema: str = "public") -> list[tuple[Any, ...]]:
+        """The table's own columns, as the server has them."""
+        rows = self.job.rows(schema, table)
+        return sorted(tuple(v for name, v in row.items() if not name.startswith("_pg_")) for row in rows)
+
+    def ledger(self, table: str) -> list[dict[str, Any]]:
+        path = self.job.folder / "tables" / "_pgoutput_etl" / table
+        if not path.exists():
+            return []
+        found: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+        return found
+
+
+def held(summary: RunSummary) -> dict[str, str]:
+    return {t.table: t.held for t in summary.tables if t.held is not None}
+
+
+def said(summary: RunSummary) -> str:
+    text = StringIO()
+    print_summary(summary, Console(file=text, width=200))
+    return text.getvalue()

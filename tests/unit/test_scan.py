@@ -262,7 +262,7 @@ def test_an_error_of_the_framing_names_the_file() -> None:
     with pytest.raises(ArchiveError, match=r"shop/7\.copydata: offset 0: expected .* bytes of CopyData"):
         scan_file("shop/7.copydata", 0, copydata(HISTORY[:1])[:-1])
     with pytest.raises(ArchiveError, match=r"shop/7\.gz: offset 0: expected 3 bytes of gzip data"):
-        scan_file("shop/7.gz", 0, b"abc")
+        scan_file("shop/7.gz", 0, b"\x1f\x8b\x08")
 
 
 def test_the_order_of_files_is_refused_under_the_name_of_the_file() -> None:

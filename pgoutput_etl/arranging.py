@@ -1,0 +1,359 @@
+"""Which landed files a run reads, in which order, and what it says of the others.
+
+What is in a file is known once it has been scanned, all files at once. Only then can be told which of them are new,
+which go on where the archive ended, and which were read before; their order follows from that and from their names.
+A content bears the name under which it was found last: a file that was renamed is where its new name puts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pgoutput_etl.errors import ArchiveError, RunError
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.identity import (
+    DISTINCTIVE_TAGS,
+    FilePart,
+    FileStatus,
+    KnownContents,
+    LandedFile,
+    Prefix,
+    uncompressed_name,
+)
+from pgoutput_etl.message_rows import FileScan
+
+_DIGITS = re.compile(r"(\d+)")
+
+
+def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
+    """A key to sort paths by: runs of digits count as numbers, so that 9.bin comes before 10.bin."""
+    parts = _DIGITS.split(path)
+    return tuple((0, int(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts))
+
+
+@dataclass(frozen=True)
+class KnownFiles:
+    """What the ledger has of all files and parts of files, by number."""
+
+    parts: Mapping[int, FilePart]
+
+    @property
+    def next_number(self) -> int:
+        return max(self.parts, default=-1) + 1
+
+    @cached_property
+    def by_path(self) -> dict[str, tuple[int, FilePart]]:
+        """What was said of a path last."""
+        return {part.path: (number, part) for number, part in sorted(self.parts.items())}
+
+    @cached_property
+    def roots(self) -> dict[int, int]:
+        """Of each part and each file that is the same as one: the first part of the content."""
+        found: dict[int, int] = {}
+        for number, part in sorted(self.parts.items()):
+            found[number] = number if part.same_as is None else found[part.same_as]
+        return found
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """By first part: where the content was found last."""
+        kept = (FileStatus.READ.value, FileStatus.MOVED.value)
+        named = {self.roots[n]: part.path for n, part in sorted(self.parts.items()) if part.status in kept}
+        return {root: path for root, path in named.items() if root in self.read_roots}
+
+    @cached_property
+    def read_roots(self) -> frozenset[int]:
+        return frozenset(self.roots[number] for number, part in self.parts.items() if part.was_read)
+
+    @cached_property
+    def last(self) -> int | None:
+        """The part where the archive ends."""
+        return max((number for number, part in self.parts.items() if part.was_read), default=None)
+
+    @property
+    def contents(self) -> KnownContents:
+        extended = {part.same_as for part in self.parts.values() if part.was_read}
+        found = []
+        for number, part in sorted(self.parts.items()):
+            refused = part.status == FileStatus.REFUSED.value
+            if part.prefix_hash is not None and part.consumed and (part.was_read or refused):
+                name = part.path if refused else self.names[self.roots[number]]
+                found.append(
+                    Prefix(
+                        part.consumed,
+                        part.prefix_hash,
+                        number,
+                        uncompressed_name(name),
+                        part.distinctive and not refused,
+                        number in extended,
+                        part.framing,
+                        part.ends_in_stream,
+                    )
+                )
+        return KnownContents.of(found)
+
+
+def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
+    """The files that may hold something new, by the number that each gets if its place is its name's."""
+    files = {file.path: file for file in landed}
+    found = [file for file in files.values() if not _is_as_it_was(file, known)]
+    last = None if known.last is None else known.names[known.roots[known.last]]
+    if found and last in files and files[last] not in found and _is_unfinished(last, known):
+        found.append(files[last])
+    in_order = sorted(found, key=lambda file: (file.path != last, natural_order(file.path)))
+    return dict(enumerate(in_order, start=known.next_number))
+
+
+def _is_as_it_was(file: LandedFile, known: KnownFiles) -> bool:
+    _, part = known.by_path.get(file.path, (None, None))
+    return part is not None and (part.size, part.modified) == (file.size, file.modified)
+
+
+def _is_unfinished(path: str, known: KnownFiles) -> bool:
+    return known.by_path[path][1].unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """parts: what is to be read, in order of their numbers, and what is only noted; by number.
+
+    scan_again: the files with those numbers were not scanned as they are to be read.
+    """
+
+    parts: dict[int, FilePart]
+    scan_again: bool
+    remarks: tuple[str, ...] = ()
+
+    def with_status(self, *status: FileStatus) -> dict[int, FilePart]:
+        return {n: part for n, part in self.parts.items() if part.status in {s.value for s in status}}
+
+    @property
+    def to_read(self) -> dict[int, FilePart]:
+        return self.with_status(FileStatus.READ)
+
+
+def arrange(
+    files: Mapping[int, LandedFile],
+    scans: Mapping[int, FileScan],
+    errors: Mapping[int, str],
+    known: KnownFiles,
+    landed: Collection[str],
+) -> Arrangement:
+    """`landed`: all paths that there are. Raises ArchiveError for files that can't be read, and RunError for those
+    that come too late."""
+    paths = frozenset(landed)
+    partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
+    arranging = _Arranging({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
+    arranging.remarks += [f"{files[n].path}: left for the next run, as it is still being compressed" for n in partial]
+    return arranging.arrange()
+
+
+def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
+    """a.bin.gz is written while a.bin is there, which has all of it."""
+    plain = uncompressed_name(path)
+    return plain != path and plain in landed and (scan is None or scan.tail is not None)
+
+
+class _Arranging:
+    def __init__(
+        self,
+        files: Mapping[int, LandedFile],
+        scans: Mapping[int, FileScan],
+        errors: Mapping[int, str],
+        known: KnownFiles,
+        landed: frozenset[str],
+    ) -> None:
+        self.files, self.scans, self.errors, self.known, self.landed = files, dict(scans), errors, known, landed
+        self.names = dict(known.names)
+        # Those whose bytes are not, or not only, what was read from a file of this name.
+        self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
+        self.noted: list[tuple[int, FilePart]] = []
+        self.scan_again = False
+        self.remarks = [
+            f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
+        ]
+
+    def arrange(self) -> Arrangement:
+        for number in sorted(self.fresh - set(self.errors)):
+            self._renamed(number)
+        grown = self._follow_names()
+        new = self._new_files()
+        ordered = [*grown, *self._in_order(new)]
+        if not any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
+            ordered = [(number, part) for number, part in ordered if part.was_read or (number, part) not in grown]
+        numbers = [number for number, _ in ordered]
+        again = self.scan_again or numbers != sorted(numbers)
+        renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if again else numbers, strict=False))
+        ordered = [(renumbered[number], part) for number, part in ordered]
+        last = max((i for i, (_, part) in enumerate(ordered) if part.was_read or part.unfinished), default=-1)
+        again = again or any(part.unfinished for _, part in ordered[:last])
+        behind = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
+        noted = {
+            behind + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
+            for i, (_, part) in enumerate(self.noted)
+        }
+        return Arrangement(dict(ordered) | noted, again, tuple(self.remarks))
+
+    def _renamed(self, number: int) -> None:
+        """A file that begins with what was read last, from a file that isn't there any more, is that file: unless all
+        its messages are the same, so that the next one may begin like that, and nothing has taken its name."""
+        scan, last = self.scans[number], self.known.last
+        if scan.resembles is None or scan.resembles != last:
+            return
+        root, before = self.known.roots[last], self.known.parts[last]
+        name = self.known.names[root]
+        if self._holds(name, root):
+            return
+        if not before.varied and name not in self.landed:
+            raise RunError(
+                f"{self.files[number].path} begins with what was read from {name}, which is not there any more: "
+                f"nothing tells whether it is that file under a new name. If it is, call it {name} for this run; if "
+                "not, put the old one back for this run"
+            )
+        begins = before.ends_in_stream
+        self.scans[number] = replace(scan, same_as=last, offset=before.consumed, begins_in_stream=begins)
+        self.fresh.remove(number)
+        self.scan_again = self.scan_again or scan.consumed > before.consumed
+
+    def _follow_names(self) -> list[tuple[int, FilePart]]:
+        """Notes the files that hold nothing new; gives the one that goes on where the archive ended."""
+        grown = []
+        for number in sorted(set(self.files) - self.fresh):
+            scan, path = self.scans[number], self.files[number].path
+            assert scan.same_as is not None
+            root = self.known.roots[scan.same_as]
+            if self.known.parts[scan.same_as].status == FileStatus.REFUSED.value:
+                if scan.consumed > scan.offset:
+                    self.fresh.add(number)  # refused again, as it says something else
+                continue
+            name = self.names[root]
+            has_moved = path != name and not self._holds(name, root)
+            goes_on = scan.consumed > scan.offset or (scan.tail is not None and path == name)
+            if goes_on:
+                grown.append((number, self._part(number, FileStatus.READ)))
+            elif has_moved:
+                self.noted.append((number, self._part(number, FileStatus.MOVED)))
+            elif path != name:
+                self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
+            if goes_on or has_moved:
+                self.names[root] = path
+        return self._at_the_end(grown)
+
+    def _holds(self, path: str, root: int) -> bool:
+        """Whether the file of this name still is what it was."""
+        if path not in self.landed:
+            return False
+        number = next((n for n, file in self.files.items() if file.path == path), None)
+        if number is None:
+            return True
+        same_as = None if number in self.errors else self.scans[number].same_as
+        return same_as is not None and self.known.roots[same_as] == root
+
+    def _at_the_end(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
+        last = self.known.last
+        found = []
+        for number, part in grown:
+            if last is not None and self.known.roots[part.same_as or 0] == self.known.roots[last]:
+                found.append((number, part))
+            elif last is not None and part.was_read:
+                newest = self.names[self.known.roots[last]]
+                raise RunError(
+                    f"{part.path} has grown since it was read, but {newest} was read after it: what was added would "
+                    "come too late. Take it out of the landing folder, or land what was added in a file that sorts "
+                    "behind the others"
+                )
+        for number, _ in found[1:]:
+            self.remarks.append(
+                f"{self.files[number].path}: goes on from the same bytes as {found[0][1].path}; left for the next run"
+            )
+        return found[:1]
+
+    def _new_files(self) -> list[tuple[int, FilePart]]:
+        """Those that are new, each content once. Notes the others, and the ones that took the name of one read."""
+        occupied = set(self.names.values())
+        found: list[tuple[int, FilePart]] = []
+        by_content: dict[tuple[str | None, str], int] = {}
+        unreadable = []
+        for number in sorted(self.fresh):
+            path = self.files[number].path
+            if path in occupied:
+                self.noted.append((number, self._refused(number)))
+                continue
+            if number in self.errors:
+                unreadable.append(self.errors[number])
+                continue
+            part = self._part(number, FileStatus.READ)
+            under = "" if part.distinctive else uncompressed_name(path)
+            twin = by_content.setdefault((part.prefix_hash, under), number) if part.was_read else number
+            if twin == number:
+                found.append((number, part))
+            else:
+                copied = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
+                self.noted.append((number, copied))
+        refuse(unreadable)
+        return found
+
+    def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
+        """By name; but the one that took the name of a file which was renamed was begun after that."""
+        used = set(self.known.names.values())
+        reused = [(number, part) for number, part in new if part.path in used]
+        if len(reused) != 1:
+            reused = []
+        others = sorted((each for each in new if each not in reused), key=lambda each: natural_order(each[1].path))
+        newest = max(self.names.values(), key=natural_order, default=None)
+        for _, part in others:
+            has_content = part.was_read or part.unfinished
+            if newest is not None and has_content and natural_order(part.path) < natural_order(newest):
+                raise RunError(
+                    f"{part.path} is new, but belongs before {newest}, which was read already: its transactions "
+                    "would come too late. Give new files names that sort behind the older ones"
+                )
+        return [*others, *reused]
+
+    def _part(self, number: int, status: FileStatus) -> FilePart:
+        file, scan = self.files[number], self.scans[number]
+        before = None if scan.same_as is None else self.known.parts[scan.same_as]
+        is_read = status is FileStatus.READ
+        return FilePart(
+            file.path,
+            file.size,
+            file.modified,
+            status.value,
+            scan.offset if is_read else scan.consumed,
+            scan.consumed,
+            scan.prefix_hash,
+            (before is not None and before.distinctive) or _is_distinctive(scan),
+            (before is not None and before.varied) or scan.varied,
+            before.framing if before is not None else None if scan.framing == Framing.AUTO.value else scan.framing,
+            scan.begins_in_stream,
+            scan.ends_in_stream,
+            scan.same_as,
+            scan.tail is not None,
+        )
+
+    def _refused(self, number: int) -> FilePart:
+        file = self.files[number]
+        why = (
+            f"{file.path} was read before, and has other bytes now; they were not applied. If they are new, land them "
+            "under a name of their own, which sorts behind the others"
+        )
+        if number in self.errors:
+            refused = FilePart(file.path, file.size, file.modified)
+        else:
+            refused = self._part(number, FileStatus.REFUSED)
+        return replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed, reason=why)
+
+
+def _is_distinctive(scan: FileScan) -> bool:
+    return scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
+
+
+def refuse(errors: Iterable[str], shown: int = 5) -> None:
+    """Raises ArchiveError if there are any."""
+    in_order = sorted(errors)
+    if in_order:
+        more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""
+        raise ArchiveError("\n".join(in_order[:shown]) + more)

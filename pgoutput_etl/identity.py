@@ -1,0 +1,154 @@
+"""Which content a landed file has: known whole, known up to some byte, or new.
+
+A file is what its bytes are, whatever it is called. What was read of a content is kept as the SHA-256 of its first
+`consumed` bytes, decompressed; a file that begins with them is that content, and is read from there on. It may have
+grown, been renamed, been compressed since.
+
+The same few bytes may well stand in two files: an Insert on its own is not known by them. A content is *distinctive*
+once it has a message that bears the LSN of a commit, or frames with two LSNs. One that isn't yet is known again only
+under its own name, or where the file of that name is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
+DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
+
+
+class FileStatus(Enum):
+    """What was done with a landed file, or with a part of one."""
+
+    READ = "read"
+    MOVED = "moved"  # nothing new in it: its content was read, under a name that it doesn't bear any more
+    DUPLICATE = "duplicate"  # nothing new in it: its content was read, from a file that is still there
+    REFUSED = "refused"  # it bears the name of a file that was read, and holds something else
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    """A file as it lies in the landing folder; `modified` in microseconds since 1970, UTC."""
+
+    path: str
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """What the ledger has of a file: content[offset:consumed], decompressed, was read from its first `size` bytes.
+
+    same_as: the number of the part that this one goes on from, or that ends where this file ends. unfinished: behind
+    `consumed` stood what was not a whole message yet.
+    """
+
+    path: str
+    size: int
+    modified: int
+    status: str = FileStatus.READ.value
+    offset: int = 0
+    consumed: int = 0
+    prefix_hash: str | None = None  # of content[:consumed]: SHA-256, in hexadecimal digits
+    distinctive: bool = False
+    varied: bool = False  # not all its messages are the same
+    framing: str | None = None
+    begins_in_stream: bool | None = None  # None: that was not known
+    ends_in_stream: bool | None = None
+    same_as: int | None = None
+    unfinished: bool = False
+    reason: str | None = None
+
+    @property
+    def was_read(self) -> bool:
+        """Whether there were whole messages in it."""
+        return self.status == FileStatus.READ.value and self.consumed > self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """content[:consumed] of a part with this number; `goes_on`: a later part has more of the same content."""
+
+    consumed: int
+    hash: str
+    number: int
+    name: str  # uncompressed_name of the file, under which it is known even if it is not distinctive
+    distinctive: bool
+    goes_on: bool
+    framing: str | None
+    ends_in_stream: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """prefix: what the file begins with; resembles: the number of a part that it may begin with."""
+
+    prefix: Prefix | None = None
+    resembles: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownContents:
+    """All that was read, to be found by content."""
+
+    by_length: Mapping[int, Mapping[str, tuple[Prefix, ...]]]
+
+    @classmethod
+    def of(cls, prefixes: Iterable[Prefix]) -> KnownContents:
+        by_length: dict[int, dict[str, tuple[Prefix, ...]]] = {}
+        for prefix in prefixes:
+            same_length = by_length.setdefault(prefix.consumed, {})
+            same_length[prefix.hash] = (*same_length.get(prefix.hash, ()), prefix)
+        return cls(by_length)
+
+    def match(self, path: str, data: bytes) -> Match:
+        """The longest known prefix of a file's content; of several parts with the same, that of its name or the last.
+
+        A content that goes on otherwise than the known one does was sent anew: it is no continuation.
+        """
+        lengths = sorted(length for length in self.by_length if 0 < length <= len(data))
+        name = uncompressed_name(path)
+        resembles = None
+        for length, digest in zip(reversed(lengths), reversed(prefix_hashes(data, lengths)), strict=True):
+            same = self.by_length[length].get(digest, ())
+            known = [prefix for prefix in same if prefix.distinctive or name == prefix.name]
+            if known:
+                best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
+                return Match(best) if not best.goes_on or length == len(data) else Match()
+            if same and resembles is None:
+                resembles = max(prefix.number for prefix in same)
+        return Match(None, resembles)
+
+
+def uncompressed_name(path: str) -> str:
+    """a.bin for a.bin.gz, which it was before it was compressed."""
+    name, dot, suffix = path.rpartition(".")
+    return name if f"{dot}{suffix.lower()}" in COMPRESSED else path
+
+
+def prefix_hashes(data: bytes, lengths: Iterable[int]) -> list[str]:
+    """Of data[:length], for ascending lengths, in one pass."""
+    view, running, position, found = memoryview(data), hashlib.sha256(), 0, []
+    for length in lengths:
+        running.update(view[position:length])
+        position = length
+        found.append(running.copy().hexdigest())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How a file is to be read: its first `size` bytes. part: what of it, if that was decided before; end: of its
+    content, if that was.
+
+    leaves_tail: what is not a whole message at its end is left unread.
+    """
+
+    number: int
+    size: int
+    leaves_tail: bool = True
+    part: FilePart | None = None
+    end: int | None = None

@@ -1,0 +1,87 @@
+"""A landed file, from where an earlier run left off: what is known of it, by its bytes, is not scanned again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgoutput_etl.errors import ArchiveError, FramingError
+from pgoutput_etl.framing import Framing, detect, read_content
+from pgoutput_etl.identity import KnownContents, Match, Prefix, Task, prefix_hashes
+from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
+from pgoutput_etl.scan import Part, ScannedFile, scan_from_either_side
+
+
+def scan_part(
+    path: str,
+    content: bytes,
+    task: Task,
+    known: KnownContents,
+    framing: Framing = Framing.AUTO,
+    salvages: bool = False,
+) -> ScannedFile:
+    """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
+
+    Raises ArchiveError naming file, offset and LSN.
+    """
+    try:
+        return _scan(path, content, task, known, framing, salvages)
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}") from error
+
+
+def _scan(path: str, content: bytes, task: Task, known: KnownContents, framing: Framing, salvages: bool) -> ScannedFile:
+    if len(content) < task.size:
+        raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
+    read = read_content(content[: task.size], path)
+    if read.cut_off is not None and not task.leaves_tail:
+        raise FramingError(read.cut_off, short=True)
+    data = read.data[: task.end]
+    match = known.match(path, data) if task.part is None else Match(_decided(data, task))
+    part = Part(data, task.number, framing, salvages, task.leaves_tail)
+    start = match.prefix
+    if start is not None:
+        part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
+        if start.framing is not None:
+            part = replace(part, framing=Framing(start.framing))
+    scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
+    summary = scanned.summary
+    summary.same_as = None if start is None else start.number
+    summary.resembles = match.resembles
+    summary.prefix_hash = prefix_hashes(data, [summary.consumed])[0]
+    summary.tail = summary.tail or read.cut_off
+    summary.remark = read.remark
+    of_file = note(task.number, SUMMARY_TAG, summary.to_json(), summary.consumed - scanned.left, summary.consumed)
+    return ScannedFile(summary, [*scanned.batches[:-1], of_file], scanned.left)
+
+
+def _decided(data: bytes, task: Task) -> Prefix | None:
+    """Where a part begins that was looked at before. Raises FramingError if it isn't there any more."""
+    part = task.part
+    assert part is not None
+    if len(data) < part.consumed or prefix_hashes(data, [part.consumed])[0] != part.prefix_hash:
+        raise FramingError("it has changed since an earlier run began to apply it; put it back as it was")
+    if part.same_as is None:
+        return None
+    return Prefix(part.offset, "", part.same_as, "", True, False, part.framing, part.begins_in_stream)
+
+
+def _scan_in_its_framing(part: Part) -> ScannedFile:
+    if part.framing is not Framing.AUTO:
+        return scan_from_either_side(part)
+    try:
+        framing = detect(part.data)
+    except FramingError as error:
+        if not error.short or not part.leaves_tail:
+            raise
+        scanned = _nothing_in(part)
+        scanned.summary.tail = str(error)
+        return scanned
+    return scan_from_either_side(replace(part, framing=framing))
+
+
+def _nothing_in(part: Part) -> ScannedFile:
+    summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
+    summary.offset = summary.consumed = part.start
+    summary.open_unit = OpenUnit(HEAD, UnitKind.HEAD.value, None, None, None)
+    summary.begins_in_stream = part.begins_in_stream
+    return ScannedFile(summary, [note(part.file, SUMMARY_TAG, summary.to_json())])
