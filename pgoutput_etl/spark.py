@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pgoutput_etl.changes import TableShape, events
+from pgoutput_etl.changes import TableShape, event_batches
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.framing import Framing, decompress
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
@@ -172,7 +172,7 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield events(batch, shape)
+            yield from event_batches(batch, shape)
 
     return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
