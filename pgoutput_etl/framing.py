@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from pgoutput_etl.decode import MESSAGE_TAGS, message_end
 from pgoutput_etl.errors import FramingError, WireError
+from pgoutput_etl.inflate import MAX_SIZE, inflate
 
 
 class Framing(Enum):
@@ -59,7 +60,6 @@ class Frame:
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
 _MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".lz4": b"\x04\x22\x4d\x18", ".bz2": b"BZh"}
-_BUNZIP2_BYTES = 1 << 16  # what follows a member is copied: not the whole file for each
 _DETECTED_FROM = 16  # leading messages
 
 _INT16 = struct.Struct(">h")
@@ -82,11 +82,11 @@ _XLOGDATA_HEAD = 1 + 8 + 8 + 8
 _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
 
 
-def decompress(data: bytes, path: str) -> bytes:
+def decompress(data: bytes, path: str, max_size: int = MAX_SIZE) -> bytes:
     """A file's bytes as its path's suffix says (.gz .zst .lz4 .bz2, in any case), otherwise as they are.
 
     Several compressed members or frames one after another are one file. Raises FramingError for a compressed file
-    that is cut off, damaged, or of another format than its suffix says.
+    that is cut off, damaged, of another format than its suffix says, or that expands to more than `max_size` bytes.
     """
     suffix = PurePosixPath(path).suffix.lower()
     codec = _CODECS.get(suffix)
@@ -95,35 +95,11 @@ def decompress(data: bytes, path: str) -> bytes:
     if not data:
         raise FramingError(f"offset 0: expected {codec} data, as {suffix} says, found an empty file")
     try:
-        return _bunzip2(data) if codec == "bz2" else _decompress_with_arrow(data, codec)
+        return inflate(data, codec, max_size)
     except (OSError, pa.ArrowException) as error:
         raise FramingError(
             f"offset 0: expected {len(data)} bytes of {codec} data, as {suffix} says, found: {error}"
         ) from None
-
-
-def _decompress_with_arrow(data: bytes, codec: str) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        content: bytes = stream.read()
-    return content
-
-
-def _bunzip2(data: bytes) -> bytes:
-    """Arrow's bz2 fails on an empty member before others; Python's bz2.decompress ignores bytes behind the last one."""
-    import bz2  # not every build of Python has it
-
-    parts = []
-    member = bz2.BZ2Decompressor()
-    for begin in range(0, len(data), _BUNZIP2_BYTES):
-        rest = data[begin : begin + _BUNZIP2_BYTES]
-        while rest:
-            if member.eof:
-                member = bz2.BZ2Decompressor()
-            parts.append(member.decompress(rest))
-            rest = member.unused_data
-    if not member.eof:
-        raise OSError("Truncated compressed stream")
-    return b"".join(parts)
 
 
 def detect(data: bytes) -> Framing:
@@ -232,9 +208,12 @@ def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
             f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
             f" ({error.message}.{error.field} of the message at offset {position})",
             error.short,
+            error.looked_to,
         ) from None
     if data[end : end + 1] != b"\n":
-        raise _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end), end == len(data))
+        missing = _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
+        missing.short, missing.looked_to = end == len(data), end
+        raise missing
     return Frame(position, None, position, end, end + 1)
 
 

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pgoutput_etl.changes import TableShape, event_batches
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.framing import Framing, decompress
+from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.scan import scan_file
@@ -115,9 +116,14 @@ def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
     return [LandedFile(row["path"], row["length"], row["modified"]) for row in table.to_pylist()]
 
 
+def size_limit(spark: SparkSession) -> int:
+    """How many bytes a file may have, and expand to if it is compressed."""
+    return min(int(spark.conf.get(MAX_LENGTH, str(MAX_SIZE)) or 0), MAX_SIZE)
+
+
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
     """Raises ArchiveError for a file that binaryFile can't carry, before anything is read."""
-    limit = int(spark.conf.get(MAX_LENGTH, str(2**31 - 1)) or 0)
+    limit = size_limit(spark)
     for file in files:
         if file.size > limit:
             raise ArchiveError(
@@ -133,13 +139,14 @@ def scan_messages(spark: SparkSession, numbers: Mapping[str, int], framing: Fram
 
     A file that can't be read becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
     """
+    max_size = size_limit(spark)
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
                 number = numbers[path.as_py()]
                 try:
-                    scanned = scan_file(path.as_py(), number, content.as_py(), framing, salvages)
+                    scanned = scan_file(path.as_py(), number, content.as_py(), framing, salvages, max_size)
                 except ArchiveError as error:
                     yield note(number, ERROR_TAG, str(error).encode())
                 else:
