@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import cycle, islice
 from struct import pack
+from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_etl.changes import TableShape, table_shape
 from pgoutput_etl.decode import decode
 from pgoutput_etl.framing import decompress, detect, frames
-from pgoutput_etl.messages import Relation
+from pgoutput_etl.messages import Delete, Insert, Relation, Type, Update
+from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.types import UserTypes
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
 
@@ -36,6 +42,26 @@ _NUMBERS = tuple(
     )
     for number in numbers
 )
+
+
+class HangError(BaseException):
+    """Not an Exception: nothing in between shall take it for an error."""
+
+
+@contextmanager
+def no_hang(seconds: float) -> Iterator[None]:
+    """Far more than it takes, so that a hang is a failure."""
+
+    def ring(_signal: int, _frame: object) -> None:
+        raise HangError(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _span(dice: random.Random, data: bytes) -> tuple[int, int]:
@@ -119,16 +145,55 @@ def real_messages() -> tuple[tuple[bytes, bool], ...]:
     return tuple(found)
 
 
+Seen = tuple[Relation, Insert | Update | Delete]
+
+
 @cache
-def real_relations() -> dict[int, Relation]:
-    """By OID, of one server: what describes the tuples of its messages."""
-    found: dict[int, Relation] = {}
-    for message, in_stream in messages_of("pg16/v1"):
-        if message[:1] == b"R":
-            relation = decode(message, in_stream)
-            assert isinstance(relation, Relation)
-            found[relation.oid] = relation
-    return found
+def real_changes() -> tuple[Seen, ...]:
+    """Changes with what describes them, as text and as binary values, of tables with all kinds of types."""
+    found: list[Seen] = []
+    for slot in ("pg16/v1", "pg16/v1_binary"):
+        relations: dict[int, Relation] = {}
+        counts: dict[int, int] = {}
+        for data, in_stream in messages_of(slot):
+            message = decode(data, in_stream) if data[:1] in b"RIUD" else None
+            if isinstance(message, Relation):
+                relations[message.oid] = message
+            elif isinstance(message, Insert | Update | Delete) and counts.get(message.relation_oid, 0) < 30:
+                counts[message.relation_oid] = counts.get(message.relation_oid, 0) + 1
+                found.append((relations[message.relation_oid], message))
+    return tuple(found)
+
+
+@cache
+def real_types() -> UserTypes:
+    messages = (decode(data, in_stream) for data, in_stream in messages_of("pg16/v1_binary") if data[:1] == b"Y")
+    return UserTypes.of((message for message in messages if isinstance(message, Type)), {})
+
+
+def shape_of(relation: Relation) -> TableShape:
+    history = RelationHistory()
+    history.declare(relation, (0, 0), None)
+    everything = frozenset(range(len(relation.columns)))
+    return table_shape(relation, history.versions(relation.oid), None, everything, True, real_types())
+
+
+def row_of(message: Insert | Update | Delete) -> dict[str, Any]:
+    old = None if isinstance(message, Insert) else message.old
+    old_kind = None if isinstance(message, Insert) or message.old_kind is None else message.old_kind.value
+    return {
+        "file": 0,
+        "ordinal": 1,
+        "offset": 7,
+        "tag": type(message).__name__[0],
+        "old_kind": old_kind,
+        "old": None if old is None else old.to_bytes(),
+        "new": None if isinstance(message, Delete) else message.new.to_bytes(),
+        "commit_lsn": 1,
+        "commit_ts": 0,
+        "top_xid": 1,
+        "scope": None,
+    }
 
 
 def mutated_messages(seed: int, count: int) -> Iterator[tuple[bytes, bool]]:
