@@ -20,6 +20,7 @@ import yaml
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
+from pgoutput_etl.naming import is_within
 from pgoutput_etl.types import check_configured
 
 # A configuration is not trusted to be small, either: bytes, and values.
@@ -198,7 +199,10 @@ def _state(node: _Node, target: Target) -> State:
     root = node.section("root")["root"]
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
-    return State(root.text("a folder (no default beside target.catalog)"))
+    state = State(root.text("a folder (no default beside target.catalog)"))
+    if target.root is not None and is_within(target.root, state.root):
+        raise root.error("expected a folder that target.root is not in: names of tables could be the ledger's")
+    return state
 
 
 def _rule(node: _Node) -> TableRule:

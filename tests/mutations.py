@@ -22,6 +22,7 @@ from pgoutput_etl.types import UserTypes
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
 
+Tell = Callable[[str, object], None]  # the fixture `tell`: a figure of a long test, for docs/reliability.md
 Mutate = Callable[[random.Random, bytes, bytes], bytes]
 
 SLOTS = (

@@ -9,7 +9,6 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from struct import pack
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ from pgoutput_etl.messages import (
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.scan import ScannedFile, scan_file
 from tests.encoder import Row, copydata, encode, length_prefixed, recvlogical
-from tests.mutations import CODECS, compress, mutated_files, no_hang, real_files
+from tests.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
 
 # What a scan takes beside the file's own bytes, in Python's objects and Arrow's: `docs/reliability.md`.
 MOST_PER_BYTE = 80
@@ -81,10 +80,10 @@ def test_a_mutated_file_is_read_or_refused() -> None:
 
 
 @pytest.mark.soak
-def test_ten_thousand_mutated_files(record_property: Callable[[str, Any], None]) -> None:
+def test_ten_thousand_mutated_files(tell: Tell) -> None:
     with no_hang(3000):
         found = read_or_refused(2, 10_000)
-    record_property("files", dict(found))
+    tell("files", dict(found))
 
 
 @pytest.mark.parametrize("suffix", CODECS)
@@ -204,7 +203,7 @@ def test_a_file_made_to_slow_the_scan_is_read_soon(framing: Framing, make: Calla
 @pytest.mark.soak
 @pytest.mark.parametrize(("framing", "make"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_time_grows_with_size_and_not_with_its_square(
-    framing: Framing, make: Callable[[int], bytes], record_property: Callable[[str, Any], None]
+    framing: Framing, make: Callable[[int], bytes], tell: Tell
 ) -> None:
     scan_hostile(framing, make(50_000))
     took = []
@@ -213,15 +212,13 @@ def test_time_grows_with_size_and_not_with_its_square(
         begin = time.perf_counter()
         scan_hostile(framing, data)
         took.append(time.perf_counter() - begin)
-    record_property("seconds", took)
+    tell("seconds", took)
     assert took[1] < 10 * took[0] + 1, "4 times as large"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("framing", "make"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_memory_is_bounded_by_size(
-    framing: Framing, make: Callable[[int], bytes], record_property: Callable[[str, Any], None]
-) -> None:
+def test_memory_is_bounded_by_size(framing: Framing, make: Callable[[int], bytes], tell: Tell) -> None:
     data = make(2_000_000)
     tracemalloc.start()
     try:
@@ -229,7 +226,7 @@ def test_memory_is_bounded_by_size(
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    record_property("bytes per byte", round(most / len(data), 1))
+    tell("bytes per byte", round(most / len(data), 1))
     assert most < MOST_PER_BYTE * len(data) + MOST_BESIDE
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +19,7 @@ from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.messages import Delete, PgoutputMessage, Relation, TupleData
 from tests.encoder import encode
-from tests.mutations import mutated, mutated_messages, no_hang, real_changes, row_of, shape_of
+from tests.mutations import Tell, mutated, mutated_messages, no_hang, real_changes, row_of, shape_of
 
 Decoder = Callable[[bytes, bool], PgoutputMessage]
 DECODERS: dict[str, Decoder] = {"readable": decode}
@@ -50,11 +49,11 @@ def test_a_mutated_message_is_refused_or_right(decoder: Decoder) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS.keys())
-def test_a_million_mutated_messages(decoder: Decoder, record_property: Callable[[str, Any], None]) -> None:
+def test_a_million_mutated_messages(decoder: Decoder, tell: Tell) -> None:
     with no_hang(1200):
         found = right_or_refused(decoder, 2, 1_000_000)
     assert sum(found.values()) == 1_000_000
-    record_property("messages", dict(found))
+    tell("messages", dict(found))
 
 
 def test_bytes_of_no_message_at_all() -> None:
@@ -116,7 +115,7 @@ def test_a_hostile_value_makes_an_event_or_is_refused() -> None:
 
 
 @pytest.mark.soak
-def test_many_hostile_values_in_rows(record_property: Callable[[str, Any], None]) -> None:
+def test_many_hostile_values_in_rows(tell: Tell) -> None:
     with no_hang(1200):
         found = typed_or_refused(5, 100_000)
-    record_property("rows", dict(found))
+    tell("rows", dict(found))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from struct import pack
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +20,7 @@ from pgoutput_etl.messages import Insert, TupleData
 from pgoutput_etl.types import ColumnType, UserTypes, ValueTextError, arrays, column_type, load_binary, load_text
 from pgoutput_etl.types import column as column_module
 from pgoutput_etl.types.registry import BUILT_IN_OIDS, MAX_ROWS_IN_ROWS
-from tests.mutations import mutated, no_hang, real_changes, row_of, shape_of
+from tests.mutations import Tell, mutated, no_hang, real_changes, row_of, shape_of
 from tests.scalar_values import SCALARS
 from tests.small_archives import table
 
@@ -100,10 +99,10 @@ def test_a_mutated_value_is_loaded_or_refused() -> None:
 
 
 @pytest.mark.soak
-def test_half_a_million_mutated_values(record_property: Callable[[str, Any], None]) -> None:
+def test_half_a_million_mutated_values(tell: Tell) -> None:
     with no_hang(1200):
         found = load_hostile(2, 500_000)
-    record_property("values", dict(found))
+    tell("values", dict(found))
 
 
 def rows_in_rows(depth: int) -> bytes:
