@@ -48,4 +48,6 @@ def _percent_encoded(c: str) -> str:
 def is_within(path: str, folder: str) -> bool:
     """Whether a path is the folder or below it, as far as their texts say."""
     inner, outer = (normpath(text.removeprefix("file://").removeprefix("file:")) for text in (path, folder))
+    if outer == ".":
+        return not inner.startswith(("/", "..")) and ":" not in inner
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")

@@ -378,15 +378,21 @@ def _check_names(shape: TableShape) -> None:
         raise TableError("one of its columns has no name")
     seen: dict[str, str] = {}
     for name in (*(column.name for column in shape.columns), *ADDED_COLUMNS):
-        other = seen.get(name.lower())
+        other = seen.get(_folded(name))
         if other == name:
             raise TableError(f"column {name!r} is named as one that every target has already")
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
-        seen[name.lower()] = name
+        seen[_folded(name)] = name
     for i in shape.key:
         if shape.columns[i].type.holds_variant:
             raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
+
+
+def _folded(name: str) -> str:
+    """Equal for names that are one to Spark: Java's equalsIgnoreCase goes character by character, up and then down."""
+    upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
+    return "".join(c.lower()[0] for c in upper)
 
 
 def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:

@@ -118,6 +118,11 @@ def test_the_ledger_is_beside_the_tables_unless_told_otherwise() -> None:
     assert "state.root: missing" in refusal(SMALLEST, catalog)
 
 
+@pytest.mark.parametrize("root", ["./out", "out/", "./out/../out", "."])
+def test_tables_are_not_within_the_ledger(root: str) -> None:
+    assert "state.root: expected a folder that target.root is not in" in refusal(SMALLEST, [f"state.root={root}"])
+
+
 @pytest.mark.parametrize(
     ("namespace", "name", "expected"),
     [
