@@ -8,7 +8,7 @@ import sys
 from pgoutput_etl.config import load_config, refuse_unbuilt
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.pipeline import apply
-from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress, print_summary, to_json
+from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress, print_error, print_summary, to_json
 from pgoutput_etl.spark import start_session
 
 EXAMPLE = "example: ./spark-submit.sh jobs/apply.py --config conf/local.yaml --set target.root=/data/shop"
@@ -30,7 +30,7 @@ def main() -> int:
         finally:
             spark.stop()
     except PgoutputEtlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print_error(error)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     if arguments.json:
         print(to_json(summaries))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 
 from pyspark.errors import AnalysisException
 
+from pgoutput_etl.naming import printable
 from pgoutput_etl.spark import start_session
 
 
@@ -21,7 +24,11 @@ def main() -> int:
         reader = spark.read.format("delta")
         if arguments.version is not None:
             reader = reader.option("versionAsOf", arguments.version)
-        reader.load(arguments.path).show(arguments.rows, truncate=40)
+        shown = StringIO()
+        with redirect_stdout(shown):
+            reader.load(arguments.path).show(arguments.rows, truncate=40)
+        for line in shown.getvalue().splitlines():
+            print(printable(line))
     except AnalysisException as error:
         print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
         return 1

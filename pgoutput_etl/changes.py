@@ -15,7 +15,7 @@ columns. A bag (a table without a key) knows I and D alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -41,6 +41,7 @@ from pgoutput_etl.types import (
 POSTGRES_EPOCH_MICROSECONDS = int(datetime(2000, 1, 1, tzinfo=timezone.utc).timestamp()) * 1_000_000
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+_MAX_SIZE = 2**30  # bytes of the events that are made at a time
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
 # What `events` reads of a message row, with its transaction's outcome.
@@ -201,7 +202,7 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
     The rows are of ROW_SCHEMA: commit_lsn, commit_ts and top_xid are the outcome of their transaction, and `scope` is
     the transaction's if it was streamed. Events come in the order of the rows. Raises ArchiveError naming file number,
-    offset and column, never a value.
+    offset and column, never a value, and OverflowError if the values are too many for one batch.
     """
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     built = _EventColumns(shape)
@@ -217,6 +218,21 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
         except _RowError as error:
             raise ArchiveError(f"{_place(columns, i)}: {_name(shape)}: {error}") from None
     return _to_arrow(built, columns)
+
+
+def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
+    """What `events` gives, in as many parts as it takes: some values are much longer in text than in binary form."""
+    try:
+        found = events(rows, shape)
+    except OverflowError:
+        if rows.num_rows == 1:
+            where = _place(rows.select(["file", "offset"]).to_pydict(), 0)
+            raise ArchiveError(f"{where}: {_name(shape)}: expected values that take less than 1 GiB in a row") from None
+        half = rows.num_rows // 2
+        yield from event_batches(rows.slice(0, half), shape)
+        yield from event_batches(rows.slice(half), shape)
+    else:
+        yield found
 
 
 def _described(shape: TableShape, number: int | None) -> int:
@@ -331,8 +347,10 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     shape, source = built.shape, built.source
     here: _Noted = [None] * len(source)
     before: _Noted = [None] * len(source)
+    size = 0
 
     def load(column: int, cells: list[bytes | None], noted: _Noted) -> pa.Array:
+        nonlocal size
         try:
             loaded = _load(shape.columns[column].type, cells)
         except ValueTextError as error:
@@ -340,6 +358,9 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
             what = f"a {error.type_name} that is {error.expected}"
             name = f"{_name(shape)}, column {shape.columns[column].name!r}"
             raise ArchiveError(f"{where}: {name}: expected {what}, found something else") from None
+        size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
+        if size > _MAX_SIZE:
+            raise OverflowError(f"more than {_MAX_SIZE:,} bytes of values in a batch; make it smaller")
         for i, text in loaded.unrepresentable.items():
             noted[i] = [*(noted[i] or []), (shape.columns[column].name, text)]
         return loaded.array

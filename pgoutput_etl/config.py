@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from enum import Enum
@@ -20,7 +20,12 @@ import yaml
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
+from pgoutput_etl.naming import is_within
 from pgoutput_etl.types import check_configured
+
+# A configuration is not trusted to be small, either: bytes, and values.
+_MAX_SIZE = 1 << 20
+_MAX_VALUES = 100_000
 
 # What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
 ADDED, RENAMED_FROM = "added", "renamed_from"
@@ -123,9 +128,12 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     spark.spark.sql.shuffle.partitions=8. Its value is YAML. ConfigError for everything that can't be so.
     """
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(_MAX_SIZE + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+    if len(content) > _MAX_SIZE:
+        raise ConfigError(f"{path}: expected {_MAX_SIZE:,} bytes at most")
     values = _parsed(content, path)
     overridden = []
     for override in overrides:
@@ -191,7 +199,10 @@ def _state(node: _Node, target: Target) -> State:
     root = node.section("root")["root"]
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
-    return State(root.text("a folder (no default beside target.catalog)"))
+    state = State(root.text("a folder (no default beside target.catalog)"))
+    if target.root is not None and is_within(target.root, state.root):
+        raise root.error("expected a folder that target.root is not in: names of tables could be the ledger's")
+    return state
 
 
 def _rule(node: _Node) -> TableRule:
@@ -239,7 +250,7 @@ def _merge(node: _Node) -> Merge:
 
 
 _E = TypeVar("_E", bound=Enum)
-_VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
+_VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -266,10 +277,10 @@ class _Node:
         return replace(node, value=_VARIABLE.sub(node.variable, value)) if isinstance(value, str) else node
 
     def variable(self, found: re.Match[str]) -> str:
-        escaped, name = found.groups()
+        escaped, name, closed = found.groups()
         if escaped:
             return found[0][1:]
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
         if name not in self.environ:
             raise self.error(f"the environment variable {name} is not set")
@@ -346,7 +357,7 @@ def _parsed(content: bytes | str, file: str) -> object:
     """What the YAML says; errors without the excerpt that PyYAML would add."""
     try:
         node = yaml.compose(content, yaml.SafeLoader)
-        return None if node is None else _plain(node, file)
+        return None if node is None else _plain(node, file, iter(range(_MAX_VALUES)))
     except yaml.MarkedYAMLError as error:
         problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # named there: a misread value
         raise _at_line(file, error.problem_mark, problem) from None
@@ -354,8 +365,13 @@ def _parsed(content: bytes | str, file: str) -> object:
         raise ConfigError(f"{file}: expected YAML, in UTF-8 and not nested deep") from None
 
 
-def _plain(node: yaml.Node, file: str) -> object:
-    """Only null, true, false and whole numbers are no strings: 0.60, 12:30 and no stay as they are written."""
+def _plain(node: yaml.Node, file: str, left: Iterator[int]) -> object:
+    """Only null, true, false and whole numbers are no strings: 0.60, 12:30 and no stay as they are written.
+
+    `left`: one for each value that there may yet be, as aliases of aliases make many of few.
+    """
+    if next(left, None) is None:
+        raise _at_line(file, node.start_mark, f"expected {_MAX_VALUES:,} values at most, with what aliases repeat")
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
         raise _at_line(file, node.start_mark, "expected no tag")
@@ -364,13 +380,13 @@ def _plain(node: yaml.Node, file: str) -> object:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _at_line(file, key_node.start_mark, "expected a string as key")
-            key = _plain(key_node, file)
+            key = _plain(key_node, file, left)
             if key in mapping:
                 raise _at_line(file, key_node.start_mark, f"the key '{key}' is given twice")
-            mapping[key] = _plain(value_node, file)
+            mapping[key] = _plain(value_node, file, left)
         return mapping
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, file) for item in node.value]
+        return [_plain(item, file, left) for item in node.value]
     value = str(node.value)
     if kind == "bool" and value.lower() in ("true", "false"):
         return value.lower() == "true"

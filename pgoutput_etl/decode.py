@@ -13,7 +13,9 @@ Source: PostgreSQL documentation, "Logical Replication Message Formats"; src/bac
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from pgoutput_etl.errors import WireError
 from pgoutput_etl.messages import (
     Begin,
     BeginPrepare,
@@ -64,12 +66,15 @@ def decode(data: bytes, in_stream: bool) -> PgoutputMessage:
 def message_end(data: bytes, start: int, in_stream: bool) -> int:
     """Where the message that begins at data[start] ends: for a framing that doesn't say.
 
-    Raises WireError, its offset counted from `start`.
+    Raises WireError, its offset counted from `start`, and `looked_to` set.
     """
     reader = Reader(data, start)
     if data[start : start + 1] == b"A":
         reader.end = _abort_end(data, start)
-    read_message(reader, in_stream)
+    try:
+        read_message(reader, in_stream)
+    except WireError as error:
+        raise replace(error, looked_to=reader.position) from None
     return reader.position
 
 

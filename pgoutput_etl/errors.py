@@ -34,6 +34,7 @@ class WireError(ArchiveError):
     """Bytes that are no pgoutput message.
 
     offset is counted from the message's first byte. short: the message goes on behind the last byte that there is.
+    looked_to: up to where in the data it was read before, if that was asked for: what it has cost.
     """
 
     offset: int
@@ -42,20 +43,23 @@ class WireError(ArchiveError):
     expected: str
     found: str
     short: bool = False
+    looked_to: int = 0
 
     def __str__(self) -> str:
         return f"{self.message}.{self.field} at byte {self.offset}: expected {self.expected}, found {self.found}"
 
-    def __reduce__(self) -> tuple[type[WireError], tuple[int, str, str, str, str, bool]]:
-        return WireError, (self.offset, self.message, self.field, self.expected, self.found, self.short)
+    def __reduce__(self) -> tuple[type[WireError], tuple[int, str, str, str, str, bool, int]]:
+        fields = (self.offset, self.message, self.field, self.expected, self.found, self.short, self.looked_to)
+        return WireError, fields
 
 
 class FramingError(ArchiveError):
-    """A file that can't be cut into messages. short: because it ends too early."""
+    """A file that can't be cut into messages. short: because it ends too early. looked_to: as in WireError."""
 
-    def __init__(self, text: str, short: bool = False) -> None:
+    def __init__(self, text: str, short: bool = False, looked_to: int = 0) -> None:
         super().__init__(text)
         self.short = short
+        self.looked_to = looked_to
 
 
 class SequenceError(ArchiveError):

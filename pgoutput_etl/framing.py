@@ -21,9 +21,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from pathlib import PurePosixPath
-
-import pyarrow as pa
 
 from pgoutput_etl.decode import MESSAGE_TAGS, message_end
 from pgoutput_etl.errors import FramingError, WireError
@@ -57,29 +54,6 @@ class Frame:
         return self.start < self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """A file's decompressed bytes; `cut_off`: what the compression says of its end, if that isn't there; `remark`: what
-    is odd about its name."""
-
-    data: bytes
-    cut_off: str | None = None
-    remark: str | None = None
-
-
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
-# zstd and lz4 files may begin with a skippable frame; a name tells which. Begin may look like bzip2's first 4 bytes,
-# but not like the number of a block or of the end behind them.
-_SKIPPABLE = tuple(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60))
-_MAGIC = {
-    "gzip": (b"\x1f\x8b",),
-    "zstd": (b"\x28\xb5\x2f\xfd",),
-    "lz4": (b"\x04\x22\x4d\x18",),
-    "bz2": tuple(b"BZh%d" % level + number for level in range(1, 10) for number in (b"1AY&SY", b"\x17rE8P\x90")),
-}
-_TRUNCATED = "Truncated compressed stream"  # Arrow's words
-_BUNZIP2_BYTES = 1 << 16  # what follows a member is copied: not the whole file for each
-_SALVAGED_BYTES = 1 << 10  # at once, from a stream that is cut off
 _DETECTED_FROM = 16  # leading messages
 
 _INT16 = struct.Struct(">h")
@@ -100,80 +74,6 @@ _COPY_ROW_HEAD = 2 + (4 + 8) + (4 + 4) + 4  # field count, lsn, xid, length of d
 _COPYDATA, _XLOGDATA, _KEEPALIVE = b"dwk"
 _XLOGDATA_HEAD = 1 + 8 + 8 + 8
 _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
-
-
-def decompress(data: bytes, path: str) -> bytes:
-    """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, bzip2), whatever its name says.
-
-    Several compressed members or frames one after another are one file. Raises FramingError for a compressed file
-    that is cut off or damaged.
-    """
-    content = read_content(data, path)
-    if content.cut_off is not None:
-        raise FramingError(content.cut_off, short=True)
-    return content.data
-
-
-def read_content(data: bytes, path: str) -> Content:
-    """As decompress; of a compressed file that is cut off, what is there. Raises FramingError for a damaged one."""
-    suffix = PurePosixPath(path).suffix.lower()
-    named = _CODECS.get(suffix)
-    codec = _codec(data, named)
-    if codec is None:
-        if named is not None and any(magic.startswith(data) for magic in _MAGIC[named]):
-            return Content(b"", f"offset 0: expected {named} data, as {suffix} says, found {len(data)} bytes")
-        return Content(data, None, None if named is None else f"{suffix} says {named}, but it is not compressed")
-    remark = None if named == codec else f"it is {codec} data, which its name doesn't say"
-    try:
-        return Content(_bunzip2(data) if codec == "bz2" else _decompress_with_arrow(data, codec), None, remark)
-    except (OSError, pa.ArrowException) as error:
-        refusal = f"offset 0: expected {len(data)} bytes of {codec} data, found: {error}"
-        if _TRUNCATED not in str(error):
-            raise FramingError(refusal) from None
-    return Content(_salvaged(data, codec), refusal, remark)
-
-
-def _codec(data: bytes, named: str | None) -> str | None:
-    for codec, magic in _MAGIC.items():
-        if data.startswith(magic):
-            return codec
-    return named if named in ("zstd", "lz4") and data.startswith(_SKIPPABLE) else None
-
-
-def _decompress_with_arrow(data: bytes, codec: str) -> bytes:
-    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        content: bytes = stream.read()
-    return content
-
-
-def _salvaged(data: bytes, codec: str) -> bytes:
-    """What can be had of a stream that is cut off."""
-    parts = []
-    with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-        try:
-            while part := stream.read(_SALVAGED_BYTES):
-                parts.append(part)
-        except OSError:
-            pass
-    return b"".join(parts)
-
-
-def _bunzip2(data: bytes) -> bytes:
-    """Arrow's bz2 fails on an empty member before others; Python's bz2.decompress ignores bytes behind the last one."""
-    import bz2  # not every build of Python has it
-
-    parts = []
-    member = bz2.BZ2Decompressor()
-    for begin in range(0, len(data), _BUNZIP2_BYTES):
-        rest = data[begin : begin + _BUNZIP2_BYTES]
-        while rest:
-            if member.eof:
-                member = bz2.BZ2Decompressor()
-            parts.append(member.decompress(rest))
-            rest = member.unused_data
-    if not member.eof:
-        raise OSError(_TRUNCATED)
-    return b"".join(parts)
 
 
 def detect(data: bytes) -> Framing:
@@ -297,9 +197,12 @@ def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
             f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
             f" ({error.message}.{error.field} of the message at offset {position})",
             error.short,
+            error.looked_to,
         ) from None
     if data[end : end + 1] != b"\n":
-        raise _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end), end == len(data))
+        missing = _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
+        missing.short, missing.looked_to = end == len(data), end
+        raise missing
     return Frame(position, None, position, end, end + 1)
 
 

@@ -11,6 +11,8 @@ import pyarrow as pa
 
 HEAD = 0
 NO_UNIT = -1
+# Microseconds since 2000-01-01 UTC, of the years 1 to 9999.
+STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 CHANGE_TAGS = ("I", "U", "D", "T")
 SUMMARY_TAG = "file"
 ERROR_TAG = "error"

@@ -1,11 +1,20 @@
 """Names from an archive, made safe for where they go: the one place that quotes.
 
-A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path percent-encoded.
+A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path percent-encoded, on
+a terminal with its control characters escaped.
 """
 
 from __future__ import annotations
 
+from posixpath import normpath
+
+MAX_SEGMENT = 255  # bytes that file systems hold in the name of a file or folder
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
+
+
+def printable(text: str) -> str:
+    """Nothing of it reaches a terminal or a log as a command, or turns the direction of what stands around it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def quoted(name: str) -> str:
@@ -34,3 +43,11 @@ def _is_plain(c: str, i: int, last: int) -> bool:
 
 def _percent_encoded(c: str) -> str:
     return "".join(f"%{byte:02X}" for byte in c.encode())
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is the folder or below it, as far as their texts say."""
+    inner, outer = (normpath(text.removeprefix("file://").removeprefix("file:")) for text in (path, folder))
+    if outer == ".":
+        return not inner.startswith(("/", "..")) and ":" not in inner
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")

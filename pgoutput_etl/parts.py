@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
-from pgoutput_etl.framing import Framing, detect, read_content
+from pgoutput_etl.framing import Framing, detect
 from pgoutput_etl.identity import KnownContents, Match, Prefix, Task, prefix_hashes
+from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
 from pgoutput_etl.scan import Part, ScannedFile, scan_from_either_side
 
@@ -18,21 +20,25 @@ def scan_part(
     known: KnownContents,
     framing: Framing = Framing.AUTO,
     salvages: bool = False,
+    max_size: int = MAX_SIZE,
 ) -> ScannedFile:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
     Raises ArchiveError naming file, offset and LSN.
     """
     try:
-        return _scan(path, content, task, known, framing, salvages)
+        return _scan(path, read_content(_listed(content, task), path, max_size), task, known, framing, salvages)
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _scan(path: str, content: bytes, task: Task, known: KnownContents, framing: Framing, salvages: bool) -> ScannedFile:
+def _listed(content: bytes, task: Task) -> bytes:
     if len(content) < task.size:
         raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
-    read = read_content(content[: task.size], path)
+    return content[: task.size]
+
+
+def _scan(path: str, read: Content, task: Task, known: KnownContents, framing: Framing, salvages: bool) -> ScannedFile:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.naming import printable
 
 _SHOWN_FILES = 10
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
@@ -69,11 +71,6 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
-
-
-def printable(text: str) -> str:
-    """Names come from an archive, which is nobody's friend: nothing of them reaches a terminal as a command."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def to_json(summaries: list[RunSummary]) -> str:
@@ -151,6 +148,13 @@ def _remarks(summary: RunSummary) -> list[str]:
 def _shortened(lines: list[str]) -> list[str]:
     more = len(lines) - _SHOWN_FILES
     return lines if more <= 0 else [*lines[:_SHOWN_FILES], f"… and {more:,} more files"]
+
+
+def print_error(error: PgoutputEtlError) -> None:
+    """On standard error. Lines behind the first one are set in, so that no name in it can pass for a line of ours."""
+    first, *rest = str(error).split("\n")
+    for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
+        sys.stderr.write(f"{printable(line)}\n")
 
 
 class Progress:

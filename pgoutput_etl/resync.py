@@ -9,12 +9,11 @@ look like some, inside a value, don't.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgoutput_etl.decode import MESSAGE_TAGS, decode
 from pgoutput_etl.errors import FramingError, WireError
-from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
+from pgoutput_etl.framing import Framing, frame_at, frames, stands_in_stream
 from pgoutput_etl.messages import (
     Begin,
     BeginPrepare,
@@ -36,7 +35,11 @@ _COST_OF_A_TRIAL = 32
 
 _TAG = b"[" + re.escape(bytes(sorted(MESSAGE_TAGS))) + b"]"
 _MAY_BEGIN = {
-    Framing.RECVLOGICAL: re.compile(_TAG),
+    Framing.RECVLOGICAL: re.compile(
+        rb"(?=[IUD].{4}(?:.{4})?[NKO][\0-\6]|B.{20}\n|C\0.{24}\n|S.{4}[\0\1]\n|E\n|c.{4}\0.{24}\n|A.{8}(?:.{16})?\n"
+        rb"|[bOKPrp]\0|M(?:.{4})?[\0\1]\0|T(?:.{4})?\0\0|[RY])",
+        re.DOTALL,
+    ),
     Framing.PGCOPY: re.compile(rb"(?=\x00\x03\x00\x00\x00\x08|\xff\xff\Z)"),
     Framing.COPYDATA: re.compile(rb"(?=d[\x00-\x7f][\x00-\xff]{3}[wk])"),
     Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
@@ -52,32 +55,52 @@ class Resumption:
 
 
 def next_whole(
-    data: bytes, framing: Framing, start: int, in_stream: bool, within: tuple[int, int] | None = None
+    data: bytes,
+    framing: Framing,
+    start: int,
+    in_stream: bool,
+    within: tuple[int, int] | None = None,
+    budget: Budget | None = None,
 ) -> Resumption | None:
     """From `start` on, of what may well be the rest of something; None: nothing but such bytes follows.
 
     `in_stream`: the reading to try first. `within`: only messages that begin in the one range, and of which some are
-    past its end: those that something in front claims as its own.
+    past its end: those that something in front claims as its own. `budget`: of all searches in a file together.
     """
-    budget = max(_PASSES * (len(data) - start), _LEAST_BUDGET)
+    budget = budget or Budget.of(data)
     last = len(data) if within is None else within[1]
     for match in _MAY_BEGIN[framing].finditer(data, start):
         position = match.start()
-        if position >= last or budget < 0:
+        if position >= last or budget.left < 0:
             return None
         for reading in (in_stream, not in_stream):
             trial = follow(data, framing, position, reading)
-            budget -= _COST_OF_A_TRIAL + trial.end - position
+            budget.left -= _COST_OF_A_TRIAL + trial.looked_to - position
             if trial.is_convincing and (within is None or trial.end > last):
                 return Resumption(position, reading)
     return None
 
 
 @dataclass(slots=True)
+class Budget:
+    """How many bytes may yet be read in search of messages: a file may be made of what begins like one."""
+
+    left: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Budget:
+        return cls(max(_PASSES * len(data), _LEAST_BUDGET))
+
+
+@dataclass(slots=True)
 class Trial:
-    """How far messages follow one another from some place on. to_the_end: of the file, or of all but a last part."""
+    """How far messages follow one another from some place on. to_the_end: of the file, or of all but a last part.
+
+    looked_to: what was read is longer where the last of them turned out to be none.
+    """
 
     end: int
+    looked_to: int
     messages: int = 0
     has_time: bool = False
     to_the_end: bool = False
@@ -89,9 +112,12 @@ class Trial:
 
 def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Trial:
     """Reads a few messages, and no more than that."""
-    trial = Trial(position)
+    trial = Trial(position, position)
     try:
-        for message, frame in _decoded(data, framing, position, in_stream):
+        for frame in frames(data, framing, in_stream, position):
+            trial.looked_to = frame.next
+            message = decode(data[frame.start : frame.end], in_stream)
+            in_stream = stands_in_stream(data[frame.start], in_stream)
             if not _is_plausible(message):
                 return trial
             trial.messages += 1
@@ -102,6 +128,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Tri
         trial.to_the_end = True
     except FramingError as error:
         trial.to_the_end = error.short
+        trial.looked_to = max(trial.looked_to, error.looked_to)
     except WireError:
         pass
     return trial
@@ -114,12 +141,6 @@ def is_cut_short(data: bytes, framing: Framing, in_stream: bool) -> bool:
     except FramingError as error:
         return error.short
     return False
-
-
-def _decoded(data: bytes, framing: Framing, position: int, in_stream: bool) -> Iterator[tuple[PgoutputMessage, Frame]]:
-    for frame in frames(data, framing, in_stream, position):
-        yield decode(data[frame.start : frame.end], in_stream), frame
-        in_stream = stands_in_stream(data[frame.start], in_stream)
 
 
 _WITH_TIME = (Begin, Commit, BeginPrepare, StreamCommit, CommitPrepared, RollbackPrepared)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import count, islice
 
 from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
@@ -13,7 +13,7 @@ from pgoutput_etl.framing import Frame, Framing, frames, stands_in_stream
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import Damage
 from pgoutput_etl.messages import PgoutputMessage
-from pgoutput_etl.resync import Resumption, follow, is_cut_short, next_whole
+from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
@@ -24,6 +24,7 @@ _MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30,
 _ROW_TAG = re.compile(rb"[IUDTR]")
 _SHORT = 1024
 _MOST_OIDS = 4096
+_MOST_GAPS = 1000  # in a file; what is behind them is one with the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,20 @@ class Reading:
     def messages(self) -> Iterator[Read | Gap]:
         """All messages in order, and what stands between them. Raises ArchiveError naming offset and LSN."""
         position, in_stream, ordinal = self.start, self.begins_in_stream, 0
-        while True:
-            gap, ordinal = yield from self._up_to_a_gap(position, in_stream, ordinal)
+        budget = Budget.of(self.data)
+        for number in count(1):
+            gap, ordinal = yield from self._up_to_a_gap(position, in_stream, ordinal, budget)
             if gap is None:
                 return
+            if number == _MOST_GAPS:
+                gap = replace(gap, end=len(self.data), reason=f"{gap.reason}; the last of {number:,} that are told")
             yield gap
             position, in_stream = gap.end, gap.in_stream
             if position >= len(self.data):
                 return
 
     def _up_to_a_gap(
-        self, position: int, in_stream: bool, ordinal: int
+        self, position: int, in_stream: bool, ordinal: int, budget: Budget
     ) -> Generator[Read | Gap, None, tuple[Gap | None, int]]:
         """A message is given once it is known that one follows it, or the file's end: one that is cut off may claim
         what was written behind it, and decode."""
@@ -78,7 +82,7 @@ class Reading:
             message, error = (None, None) if frame is None else self._decoded(frame, in_stream)
             if held is not None:
                 if (refusal or error) is not None and not self.refuses():
-                    inside = self._inside(held[1], held_in_stream)
+                    inside = self._inside(held[1], held_in_stream, budget)
                     if inside is not None:
                         return self._gap(held[1].offset, inside, held_in_stream, str(refusal or error)), ordinal
                 yield held
@@ -87,7 +91,7 @@ class Reading:
             if refusal is not None:
                 if self.refuses():
                     raise refusal
-                resumed = next_whole(self.data, self.framing, position + 1, in_stream)
+                resumed = next_whole(self.data, self.framing, position + 1, in_stream, None, budget)
                 return self._gap(position, resumed, in_stream, str(refusal)), ordinal
             if frame is None:
                 return None, ordinal
@@ -95,7 +99,7 @@ class Reading:
                 assert error is not None
                 if self.refuses():
                     raise placed(frame, ordinal, error)
-                return self._unreadable(frame, in_stream, error), ordinal
+                return self._unreadable(frame, in_stream, error, budget), ordinal
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 
@@ -105,16 +109,17 @@ class Reading:
         except WireError as error:
             return None, error
 
-    def _inside(self, frame: Frame, in_stream: bool) -> Resumption | None:
+    def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
         """Where messages begin that a frame claims as its own, and that go on past its end."""
-        return next_whole(self.data, self.framing, frame.offset + 1, in_stream, (frame.offset, frame.next))
+        extent = (frame.offset, frame.next)
+        return next_whole(self.data, self.framing, frame.offset + 1, in_stream, extent, budget)
 
-    def _unreadable(self, frame: Frame, in_stream: bool, error: WireError) -> Gap:
+    def _unreadable(self, frame: Frame, in_stream: bool, error: WireError, budget: Budget) -> Gap:
         """A whole frame without a message in it, or a part of one that claims what follows."""
         behind = follow(self.data, self.framing, frame.next, in_stream)
         resumed: Resumption | None = Resumption(frame.next, in_stream)
         if behind.messages < (1 if behind.to_the_end else 2):
-            inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream)
+            inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, None, budget)
             resumed = inside if frame.next < len(self.data) else inside or resumed
         return self._gap(frame.offset, resumed, in_stream, str(error))
 

@@ -16,14 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_etl.content import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
-from pgoutput_etl.framing import Frame, Framing, decompress, detect
+from pgoutput_etl.framing import Frame, Framing, detect
+from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
     DAMAGE_TAG,
     HEAD,
     MESSAGE_SCHEMA,
     NO_UNIT,
+    STORED_TIMES,
     SUMMARY_TAG,
     Begins,
     FileScan,
@@ -70,14 +73,20 @@ class ScannedFile:
 
 
 def scan_file(
-    path: str, file: int, content: bytes, framing: Framing = Framing.AUTO, salvages: bool = False
+    path: str,
+    file: int,
+    content: bytes,
+    framing: Framing = Framing.AUTO,
+    salvages: bool = False,
+    max_size: int = MAX_SIZE,
 ) -> ScannedFile:
     """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN.
 
-    `salvages`: bytes that are no message become a Damage of the summary, and what can be read is.
+    `salvages`: bytes that are no message become a Damage of the summary, and what can be read is. max_size: what a
+    compressed file may expand to, in bytes.
     """
     try:
-        data = decompress(content, path)
+        data = decompress(content, path, max_size)
         found = detect(data) if framing is Framing.AUTO else framing
         return scan_from_either_side(Part(data, file, found, salvages))
     except ArchiveError as error:
@@ -149,6 +158,14 @@ def _scan_from(part: Part, begins_in_stream: bool) -> ScannedFile:
     except _HeadError as error:
         raise error.cause from None
     return scanner.result()
+
+
+def _check_time(message: PgoutputMessage) -> None:
+    match message:
+        case Begin() | Commit() | StreamCommit() | CommitPrepared() if message.commit_timestamp not in STORED_TIMES:
+            raise SequenceError("a commit time that is not in the years 1 to 9999, which a TIMESTAMP holds")
+        case _:
+            pass
 
 
 class _HeadError(Exception):
@@ -238,7 +255,7 @@ class _Scanner:
                     self._frame(*read)
         except ArchiveError as error:
             is_tail = isinstance(error, FramingError) and error.short and self.part.leaves_tail
-            if self.in_head and not (is_tail and self.head_too):
+            if self.in_head and not self.head_too:
                 raise _HeadError(error, self.ordinal) from None
             if not is_tail:
                 raise
@@ -252,6 +269,7 @@ class _Scanner:
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._lsn_range(frame)
+            _check_time(message)
             self._message(message, frame)
         except SequenceError as error:
             raise placed(frame, self.ordinal, error) from None

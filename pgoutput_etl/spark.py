@@ -14,10 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pgoutput_etl.changes import TableShape, events
+from pgoutput_etl.changes import TableShape, event_batches
+from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.framing import Framing, read_content
+from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import KnownContents, LandedFile, Task
+from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
@@ -106,9 +108,14 @@ def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
     return [LandedFile(row["path"], row["length"], row["modified"]) for row in table.to_pylist()]
 
 
+def size_limit(spark: SparkSession) -> int:
+    """How many bytes a file may have, and expand to if it is compressed."""
+    return min(int(spark.conf.get(MAX_LENGTH, str(MAX_SIZE)) or 0), MAX_SIZE)
+
+
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
     """Raises ArchiveError for a file that binaryFile can't carry, before anything is read."""
-    limit = int(spark.conf.get(MAX_LENGTH, str(2**31 - 1)) or 0)
+    limit = size_limit(spark)
     for file in files:
         if file.size > limit:
             raise ArchiveError(
@@ -141,13 +148,14 @@ def scan_messages(
 
     A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
     """
+    max_size = size_limit(spark)
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
                 task = tasks[path.as_py()]
                 try:
-                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages)
+                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages, max_size)
                 except ArchiveError as error:
                     yield note(task.number, ERROR_TAG, str(error).encode())
                 else:
@@ -205,7 +213,7 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield events(batch, shape)
+            yield from event_batches(batch, shape)
 
     return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 

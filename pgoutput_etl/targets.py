@@ -16,7 +16,7 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.naming import path_segment
+from pgoutput_etl.naming import MAX_SEGMENT, is_within, path_segment
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.reshaping import Reshaping, Retired, next_version, reshape
@@ -248,6 +248,7 @@ class _Planner:
         if state is not None and state.status == HELD:
             raise TableError(state.reason or "held by an earlier batch")
         relation = seen[-1].relation
+        _check_place(self.config, relation, path)
         rule = self.config.rule_for(relation.namespace, relation.name)
         segments, retired, changes = self._segments(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
@@ -359,19 +360,39 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
     }
 
 
+def _check_place(config: Config, relation: Relation, path: str) -> None:
+    """Raises TableError for a table that can have no folder of its own."""
+    for what, name in (("schema", relation.namespace), ("table", relation.name)):
+        if not name:
+            raise TableError(f"its {what} has no name")
+        if len(path_segment(name)) > MAX_SEGMENT:
+            size = len(path_segment(name))
+            raise TableError(f"its {what}'s name would be a folder of {size:,} bytes, where {MAX_SEGMENT} can be")
+    if is_within(path, config.state.root) and not is_within(path, f"{config.state.root}/displaced"):
+        raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
+
+
 def _check_names(shape: TableShape) -> None:
     """Raises TableError for columns that can't be one Delta table's."""
+    if not all(column.name for column in shape.columns):
+        raise TableError("one of its columns has no name")
     seen: dict[str, str] = {}
     for name in (*(column.name for column in shape.columns), *ADDED_COLUMNS):
-        other = seen.get(name.lower())
+        other = seen.get(_folded(name))
         if other == name:
             raise TableError(f"column {name!r} is named as one that every target has already")
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
-        seen[name.lower()] = name
+        seen[_folded(name)] = name
     for i in shape.key:
         if shape.columns[i].type.holds_variant:
             raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
+
+
+def _folded(name: str) -> str:
+    """Equal for names that are one to Spark: Java's equalsIgnoreCase goes character by character, up and then down."""
+    upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
+    return "".join(c.lower()[0] for c in upper)
 
 
 def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:

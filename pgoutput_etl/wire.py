@@ -14,6 +14,11 @@ _INT64 = struct.Struct(">q")
 _UINT64 = struct.Struct(">Q")
 
 
+# Bytes of a name: PostgreSQL has 63 of them (512 of an origin, 199 of a gid); a prefix knows no limit. Without one,
+# a long value's bytes would be looked at from each of them anew, in search of what follows torn bytes.
+MAX_STRING = 8192
+
+
 class Reader:
     """Reads one message's fields from data[position:end], in order; `message` names it in errors.
 
@@ -84,7 +89,10 @@ class Reader:
     def string(self, field: str) -> str:
         """A String of the protocol: UTF-8 up to and without a NUL byte."""
         begin = self.position
-        nul = self.data.find(b"\0", begin, self.end)
+        end = min(self.end, begin + MAX_STRING)
+        nul = self.data.find(b"\0", begin, end)
+        if nul < 0 and end < self.end:
+            raise self.fail(field, f"a NUL byte that ends the string within {MAX_STRING:,}", "none")
         if nul < 0:
             raise self.cut_short(field, "a NUL byte that ends the string", "the end of the message")
         self.position = nul + 1

@@ -15,9 +15,9 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "wire", "messages", "decode", "framing", "resync", "message_rows", "salvage", "scan", "identity",
-    "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types", "changes", "reshaping",
-    "replay", "naming", "config", "targets", "report", "claims",
+    "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
+    "salvage", "scan", "identity", "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types",
+    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",

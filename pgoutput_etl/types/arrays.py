@@ -24,6 +24,7 @@ from pgoutput_etl.types.column import (
     LoadedColumn,
     RefusedError,
     ValueTextError,
+    bounded,
     load_binary,
 )
 
@@ -348,7 +349,9 @@ class ArrayText:
             return b"{}"
         binary_text = self.text_of(sent.element_oid) or self.element.binary_text
         delimiter = self.element.delimiter
-        items = [b"NULL" if value is None else _item(binary_text(value), delimiter) for value in sent.elements]
+        items = list(
+            bounded(b"NULL" if value is None else _item(binary_text(value), delimiter) for value in sent.elements)
+        )
         for length, _lower in reversed(sent.dimensions):
             rows = range(0, len(items), length)
             items = [b"{" + delimiter.join(items[i : i + length]) + b"}" for i in rows]

@@ -12,7 +12,7 @@ the detour over PostgreSQL's own text for it, so that both forms can't but give 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -70,6 +70,21 @@ class RefusedError(Exception):
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
         self.expected = expected
+
+
+# Of what is printed for values in binary form, of one value and of one column at a time: a numeric of 10 bytes may be
+# printed with 131,072 digits.
+MAX_TEXT = 2**28
+
+
+def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
+    """The texts that one value's is made of. RefusedError once there is more of them than MAX_TEXT."""
+    size = 0
+    for text in texts:
+        size += len(text) + 1
+        if size > MAX_TEXT:
+            raise RefusedError(f"a value of at most {MAX_TEXT:,} bytes of text")
+        yield text
 
 
 def no_binary_form(_value: bytes) -> bytes:
@@ -146,17 +161,17 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     """Turn the values of one column, in binary form as TupleData carries them ('b'), into an Arrow array.
 
     None is SQL's NULL. Raises ValueTextError for the first value that the type's send function would not have written,
-    and OverflowError when there are 2 GiB or more of values.
+    and OverflowError when there are 2 GiB or more of values, or MAX_TEXT of text that they are printed as.
     """
     if column_type.fast_binary is None:
-        return column_type.text_loader(column_type, [_text_of(column_type, i, value) for i, value in enumerate(values)])
+        return column_type.text_loader(column_type, _texts_of(column_type, range(len(values)), values))
     sent = binary_array(values)
     array = column_type.fast_binary(sent, column_type.arrow)
     if array.null_count == sent.null_count:
         return LoadedColumn(array, {})
     odd = pc.and_(pc.is_null(array), pc.is_valid(sent))
     indices = pc.indices_nonzero(odd).to_pylist()
-    texts = [_text_of(column_type, i, values[i]) for i in indices]
+    texts = _texts_of(column_type, indices, values)
     try:
         loaded = column_type.text_loader(column_type, texts)
     except ValueTextError as refused:
@@ -171,6 +186,18 @@ def _with_replaced(array: pa.Array, indices: Sequence[int], replacements: pa.Arr
     for position, index in enumerate(indices, start=len(array)):
         chosen[index] = position
     return pa.concat_arrays([array, replacements]).take(pa.array(chosen, pa.int64()))
+
+
+def _texts_of(column_type: ColumnType, indices: Iterable[int], values: Sequence[bytes | None]) -> list[bytes | None]:
+    texts: list[bytes | None] = []
+    size = 0
+    for i in indices:
+        text = _text_of(column_type, i, values[i])
+        size += len(text or b"")
+        if size > MAX_TEXT:
+            raise OverflowError(f"more than {MAX_TEXT:,} bytes of text in one column of a batch; make it smaller")
+        texts.append(text)
+    return texts
 
 
 def _text_of(column_type: ColumnType, index: int, value: bytes | None) -> bytes | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from pgoutput_etl.types.binary import Reader
-from pgoutput_etl.types.column import RefusedError
+from pgoutput_etl.types.column import RefusedError, bounded
 from pgoutput_etl.types.quoting import quoted
 
 EXPECTED = "a row as record_send writes it"
@@ -23,12 +23,10 @@ def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> byte
     (-1: NULL) and the value's own binary form, which `field_text` turns to text. RefusedError where it is no row.
     """
     sent = Reader(value, EXPECTED)
-    fields = []
-    for _ in range(sent.count(8)):
-        oid, field = sent.uint32(), sent.sized()
-        fields.append(b"" if field is None else quoted(field_text(oid, field), _must_quote))
+    fields = [(sent.uint32(), sent.sized()) for _ in range(sent.count(8))]
     sent.end()
-    return b"(" + b",".join(fields) + b")"
+    texts = (b"" if field is None else quoted(field_text(oid, field), _must_quote) for oid, field in fields)
+    return b"(" + b",".join(bounded(texts)) + b")"
 
 
 def is_record(value: bytes) -> bool:

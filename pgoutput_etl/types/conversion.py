@@ -41,6 +41,7 @@ _FRACTION = re.compile(rb"\.([0-9]+)")
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 _EXACT = Context(prec=40_000)  # more digits than a numeric has room for
 _NO_LIMIT: Final = 2**31
+_INTEGER_DIGITS: Final = 19  # of the greatest int8
 
 
 def stays(old: ColumnType, new: ColumnType) -> bool:
@@ -254,7 +255,10 @@ def _whole(text: bytes, before: str) -> bytes | None:
     if text in _SPECIAL:
         return None
     number = Decimal(_held(text, before).as_py()) if before in _FLOATS else _number(text)
-    return None if number is None or number != number.to_integral_value() else str(int(number)).encode()
+    # no integer type has more digits, and Python prints no int of thousands
+    if number is None or number.adjusted() >= _INTEGER_DIGITS or number != number.to_integral_value():
+        return None
+    return str(int(number)).encode()
 
 
 def _numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None:

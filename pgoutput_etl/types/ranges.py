@@ -28,6 +28,7 @@ from pgoutput_etl.types.column import (
     ValueTextError,
     always,
     binary_array,
+    bounded,
 )
 from pgoutput_etl.types.quoting import quoted
 from pgoutput_etl.types.strings import load_string, string_type
@@ -138,7 +139,7 @@ class MultirangeText:
 
     def __call__(self, value: bytes) -> bytes:
         sent = Reader(value, EXPECTED_SENT)
-        ranges = [self.range_text(sent.required()) for _ in range(sent.count(5))]
+        ranges = list(bounded(self.range_text(sent.required()) for _ in range(sent.count(5))))
         sent.end()
         return b"{" + b",".join(ranges) + b"}"
 

@@ -59,6 +59,8 @@ _TYPES: TypeTable = {
     **geometric.TYPES,
     **ranges.TYPES,
 }
+# Each row in a row doubles the quotes of what is in it.
+MAX_ROWS_IN_ROWS = 16
 _CATALOG = ("pg_catalog", "")  # on the wire it is ""
 _JSON, _NUMERIC, _JSONB = 114, 1700, 3802
 # Built-in types that the configuration may make something else of.
@@ -115,11 +117,24 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
     written = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
     if written is not None:
         return _written_type(full_name, written, user_types)
+    if name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
+        element = _element_type(namespace, name[1:], user_types)
+        return arrays.array_type(element, None, KnownElements(user_types))
+    return _extension_or_other(name, full_name, user_types)
+
+
+def _element_type(namespace: str, name: str, user_types: UserTypes) -> ColumnType:
+    """No array, whatever its name begins with: PostgreSQL has no arrays of arrays."""
+    full_name = f"{namespace}.{name}"
+    written = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
+    if written is not None:
+        return _written_type(full_name, written, user_types)
+    return _extension_or_other(name, full_name, user_types)
+
+
+def _extension_or_other(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
     if name in extensions.BY_NAME:
         return extensions.BY_NAME[name](full_name)
-    if name[0] == "_" and len(name) > 1:
-        element = _named_type(namespace, name[1:], typmod, user_types)
-        return arrays.array_type(element, None, KnownElements(user_types))
     return _other_type(full_name, user_types)
 
 
@@ -168,6 +183,8 @@ class OtherText:
     def __call__(self, value: bytes) -> bytes:
         if is_text(value):
             return value
+        if self.user_types.rows_around > MAX_ROWS_IN_ROWS:
+            raise RefusedError(f"a row with at most {MAX_ROWS_IN_ROWS} rows in each other")
         if composites.is_record(value):
             return composites.record_text(value, self._field_text)
         raise RefusedError(
@@ -176,7 +193,8 @@ class OtherText:
         )
 
     def _field_text(self, oid: int, field: bytes) -> bytes:
-        return column_type(oid, -1, self.user_types).binary_text(field)
+        within = replace(self.user_types, rows_around=self.user_types.rows_around + 1)
+        return column_type(oid, -1, within).binary_text(field)
 
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"

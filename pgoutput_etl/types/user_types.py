@@ -57,10 +57,12 @@ class UserTypes:
     """names: type OID -> (namespace, name), as the archive's Type messages say; of a domain, its base type's.
 
     configured: the configuration's `types`, a type's name -> what its values shall become.
+    rows_around: in how many rows the value is that the type is asked for.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
+    rows_around: int = 0
 
     @classmethod
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:

@@ -37,7 +37,8 @@ _MAX_DIGITS = 38
 # What a value takes at most beside its own characters: its header, and its part in the tables of what it is in.
 _OVERHEAD = 12
 
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Also one that isn't ended: to look for its end from each of its quotes would take the square of its length.
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _MANTISSA_DIGIT = re.compile("^[^eE]*[1-9]")
 EXPECTED = "a JSON document"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.mutations import Tell
 from tests.postgres import Server
 
 
@@ -13,3 +15,14 @@ from tests.postgres import Server
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(version=request.param) as running:
         yield running
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Prints a figure of a test, captured or not."""
+
+    def say(what: str, figure: object) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{request.node.name}: {what}: {figure}\n")
+
+    return say

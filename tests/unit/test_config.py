@@ -23,6 +23,7 @@ from pgoutput_etl.config import (
 )
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
+from tests.mutations import no_hang
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALLEST = "source: {name: shop, landing: ./in}\ntarget: {root: ./out}\n"
@@ -115,6 +116,11 @@ def test_the_ledger_is_beside_the_tables_unless_told_otherwise() -> None:
     catalog = ("target.root=null", "target.catalog=main.shop")
     assert load(SMALLEST, *catalog, "state.root=./l").state.root == "./l"
     assert "state.root: missing" in refusal(SMALLEST, catalog)
+
+
+@pytest.mark.parametrize("root", ["./out", "out/", "./out/../out", "."])
+def test_tables_are_not_within_the_ledger(root: str) -> None:
+    assert "state.root: expected a folder that target.root is not in" in refusal(SMALLEST, [f"state.root={root}"])
 
 
 @pytest.mark.parametrize(
@@ -215,12 +221,47 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("spark: {? [hunter2] : b}", "line 3: expected a string as key"),
         ("spark: &again {again: *again}", "nested"),
         ("spark: \x00", "expected YAML"),
+        ("spark: !!set {hunter2}", "line 3: expected no tag"),
+        ("spark: {a: !!binary aHVudGVyMg==}", "line 3: expected no tag"),
+        ("spark: {a: !hunter2 b}", "line 3: expected no tag"),
+        ("spark: " + "[" * 100_000, "not nested deep"),
+        ("spark: {a: '" + "${" * 100_000 + "'}", "spark.a: expected an environment variable's name in ${…}"),
+        ("spark: {a: '${SECRET'}", "spark.a: expected an environment variable's name in ${…}"),
+        ("spark: {a: '" + "x" * 2**20 + "'}", "expected 1,048,576 bytes at most"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(more: str, said: str) -> None:
     message = refusal(SMALLEST + more)
     assert message.startswith("shop.yaml: ")
     assert said in message
+
+
+def test_aliases_of_aliases_are_not_followed_without_end() -> None:
+    """A billion laughs: 500 bytes of YAML that say ten billion values."""
+    laughs = "".join(f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 11))
+    with no_hang(30):
+        message = refusal(f"{SMALLEST}spark:\n  a0: &a0 hunter2\n{laughs}")
+    assert "expected 100,000 values at most, with what aliases repeat" in message
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    config = load(SMALLEST + "spark: {a: &again b, c: *again}")
+    assert config.spark == {"a": "b", "c": "b"}
+
+
+@pytest.mark.parametrize("secret", ["x: y", "x\ntarget: {root: elsewhere}", "!!python/object/apply:os.getcwd []", "*a"])
+def test_what_the_environment_says_is_no_yaml(secret: str) -> None:
+    Path("shop.yaml").write_text(SMALLEST + "spark: {a: '${HOSTILE}'}")
+    config = load_config("shop.yaml", [], {"HOSTILE": secret})
+    assert config.spark == {"a": secret}
+    assert config.target == Target("./out", None)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
+def test_a_file_that_is_not_utf_8_is_refused(encoding: str) -> None:
+    Path("shop.yaml").write_bytes((SMALLEST + "spark: {a: é}").encode(encoding))
+    with pytest.raises(ConfigError, match="expected YAML, in UTF-8"):
+        load_config("shop.yaml", [], {})
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pgoutput_etl.content import decompress
 from pgoutput_etl.decode import MAX_COLUMNS, MESSAGE_TAGS, decode, message_end, read_tuple
 from pgoutput_etl.errors import ArchiveError, WireError
-from pgoutput_etl.framing import decompress, detect, frames
+from pgoutput_etl.framing import detect, frames
 from pgoutput_etl.messages import (
     Begin,
     BeginPrepare,

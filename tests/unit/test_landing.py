@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from pgoutput_etl.arranging import Arrangement
+from pgoutput_etl.content import decompress
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.framing import Framing, decompress, detect, frames
+from pgoutput_etl.framing import Framing, detect, frames
 from pgoutput_etl.identity import FileStatus
 from pgoutput_etl.messages import PgoutputMessage
 from tests import encoder

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from pgoutput_etl.naming import path_segment, quoted
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.naming import MAX_SEGMENT, is_within, path_segment, printable, quoted
+from pgoutput_etl.report import Progress, RunSummary, TableSummary, print_error, print_summary
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=63)
 
@@ -71,3 +75,68 @@ def test_every_name_has_a_folder_of_its_own_and_is_told_by_it(name: str) -> None
     assert segment[0] not in "_."
     assert not set(segment) & set('/\\:*?"<>|{}[]#')
     assert PurePosixPath("root", segment).parts == ("root", segment)
+
+
+CONTROLS = "\x1b]8;;http://evil\x07 \x1b[2J \r \n \b \x9b31m \u202e \u2066 \u200b \ud800 \x7f"
+
+
+def test_nothing_printed_is_a_command_to_the_terminal() -> None:
+    """Escape sequences, hyperlinks (OSC 8), carriage returns, C1 controls, overrides of direction."""
+    shown = printable(f"before {CONTROLS} žluť \U0001f418")
+    assert shown.startswith("before \\x1b]8;;http://evil\\x07 ")
+    assert shown.endswith(" žluť \U0001f418")
+    assert shown.isprintable()
+    assert "\\u202e" in shown
+
+
+def test_an_error_is_printed_without_commands_and_without_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error(ArchiveError(f"in/{CONTROLS}\nConfigError: forged\r\x1b[1A"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("ArchiveError: in/\\x1b]8")
+    assert all(line.isprintable() for line in lines)
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_progress_is_printed_without_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress()(f"writing {CONTROLS}")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+
+
+def test_the_summary_is_printed_without_commands() -> None:
+    hostile = TableSummary(CONTROLS, CONTROLS, "/x", 1, 1, notes=(CONTROLS,))
+    held = TableSummary(CONTROLS, CONTROLS, "", -1, held=CONTROLS)
+    console = Console(file=StringIO(), width=120)
+    print_summary(RunSummary("shop", 1, 1, 1, 1, tables=(hostile, held), skipped=(CONTROLS,)), console)
+    written = console.file
+    assert isinstance(written, StringIO)
+    assert all(line.isprintable() for line in written.getvalue().splitlines())
+    assert "31m" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "expected"),
+    [
+        ("s3a://a/b", "s3a://a/b/", True),
+        ("./w/x/y", "w/x", True),
+        ("w/./x//y", "./w/x/", True),
+        ("file:/w/x", "/w", True),
+        ("file:///w/x", "/w", True),
+        ("w/xy", "w/x", False),
+        ("w", "w/x", False),
+        ("./w", ".", True),
+        ("../w", ".", False),
+        ("/w", "./", False),
+        ("s3a://a/b", "s3a://b/b", False),
+    ],
+)
+def test_which_folder_is_in_which(path: str, folder: str, expected: bool) -> None:
+    assert is_within(path, folder) is expected
+
+
+@pytest.mark.parametrize("name", ["e\u0301", "\u00e9", "E\u0301", "x" * 63, "ž" * 31])
+def test_names_that_look_the_same_have_folders_of_their_own(name: str) -> None:
+    """NFC and NFD are two names to PostgreSQL, and two ASCII folders."""
+    others = {path_segment(other) for other in ("e\u0301", "\u00e9", "E\u0301", "x" * 63, "ž" * 31) if other != name}
+    assert path_segment(name) not in others
+    assert len(path_segment(name)) <= MAX_SEGMENT

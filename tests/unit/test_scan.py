@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgoutput_etl.content import decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.framing import decompress, detect, frames
+from pgoutput_etl.framing import detect, frames
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.messages import Message, Origin, Type
 from pgoutput_etl.replay import Replay

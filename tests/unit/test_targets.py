@@ -125,8 +125,39 @@ def test_types_that_were_configured_anew_do_not_change_what_is_stored() -> None:
     [
         (("id", "a", "A"), "columns 'a' and 'A' differ in nothing but case, which Delta can't hold"),
         (("id", "_pg_xid"), "column '_pg_xid' is named as one that every target has already"),
+        (("id", "s", "\u017f"), "columns 's' and '\u017f' differ in nothing but case, which Delta can't hold"),
+        (("id", "\u212a", "k"), "columns '\u212a' and 'k' differ in nothing but case, which Delta can't hold"),
+        (("id", "i", "İ"), "columns 'i' and 'İ' differ in nothing but case, which Delta can't hold"),
+        (("id", ""), "one of its columns has no name"),
         (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ in nothing but case, which Delta can't hold"),
     ],
 )
 def test_names_that_one_delta_table_can_not_have_hold_the_table(columns: tuple[str, ...], reason: str) -> None:
     assert [held.reason for held in plan_of([table(*columns)]).held] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("relation", "ledger", "reason"),
+    [
+        (table(name=""), "root/_pgoutput_etl", "its table has no name"),
+        (
+            table(name="\u202e" * 63),
+            "root/_pgoutput_etl",
+            "its table's name would be a folder of 567 bytes, where 255 can be",
+        ),
+        (table(name="files"), "root/public", "its folder would be the ledger's: set state.root to one outside of"),
+        (table(name="t"), "./root//public/t/", "its folder would be the ledger's: set state.root to one outside of"),
+    ],
+)
+def test_a_table_that_can_have_no_folder_of_its_own_is_held(relation: Relation, ledger: str, reason: str) -> None:
+    (held,) = plan_of([relation], config=replace(CONFIG, state=State(ledger))).held
+    assert held.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "_pgoutput_etl", "_delta_log", "../_pgoutput_etl/x", "%2e%2e", "a/../b"])
+def test_no_name_leads_out_of_the_target_or_into_the_ledger(name: str) -> None:
+    relation = replace(table(name=name), namespace=name)
+    path = task_of(plan_of([relation])).path
+    assert path.count("/") == 2
+    assert path.startswith("root/")
+    assert not any(part.startswith((".", "_")) for part in path.split("/"))
