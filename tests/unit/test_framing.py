@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.content import decompress, read_content
+from pgoutput_etl.content import Content, decompress, read_content
 from pgoutput_etl.errors import FramingError
 from pgoutput_etl.framing import Frame, Framing, detect, frames
 from pgoutput_etl.messages import (
