@@ -20,7 +20,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from pathlib import PurePosixPath
 
 import pyarrow as pa
@@ -60,7 +59,7 @@ class Frame:
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
 _MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".lz4": b"\x04\x22\x4d\x18", ".bz2": b"BZh"}
 _BUNZIP2_BYTES = 1 << 16  # what follows a member is copied: not the whole file for each
-_DETECTED_FROM = 16  # leading messages
+_DETECTED_FROM = 16  # leading frames
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -136,7 +135,7 @@ def detect(data: bytes) -> Framing:
     if data.startswith(_COPY_SIGNATURE):
         return Framing.PGCOPY
     trials = [_try(data, f) for f in (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)]
-    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.messages]
+    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
     if len(fits) == 1:
         return fits[0].framing
     if fits:
@@ -193,7 +192,7 @@ class _Trial:
     """How far a file's beginning can be read in one framing."""
 
     framing: Framing
-    messages: int
+    read: int  # messages and keepalives
     refusal: FramingError | None
 
 
@@ -202,19 +201,24 @@ def _try(data: bytes, framing: Framing) -> _Trial:
     if outside.refusal is None or framing is not Framing.RECVLOGICAL:
         return outside
     inside = _try_from(data, framing, begins_in_stream=True)
-    return inside if inside.refusal is None or inside.messages > outside.messages else outside
+    return inside if inside.refusal is None or inside.read > outside.read else outside
 
 
 def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
-    messages = 0
+    read, in_stream = 0, begins_in_stream
     try:
-        for frame in islice(frames(data, framing, begins_in_stream), _DETECTED_FROM):
-            if data[frame.start] not in MESSAGE_TAGS:
-                raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
-            messages += 1
+        position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
+        while position < len(data) and read < _DETECTED_FROM:
+            frame = frame_at(data, framing, position, in_stream)
+            if frame.has_message:
+                if data[frame.start] not in MESSAGE_TAGS:
+                    raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
+                in_stream = stands_in_stream(data[frame.start], in_stream)
+            read += 1
+            position = frame.next
     except FramingError as error:
-        return _Trial(framing, messages, error)
-    return _Trial(framing, messages, None)
+        return _Trial(framing, read, error)
+    return _Trial(framing, read, None)
 
 
 def _hint(data: bytes) -> str:

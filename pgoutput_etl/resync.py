@@ -66,7 +66,7 @@ def next_whole(
         if position >= last or budget < 0:
             return None
         for reading in (in_stream, not in_stream):
-            trial = follow(data, framing, position, reading)
+            trial = follow(data, framing, position, reading, 0 if within is None else last)
             budget -= _COST_OF_A_TRIAL + trial.end - position
             if trial.is_convincing and (within is None or trial.end > last):
                 return Resumption(position, reading)
@@ -87,8 +87,8 @@ class Trial:
         return self.messages >= _FEW or (self.to_the_end and self.has_time)
 
 
-def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Trial:
-    """Reads a few messages, and no more than that."""
+def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> Trial:
+    """Reads a few messages, and no more than it takes to get past some place."""
     trial = Trial(position)
     try:
         for message, frame in _decoded(data, framing, position, in_stream):
@@ -97,7 +97,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Tri
             trial.messages += 1
             trial.has_time |= isinstance(message, _WITH_TIME)
             trial.end = frame.next
-            if trial.messages == _ENOUGH:
+            if trial.messages >= _ENOUGH and trial.end > past:
                 return trial
         trial.to_the_end = True
     except FramingError as error:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from pgoutput_etl.decode import decode
+from pgoutput_etl.decode import MESSAGE_TAGS, decode
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
-from pgoutput_etl.framing import Frame, Framing, frames, stands_in_stream
+from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import Damage
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.messages import Message, PgoutputMessage
 from pgoutput_etl.resync import Resumption, follow, is_cut_short, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
@@ -87,8 +87,7 @@ class Reading:
             if refusal is not None:
                 if self.refuses():
                     raise refusal
-                resumed = next_whole(self.data, self.framing, position + 1, in_stream)
-                return self._gap(position, resumed, in_stream, str(refusal)), ordinal
+                return self._refused(position, in_stream, str(refusal)), ordinal
             if frame is None:
                 return None, ordinal
             if error is not None or message is None:
@@ -104,6 +103,20 @@ class Reading:
             return decode(self.data[frame.start : frame.end], in_stream), None
         except WireError as error:
             return None, error
+
+    def _refused(self, position: int, in_stream: bool, reason: str) -> Gap:
+        """Of the keepalives that stand before what is refused, the last may be cut off and claim what follows."""
+        before: Frame | None = None
+        try:
+            while not (frame := frame_at(self.data, self.framing, position, in_stream)).has_message:
+                before, position = frame, frame.next
+        except FramingError:
+            pass
+        if before is not None:
+            inside = self._inside(before, in_stream)
+            if inside is not None:
+                return self._gap(before.offset, inside, in_stream, reason)
+        return self._gap(position, next_whole(self.data, self.framing, position + 1, in_stream), in_stream, reason)
 
     def _inside(self, frame: Frame, in_stream: bool) -> Resumption | None:
         """Where messages begin that a frame claims as its own, and that go on past its end."""
@@ -124,6 +137,23 @@ class Reading:
         return Gap(offset, end, in_stream if resumed is None else resumed.in_stream, reason, cut_short)
 
 
+def framing_of_damaged(data: bytes) -> Framing | None:
+    """Of a file whose first message is damaged: that in which messages follow it, the nearest; or in which the file is
+    the first part of one message. None if there is no such framing."""
+    found: list[tuple[int, Framing]] = []
+    for framing in _MESSAGE_AT:
+        resumed = None if framing is Framing.PGCOPY else next_whole(data, framing, 1, False)
+        if resumed is not None:
+            found.append((resumed.position, framing))
+    if found:
+        return min(found, key=lambda each: each[0])[1]
+    for framing in (Framing.COPYDATA, Framing.RECVLOGICAL, Framing.LENGTH_PREFIXED):
+        tag = data[_MESSAGE_AT[framing] :][:1]
+        if is_cut_short(data, framing, False) and (not tag or tag[0] in MESSAGE_TAGS):
+            return framing
+    return None
+
+
 def _next(walk: Iterator[Frame]) -> tuple[Frame | None, FramingError | None]:
     try:
         return next(walk, None), None
@@ -136,8 +166,7 @@ def damage_of(
 ) -> Damage:
     """What the driver is told of a gap."""
     extent = data[gap.offset : gap.end]
-    behind = _next(frames(data, framing, gap.in_stream, gap.end))[0] if gap.end < len(data) else None
-    begins_anew = behind is None or data[behind.start] in _BEGIN_ANEW
+    begins_anew = _begins_anew(data, framing, gap)
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
     return Damage(
@@ -153,6 +182,20 @@ def damage_of(
         not is_control or len(extent) > _MOST_OF_ONE_CONTROL_MESSAGE,
         _oids(extent),
     )
+
+
+def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:
+    """A Message that is not transactional may stand before what a new connection begins with."""
+    if gap.end == len(data):
+        return True
+    try:
+        for frame in frames(data, framing, gap.in_stream, gap.end):
+            message = decode(data[frame.start : frame.end], gap.in_stream)
+            if not isinstance(message, Message) or message.transactional:
+                return data[frame.start] in _BEGIN_ANEW
+    except (FramingError, WireError):
+        return False
+    return True
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.framing import Frame, Framing, decompress, detect
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
@@ -55,7 +55,7 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
-from pgoutput_etl.salvage import Gap, Reading, damage_of, placed
+from pgoutput_etl.salvage import Gap, Reading, damage_of, framing_of_damaged, placed
 
 BATCH_ROWS = 8192
 
@@ -75,10 +75,20 @@ def scan_file(
     """
     try:
         data = decompress(content, path)
-        found = detect(data) if framing is Framing.AUTO else framing
+        found = _detected(data, salvages) if framing is Framing.AUTO else framing
         return _scan_from_either_side(data, file, found, salvages)
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
+
+
+def _detected(data: bytes, salvages: bool) -> Framing:
+    try:
+        return detect(data)
+    except FramingError:
+        found = framing_of_damaged(data) if salvages else None
+        if found is None:
+            raise
+        return found
 
 
 def _scan_from_either_side(data: bytes, file: int, framing: Framing, salvages: bool) -> ScannedFile:
