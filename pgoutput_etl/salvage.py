@@ -126,7 +126,7 @@ class Reading:
         """A whole frame without a message in it, or a part of one that claims what follows."""
         behind = follow(self.data, self.framing, frame.next, in_stream)
         resumed: Resumption | None = Resumption(frame.next, in_stream)
-        if behind.messages < (1 if behind.to_the_end else 2):
+        if behind.frames < (1 if behind.to_the_end else 2):
             inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream)
             resumed = inside if frame.next < len(self.data) else inside or resumed
         return self._gap(frame.offset, resumed, in_stream, str(error))
@@ -190,12 +190,19 @@ def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:
         return True
     try:
         for frame in frames(data, framing, gap.in_stream, gap.end):
-            message = decode(data[frame.start : frame.end], gap.in_stream)
-            if not isinstance(message, Message) or message.transactional:
+            if not _is_non_transactional(data[frame.start : frame.end], gap.in_stream):
                 return data[frame.start] in _BEGIN_ANEW
-    except (FramingError, WireError):
-        return False
+    except FramingError:
+        pass  # what follows that tells
     return True
+
+
+def _is_non_transactional(message: bytes, in_stream: bool) -> bool:
+    try:
+        decoded = decode(message, in_stream)
+    except WireError:
+        return False
+    return isinstance(decoded, Message) and not decoded.transactional
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:

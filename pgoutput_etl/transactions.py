@@ -196,8 +196,12 @@ class Assembly:
     def _damage(self, scan: FileScan, damage: Damage) -> None:
         """Whatever is open where it stands may be the worse for it, and is not applied if it is committed."""
         reaches_end = damage.reaches(scan.size)
-        if damage.is_torn and (damage.unit == NO_UNIT or not reaches_end):
+        nothing_open = damage.unit == NO_UNIT or (damage.unit == HEAD and self._tail is None)
+        if damage.is_torn and (nothing_open or not reaches_end):
             return  # the server sends it again; that it does so is seen to where something was cut off
+        last = scan.open_unit
+        if damage.is_torn and last is not None and (last.unit, last.kind) == (damage.unit, UnitKind.TRANSACTION.value):
+            return  # the next file tells; `_take_tail` keeps it with the transaction
         self.was_damaged = True
         reason = _said_of(scan, damage)
         lost = self._may_be_about(damage)
