@@ -77,10 +77,12 @@ class Reading:
             frame, refusal = _next(walk)
             message, error = (None, None) if frame is None else self._decoded(frame, in_stream)
             if held is not None:
-                if (refusal or error) is not None and not self.refuses():
-                    inside = self._inside(held[1], held_in_stream)
-                    if inside is not None:
-                        return self._gap(held[1].offset, inside, held_in_stream, str(refusal or error)), ordinal
+                wrong = refusal or error
+                inside = None if wrong is None else self._inside(held[1], held_in_stream)
+                if wrong is not None and inside is not None:
+                    if self.refuses():
+                        raise placed(held[1], ordinal, wrong)
+                    return self._gap(held[1].offset, inside, held_in_stream, str(wrong)), ordinal
                 yield held
                 ordinal += 1
                 position = held[1].next
