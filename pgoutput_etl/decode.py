@@ -125,7 +125,7 @@ def _origin(reader: Reader, _in_stream: bool) -> Origin:
 
 
 def _message(reader: Reader, in_stream: bool) -> Message:
-    xid = _xid(reader, in_stream)
+    xid = _xid(reader, in_stream and not _stands_outside(reader))
     begin = reader.position
     flags = reader.uint8("flags")
     if flags not in (0, 1):
@@ -133,6 +133,17 @@ def _message(reader: Reader, in_stream: bool) -> Message:
     lsn = reader.uint64("lsn")
     prefix = reader.string("prefix")
     return Message(xid, flags == 1, lsn, prefix, reader.raw(reader.length("length"), "content"))
+
+
+def _stands_outside(reader: Reader) -> bool:
+    """Whether a Message has no xid, though the stream segment before it has not ended.
+
+    The receiver connected again inside the segment, and this is the first message of the new connection. It is not
+    transactional, as others have Begin or Stream Start before them; in a segment all are. Where an xid would be it has
+    flags of 0 and three bytes of an LSN, then one more of those where a segment's would have flags of 1.
+    """
+    head = reader.data[reader.position : reader.position + 5]
+    return head[:1] == b"\0" and len(head) == 5 and (head[:4] == b"\0\0\0\0" or head[4] != 1)
 
 
 def _relation(reader: Reader, in_stream: bool) -> Relation:

@@ -20,7 +20,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 
 from pgoutput_etl.decode import MESSAGE_TAGS, message_end
 from pgoutput_etl.errors import FramingError, WireError
@@ -54,7 +53,7 @@ class Frame:
         return self.start < self.end
 
 
-_DETECTED_FROM = 16  # leading messages
+_DETECTED_FROM = 16  # leading frames
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -87,7 +86,7 @@ def detect(data: bytes) -> Framing:
     if data.startswith(_COPY_SIGNATURE):
         return Framing.PGCOPY
     trials = [_try(data, f) for f in (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)]
-    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.messages]
+    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
     if len(fits) == 1:
         return fits[0].framing
     if fits:
@@ -161,12 +160,12 @@ class _Trial:
     """How far a file's beginning can be read in one framing."""
 
     framing: Framing
-    messages: int
+    read: int  # messages and keepalives
     refusal: FramingError | None
 
     @property
     def reach(self) -> tuple[bool, int, bool]:
-        return self.refusal is None, self.messages, self.refusal is None or self.refusal.short
+        return self.refusal is None, self.read, self.refusal is None or self.refusal.short
 
 
 def _try(data: bytes, framing: Framing) -> _Trial:
@@ -178,15 +177,20 @@ def _try(data: bytes, framing: Framing) -> _Trial:
 
 
 def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
-    messages = 0
+    read, in_stream = 0, begins_in_stream
     try:
-        for frame in islice(frames(data, framing, begins_in_stream), _DETECTED_FROM):
-            if data[frame.start] not in MESSAGE_TAGS:
-                raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
-            messages += 1
+        position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
+        while position < len(data) and read < _DETECTED_FROM:
+            frame = frame_at(data, framing, position, in_stream)
+            if frame.has_message:
+                if data[frame.start] not in MESSAGE_TAGS:
+                    raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
+                in_stream = stands_in_stream(data[frame.start], in_stream)
+            read += 1
+            position = frame.next
     except FramingError as error:
-        return _Trial(framing, messages, error)
-    return _Trial(framing, messages, None)
+        return _Trial(framing, read, error)
+    return _Trial(framing, read, None)
 
 
 def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
-from pgoutput_etl.framing import Framing, detect
+from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import KnownContents, Match, Prefix, Task, prefix_hashes
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
-from pgoutput_etl.scan import Part, ScannedFile, scan_from_either_side
+from pgoutput_etl.scan import Part, ScannedFile, detected, scan_from_either_side
 
 
 def scan_part(
@@ -75,8 +75,10 @@ def _scan_in_its_framing(part: Part) -> ScannedFile:
     if part.framing is not Framing.AUTO:
         return scan_from_either_side(part)
     try:
-        framing = detect(part.data)
+        framing = detected(part.data, part.salvages and not part.leaves_tail)
     except FramingError as error:
+        if part.salvages and part.leaves_tail and not error.short:
+            return scan_from_either_side(replace(part, framing=detected(part.data, True)))
         if not error.short or not part.leaves_tail:
             raise
         scanned = _nothing_in(part)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pgoutput_etl.decode import MESSAGE_TAGS, decode
 from pgoutput_etl.errors import FramingError, WireError
-from pgoutput_etl.framing import Framing, frame_at, frames, stands_in_stream
+from pgoutput_etl.framing import Frame, Framing, frame_at, stands_in_stream
 from pgoutput_etl.messages import (
     Begin,
     BeginPrepare,
@@ -74,9 +74,9 @@ def next_whole(
         if position >= last or budget.left < 0:
             return None
         for reading in (in_stream, not in_stream):
-            trial = follow(data, framing, position, reading)
+            trial = follow(data, framing, position, reading, 0 if within is None else last)
             budget.left -= _COST_OF_A_TRIAL + trial.looked_to - position
-            if trial.is_convincing and (within is None or trial.end > last):
+            if trial.is_convincing(framing) and (within is None or trial.end > last):
                 return Resumption(position, reading)
     return None
 
@@ -94,36 +94,40 @@ class Budget:
 
 @dataclass(slots=True)
 class Trial:
-    """How far messages follow one another from some place on. to_the_end: of the file, or of all but a last part.
+    """How far frames follow one another from some place on. to_the_end: of the file, or of all but a last part.
 
     looked_to: what was read is longer where the last of them turned out to be none.
     """
 
     end: int
     looked_to: int
-    messages: int = 0
+    frames: int = 0
     has_time: bool = False
     to_the_end: bool = False
 
-    @property
-    def is_convincing(self) -> bool:
-        return self.messages >= _FEW or (self.to_the_end and self.has_time)
+    def is_convincing(self, framing: Framing) -> bool:
+        """CopyData looks like nothing else, so that one is enough."""
+        return self.frames >= (1 if framing is Framing.COPYDATA else _FEW) or (self.to_the_end and self.has_time)
 
 
-def follow(data: bytes, framing: Framing, position: int, in_stream: bool) -> Trial:
-    """Reads a few messages, and no more than that."""
+def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> Trial:
+    """Reads a few frames, and no more than it takes to get past some place."""
     trial = Trial(position, position)
     try:
-        for frame in frames(data, framing, in_stream, position):
+        while trial.end < len(data):
+            frame = frame_at(data, framing, trial.end, in_stream)
             trial.looked_to = frame.next
-            message = decode(data[frame.start : frame.end], in_stream)
-            in_stream = stands_in_stream(data[frame.start], in_stream)
-            if not _is_plausible(message):
+            if framing is Framing.COPYDATA and not _has_plausible_head(data, frame):
                 return trial
-            trial.messages += 1
-            trial.has_time |= isinstance(message, _WITH_TIME)
+            if frame.has_message:
+                message = decode(data[frame.start : frame.end], in_stream)
+                if not _is_plausible(message):
+                    return trial
+                trial.has_time |= isinstance(message, _WITH_TIME)
+                in_stream = stands_in_stream(data[frame.start], in_stream)
+            trial.frames += 1
             trial.end = frame.next
-            if trial.messages == _ENOUGH:
+            if trial.frames >= _ENOUGH and trial.end > past:
                 return trial
         trial.to_the_end = True
     except FramingError as error:
@@ -141,6 +145,14 @@ def is_cut_short(data: bytes, framing: Framing, in_stream: bool) -> bool:
     except FramingError as error:
         return error.short
     return False
+
+
+def _has_plausible_head(data: bytes, frame: Frame) -> bool:
+    """Of XLogData or a keepalive: the LSN that both begin with, and the time when it was sent."""
+    head = frame.offset + 6
+    time_at = head + (16 if frame.has_message else 8)
+    lsn, time = (int.from_bytes(data[at : at + 8], "big") for at in (head, time_at))
+    return lsn < _LAST_LSN and time in _TIMES and (frame.has_message or data[frame.next - 1] in (0, 1))
 
 
 _WITH_TIME = (Begin, Commit, BeginPrepare, StreamCommit, CommitPrepared, RollbackPrepared)

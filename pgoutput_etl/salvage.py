@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from pgoutput_etl.decode import decode
+from pgoutput_etl.decode import MESSAGE_TAGS, decode
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
-from pgoutput_etl.framing import Frame, Framing, frames, stands_in_stream
+from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import Damage
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.messages import Message, PgoutputMessage
 from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
@@ -81,18 +81,19 @@ class Reading:
             frame, refusal = _next(walk)
             message, error = (None, None) if frame is None else self._decoded(frame, in_stream)
             if held is not None:
-                if (refusal or error) is not None and not self.refuses():
-                    inside = self._inside(held[1], held_in_stream, budget)
-                    if inside is not None:
-                        return self._gap(held[1].offset, inside, held_in_stream, str(refusal or error)), ordinal
+                wrong = refusal or error
+                inside = None if wrong is None else self._inside(held[1], held_in_stream, budget)
+                if wrong is not None and inside is not None:
+                    if self.refuses():
+                        raise placed(held[1], ordinal, wrong)
+                    return self._gap(held[1].offset, inside, held_in_stream, str(wrong)), ordinal
                 yield held
                 ordinal += 1
                 position = held[1].next
             if refusal is not None:
                 if self.refuses():
                     raise refusal
-                resumed = next_whole(self.data, self.framing, position + 1, in_stream, None, budget)
-                return self._gap(position, resumed, in_stream, str(refusal)), ordinal
+                return self._refused(position, in_stream, str(refusal), budget), ordinal
             if frame is None:
                 return None, ordinal
             if error is not None or message is None:
@@ -109,6 +110,21 @@ class Reading:
         except WireError as error:
             return None, error
 
+    def _refused(self, position: int, in_stream: bool, reason: str, budget: Budget) -> Gap:
+        """Of the keepalives that stand before what is refused, the last may be cut off and claim what follows."""
+        before: Frame | None = None
+        try:
+            while not (frame := frame_at(self.data, self.framing, position, in_stream)).has_message:
+                before, position = frame, frame.next
+        except FramingError:
+            pass
+        if before is not None:
+            inside = self._inside(before, in_stream, budget)
+            if inside is not None:
+                return self._gap(before.offset, inside, in_stream, reason)
+        resumed = next_whole(self.data, self.framing, position + 1, in_stream, None, budget)
+        return self._gap(position, resumed, in_stream, reason)
+
     def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
         """Where messages begin that a frame claims as its own, and that go on past its end."""
         extent = (frame.offset, frame.next)
@@ -118,7 +134,7 @@ class Reading:
         """A whole frame without a message in it, or a part of one that claims what follows."""
         behind = follow(self.data, self.framing, frame.next, in_stream)
         resumed: Resumption | None = Resumption(frame.next, in_stream)
-        if behind.messages < (1 if behind.to_the_end else 2):
+        if behind.frames < (1 if behind.to_the_end else 2):
             inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, None, budget)
             resumed = inside if frame.next < len(self.data) else inside or resumed
         return self._gap(frame.offset, resumed, in_stream, str(error))
@@ -127,6 +143,23 @@ class Reading:
         end = len(self.data) if resumed is None else resumed.position
         cut_short = is_cut_short(self.data[offset:end], self.framing, in_stream)
         return Gap(offset, end, in_stream if resumed is None else resumed.in_stream, reason, cut_short)
+
+
+def framing_of_damaged(data: bytes) -> Framing | None:
+    """Of a file whose first message is damaged: that in which messages follow it, the nearest; or in which the file is
+    the first part of one message. None if there is no such framing."""
+    found: list[tuple[int, Framing]] = []
+    for framing in _MESSAGE_AT:
+        resumed = None if framing is Framing.PGCOPY else next_whole(data, framing, 1, False)
+        if resumed is not None:
+            found.append((resumed.position, framing))
+    if found:
+        return min(found, key=lambda each: each[0])[1]
+    for framing in (Framing.COPYDATA, Framing.RECVLOGICAL, Framing.LENGTH_PREFIXED):
+        tag = data[_MESSAGE_AT[framing] :][:1]
+        if is_cut_short(data, framing, False) and (not tag or tag[0] in MESSAGE_TAGS):
+            return framing
+    return None
 
 
 def _next(walk: Iterator[Frame]) -> tuple[Frame | None, FramingError | None]:
@@ -141,8 +174,7 @@ def damage_of(
 ) -> Damage:
     """What the driver is told of a gap."""
     extent = data[gap.offset : gap.end]
-    behind = _next(frames(data, framing, gap.in_stream, gap.end))[0] if gap.end < len(data) else None
-    begins_anew = behind is None or data[behind.start] in _BEGIN_ANEW
+    begins_anew = _begins_anew(data, framing, gap)
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
     return Damage(
@@ -158,6 +190,27 @@ def damage_of(
         not is_control or len(extent) > _MOST_OF_ONE_CONTROL_MESSAGE,
         _oids(extent),
     )
+
+
+def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:
+    """A Message that is not transactional may stand before what a new connection begins with."""
+    if gap.end == len(data):
+        return True
+    try:
+        for frame in frames(data, framing, gap.in_stream, gap.end):
+            if not _is_non_transactional(data[frame.start : frame.end], gap.in_stream):
+                return data[frame.start] in _BEGIN_ANEW
+    except FramingError:
+        pass  # what follows that tells
+    return True
+
+
+def _is_non_transactional(message: bytes, in_stream: bool) -> bool:
+    try:
+        decoded = decode(message, in_stream)
+    except WireError:
+        return False
+    return isinstance(decoded, Message) and not decoded.transactional
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:

@@ -58,7 +58,7 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
-from pgoutput_etl.salvage import Gap, Reading, damage_of, placed
+from pgoutput_etl.salvage import Gap, Reading, damage_of, framing_of_damaged, placed
 
 BATCH_ROWS = 8192
 
@@ -87,7 +87,7 @@ def scan_file(
     """
     try:
         data = decompress(content, path, max_size)
-        found = detect(data) if framing is Framing.AUTO else framing
+        found = detected(data, salvages) if framing is Framing.AUTO else framing
         return scan_from_either_side(Part(data, file, found, salvages))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
@@ -107,6 +107,17 @@ class Part:
     leaves_tail: bool = False
     start: int = 0
     begins_in_stream: bool | None = None
+
+
+def detected(data: bytes, salvages: bool) -> Framing:
+    """As detect; `salvages`: also of a file whose first message can't be read."""
+    try:
+        return detect(data)
+    except FramingError:
+        found = framing_of_damaged(data) if salvages else None
+        if found is None:
+            raise
+        return found
 
 
 def scan_from_either_side(part: Part) -> ScannedFile:

@@ -122,6 +122,18 @@ class Assembly:
         self._sent_again(scan)
         for unit in scan.interrupted:
             self._interrupted(scan, unit)
+        for unit in scan.interrupted:
+            self._forget_streams((scan.file, unit.unit))
+        if len(scan.stretches) > 1:
+            self._forget_streams((scan.file, HEAD))
+
+    def _forget_streams(self, before: UnitId) -> None:
+        """Those begun before a new connection: it streams anew what it streams, and may never speak again of what was
+        rolled back meanwhile. Where bytes can't be read, only what looks like a new connection is known."""
+        for xid, stream in list(self._streams.items()):
+            is_open_here = self._tail is not None and self._tail.of is stream
+            if stream.units[0] < before and not is_open_here and not self.was_damaged:
+                self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
 
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
@@ -196,8 +208,12 @@ class Assembly:
     def _damage(self, scan: FileScan, damage: Damage) -> None:
         """Whatever is open where it stands may be the worse for it, and is not applied if it is committed."""
         reaches_end = damage.reaches(scan.size)
-        if damage.is_torn and (damage.unit == NO_UNIT or not reaches_end):
+        nothing_open = damage.unit == NO_UNIT or (damage.unit == HEAD and self._tail is None)
+        if damage.is_torn and (nothing_open or not reaches_end):
             return  # the server sends it again; that it does so is seen to where something was cut off
+        last = scan.open_unit
+        if damage.is_torn and last is not None and (last.unit, last.kind) == (damage.unit, UnitKind.TRANSACTION.value):
+            return  # the next file tells; `_take_tail` keeps it with the transaction
         self.was_damaged = True
         reason = _said_of(scan, damage)
         lost = self._may_be_about(damage)
@@ -275,6 +291,7 @@ class Assembly:
         tail, self._tail = self._tail, None
         if tail is None:
             return
+        self._forget_streams((self._file.number + 1, HEAD))
         if tail.kind is _TailKind.SEGMENT:
             tail.of.cut_off = True
             return
@@ -380,7 +397,7 @@ class Assembly:
             if message.commit_lsn > self._watermark(row) and not self.was_damaged:
                 raise SequenceError(
                     f"message {row.ordinal}: Stream Commit at {format_lsn(message.commit_lsn)} of transaction "
-                    f"{message.xid}, which is not in the archive: an earlier file is missing"
+                    f"{message.xid}, which is not whole in the archive: an earlier file is missing"
                 )
             return
         self._not_cut_off(stream, "Stream Commit", row)
@@ -422,7 +439,7 @@ class Assembly:
             return
         if stream is None:
             raise SequenceError(
-                f"message {row.ordinal}: Stream Prepare of transaction {message.xid}, which is not in the archive: "
+                f"message {row.ordinal}: Stream Prepare of transaction {message.xid}, which is not whole: "
                 "an earlier file is missing"
             )
         self._not_cut_off(stream, "Stream Prepare", row)
@@ -441,7 +458,8 @@ class Assembly:
     def _commit_prepared(self, message: CommitPrepared, row: ControlRow) -> None:
         """Of a transaction that was empty, and so never sent, there is nothing to commit."""
         transaction = self._take_prepared(message.xid, message.gid)
-        if transaction is None and message.gid in self._cut_off_gids:
+        is_new = message.commit_lsn > self._watermark(row)
+        if transaction is None and is_new and message.gid in self._cut_off_gids:
             raise SequenceError(
                 f"message {row.ordinal}: Commit Prepared of transaction {message.xid}, which was cut off before its "
                 "Prepare: a file is missing"

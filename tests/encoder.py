@@ -209,7 +209,15 @@ def in_either(in_stream: bool) -> st.SearchStrategy[PgoutputMessage]:
     identities = st.sampled_from(ReplicaIdentity)
     return st.one_of(
         st.builds(Origin, lsns, names),
-        st.builds(Message, xid, st.booleans(), lsns, names, st.binary(max_size=9)),
+        # In segments all are transactional, and no transaction has xid 0.
+        st.builds(
+            Message,
+            xid.filter(lambda x: x != 0),
+            st.booleans() if not in_stream else st.just(True),
+            lsns,
+            names,
+            st.binary(max_size=9),
+        ),
         st.builds(Relation, xid, oids, namespaces, names, identities, st.lists(columns, max_size=4).map(tuple)),
         st.builds(Type, xid, oids, namespaces, names),
         st.builds(Insert, xid, oids, tuples),

@@ -56,7 +56,7 @@ class Server:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
         try:
-            self._wait_until_ready()
+            self.wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -117,18 +117,41 @@ class Server:
 
         `options` are pgoutput's own, such as streaming="on". The slot then stands at `endpos`.
         """
-        options = {
-            "proto_version": str(proto_version),
-            "publication_names": ",".join(f'"{name}"' for name in publications),
-            **options,
-        }
         self._run(
             [
-                *("pg_recvlogical", "--dbname", self.conninfo, "--slot", slot, "--plugin=pgoutput"),
-                *(part for name, value in options.items() for part in ("-o", f"{name}={value}")),
-                *("-f", str(path), "--start", "--no-loop", "--endpos", endpos or self.current_lsn()),
+                *self._recvlogical(slot, path, {**_plugin_options(publications, proto_version), **options}),
+                *("--no-loop", "--endpos", endpos or self.current_lsn()),
             ]
         )
+
+    def start_recvlogical(
+        self,
+        slot: str,
+        path: Path,
+        *arguments: str,
+        publications: Sequence[str],
+        proto_version: int = 1,
+        settings: Mapping[str, str] | None = None,
+        **options: str,
+    ) -> subprocess.Popen[bytes]:
+        """pg_recvlogical, running; `settings` are those of its walsender. What it says goes to `path` + .log."""
+        program, *rest = self._recvlogical(
+            slot, path, {**_plugin_options(publications, proto_version), **options}, settings
+        )
+        with path.with_name(f"{path.name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(self._bin / program), *rest, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _recvlogical(
+        self, slot: str, path: Path, options: Mapping[str, str], settings: Mapping[str, str] | None = None
+    ) -> list[str]:
+        told = " ".join(f"-c {name}={value}" for name, value in (settings or {}).items())
+        return [
+            *("pg_recvlogical", "--dbname", f"{self.conninfo} options='{told}'", "--slot", slot, "--plugin=pgoutput"),
+            *(part for name, value in options.items() for part in ("-o", f"{name}={value}")),
+            *("-f", str(path), "--start"),
+        ]
 
     def copy_csv(self, table: str, path: Path) -> None:
         """The rows of `schema.table`, in no order, as PostgreSQL's text in CSV; an unquoted empty field is NULL."""
@@ -184,7 +207,7 @@ class Server:
                 **self._identity(),
             )
 
-    def _wait_until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -221,6 +244,13 @@ class Server:
             "extra_groups": [],
             "cwd": self.folder,
         }
+
+
+def _plugin_options(publications: Sequence[str], proto_version: int) -> dict[str, str]:
+    return {
+        "proto_version": str(proto_version),
+        "publication_names": ",".join(f'"{name}"' for name in publications),
+    }
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
