@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
+from pgoutput_etl.claims import RELEASED
 from pgoutput_etl.config import Config, OnError
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
@@ -37,8 +38,8 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     last = ledger.last_batch()
+    _refuse_others(ledger, last, progress)
     if last is not None and last.resumed:
-        progress(f"batch {last.number} was begun by an earlier run that died: finishing it")
         summaries.append(_apply_claimed(spark, config, ledger, last, last, progress))
         last = ledger.last_batch()
     progress(f"looking for new files in {config.source.landing}")
@@ -48,14 +49,26 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     return summaries or [_nothing_new(config, last)]
 
 
+def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> None:
+    """Raises RunError if another run is at work, also where this one would find nothing to do. What a run that died
+    after its batch was done has left behind is taken away."""
+    number = 1 if last is None else last.number + (not last.resumed)
+    claim = ledger.claims().refuse_others(number)
+    if last is not None and not last.resumed and claim is not None and claim.status != RELEASED:
+        with ledger.claims().held(number, progress):
+            ledger.forget_ended(last)
+
+
 def _apply_claimed(
     spark: SparkSession, config: Config, ledger: Ledger, last: Batch | None, batch: Batch, progress: Progress
 ) -> RunSummary:
     """`last`: what the ledger said when the batch was put together."""
-    with ledger.claims().held(batch.number) as check_claim:
+    with ledger.claims().held(batch.number, progress) as check_claim:
         now = ledger.last_batch()
         if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
             raise RunError("another run has just finished; this one changes nothing. Run again")
+        if batch.resumed:
+            progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
         return _apply_batch(spark, config, ledger, batch, check_claim, progress)
 
 
@@ -101,11 +114,13 @@ def _apply_batch(
             assembly.last_commit_lsn,
             config.merge.parallel_tables,
             batch.resumed,
+            check_claim,
             path_of,
             progress,
         )
         outcomes = writer.write(plan, applicable)
 
+        check_claim()
         progress("writing the ledger")
         changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
         tables = [o.state for o in outcomes]
