@@ -124,13 +124,16 @@ class Claims:
         return last
 
     @contextmanager
-    def held(self, batch: int, progress: Callable[[str], None] = lambda _: None) -> Iterator[Callable[[], None]]:
+    def held(
+        self, batch: int, progress: Callable[[str], None] = lambda _: None, last: Claim | None = None
+    ) -> Iterator[Callable[[], None]]:
         """Raises RunError, at once and before anything else is written, if another run is at work on the batch.
 
-        Gives a check, to be asked before every write: it raises RunError should another run have taken the claim over,
-        which is one that had not heard of this one for longer than LEASE, as of a machine that was asleep.
+        `last`: what refuse_others has given; where that is old by now, the ask below finds whoever came since. Gives a
+        check, to be asked before every write: it raises RunError should another run have taken the claim over, which is
+        one that had not heard of this one for longer than LEASE, as of a machine that was asleep.
         """
-        last = self.refuse_others(batch)
+        last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
         mine = Claim(batch, attempt, uuid4().hex, Process.current(), CLAIMED, datetime.now(timezone.utc))
         holding = _Holding(self, mine, progress)

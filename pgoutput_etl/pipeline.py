@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
-from pgoutput_etl.claims import RELEASED
+from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, OnError
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
@@ -38,32 +38,40 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     last = ledger.last_batch()
-    _refuse_others(ledger, last, progress)
+    claim = _refuse_others(ledger, last, progress)
     if last is not None and last.resumed:
-        summaries.append(_apply_claimed(spark, config, ledger, last, last, progress))
-        last = ledger.last_batch()
+        summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, progress))
+        last, claim = ledger.last_batch(), None
     progress(f"looking for new files in {config.source.landing}")
     files = files_to_read(spark, config, ledger.known_files())
     if files:
-        summaries.append(_apply_claimed(spark, config, ledger, last, Batch.after(last, files), progress))
+        summaries.append(_apply_claimed(spark, config, ledger, last, Batch.after(last, files), claim, progress))
     return summaries or [_nothing_new(config, last)]
 
 
-def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> None:
+def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> Claim | None:
     """Raises RunError if another run is at work, also where this one would find nothing to do. What a run that died
     after its batch was done has left behind is taken away."""
     number = 1 if last is None else last.number + (not last.resumed)
     claim = ledger.claims().refuse_others(number)
     if last is not None and not last.resumed and claim is not None and claim.status != RELEASED:
-        with ledger.claims().held(number, progress):
+        with ledger.claims().held(number, progress, claim):
             ledger.forget_ended(last)
+        return None
+    return claim
 
 
 def _apply_claimed(
-    spark: SparkSession, config: Config, ledger: Ledger, last: Batch | None, batch: Batch, progress: Progress
+    spark: SparkSession,
+    config: Config,
+    ledger: Ledger,
+    last: Batch | None,
+    batch: Batch,
+    claim: Claim | None,
+    progress: Progress,
 ) -> RunSummary:
-    """`last`: what the ledger said when the batch was put together."""
-    with ledger.claims().held(batch.number, progress) as check_claim:
+    """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known."""
+    with ledger.claims().held(batch.number, progress, claim) as check_claim:
         now = ledger.last_batch()
         if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
             raise RunError("another run has just finished; this one changes nothing. Run again")
