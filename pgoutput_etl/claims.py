@@ -45,10 +45,12 @@ class Process:
 
     @classmethod
     def current(cls) -> Process:
-        boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
-        container = str(_NAMESPACE.readlink()) if _NAMESPACE.is_symlink() else ""
-        machine = " ".join(part for part in (socket.gethostname(), boot, container) if part)
-        return cls(machine, os.getpid(), _start_of(os.getpid()))
+        host, pid = socket.gethostname(), os.getpid()
+        try:
+            machine = f"{host} {_BOOT.read_text().strip()} {_NAMESPACE.readlink()}"
+        except OSError:
+            return cls(host, pid, 0)
+        return cls(machine, pid, _start_of(pid))
 
     def is_gone(self, here: Process) -> bool:
         """True only for a process of this machine that doesn't run any more."""

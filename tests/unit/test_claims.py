@@ -330,4 +330,12 @@ def test_only_a_process_of_the_same_machine_boot_and_container_can_be_known_to_b
     assert Process(here.machine, 2**22 + 1, 1).is_gone(here), "no process has this number"
     assert not Process(here.machine, here.pid, here.started).is_gone(here)
     assert not Process(here.machine, 2**22 + 1, 0).is_gone(here), "from where nothing could be told"
-    assert len(here.machine.split()) == 1 + Path("/proc/sys").exists() + Path("/proc/self/ns/pid").is_symlink()
+
+
+def test_where_a_machine_can_not_be_told_from_others_nobody_is_known_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(claims, "_NAMESPACE", tmp_path / "none")
+    here = Process.current()
+    assert (here.pid, here.started) == (os.getpid(), 0)
+    assert not Process(here.machine, 2**22 + 1, here.started).is_gone(here)
