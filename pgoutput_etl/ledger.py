@@ -28,7 +28,12 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -92,6 +97,15 @@ SCHEMAS = {
     ),
 }
 
+
+# An append that lost to another one at the same moment: a table that both would make, or one identifier. In Python none
+# of them is a DeltaConcurrentModificationException.
+_CONFLICTS = (
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 _UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
@@ -180,9 +194,16 @@ class Ledger:
         return self.spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
     def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
-        """Once per batch, table and step, however often it is tried."""
+        """Once per batch, table and step, however often it is tried: again where another source's run came between."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
-        writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}").save(self.path(table))
+        writer = writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}")
+        for is_last in (False, False, True):
+            try:
+                writer.save(self.path(table))
+                return
+            except _CONFLICTS:
+                if is_last:
+                    raise
 
     def _append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
         if rows:
@@ -213,25 +234,35 @@ class Ledger:
         return Batch(row["ledger_id"], row["batch"], files, row["status"] != "done", state, tables, lsn)
 
     def claims(self) -> Claims:
+        """With a batch's rows come those of its neighbours: a run may be at work on the one before still, or already on
+        the one after."""
+
         def read(batch: int) -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = self.read("claims").where(F.col("batch") == batch).toArrow().to_pylist()
+            found = self.read("claims").where(F.col("batch").between(batch - 1, batch + 1))
+            rows: list[dict[str, Any]] = found.toArrow().to_pylist()
             return rows
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
-            try:
-                self._append_rows("claims", [dict(row)], batch, name)
-            except DeltaConcurrentModificationException:
-                raise RunError("another run began at the same moment; this one changes nothing. Run again") from None
+            self._append_rows("claims", [dict(row)], batch, name)
 
         return Claims(read, append)
 
     def begin(self, batch: Batch) -> None:
-        """Before anything else of the batch is written. A batch that is resumed was begun before."""
+        """Before anything else of the batch is written. A batch that is resumed was begun before.
+
+        Raises RunError if another run has begun it with other files: what both would write has one identifier.
+        """
         if batch.resumed:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         self._append_rows("batches", [row], batch.number, "begun")
+        begun = self.read("batches").where((F.col("batch") == batch.number) & (F.col("status") == "begun"))
+        [found] = begun.select("ledger_id", "files").toArrow().to_pylist()
+        if (found["ledger_id"], found["files"]) != (batch.ledger_id, files):
+            raise RunError(
+                f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
+            )
 
     def close(self, batch: Batch, results: Results) -> None:
         """After everything else of the batch is written; its last row makes it done."""
@@ -401,6 +432,12 @@ class Ledger:
             return self._frame("open_transactions", []).select(*MESSAGE_SCHEMA.names)
         rows = self.read("open_transactions").where(F.col("batch") < batch.number)
         return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi").select(*MESSAGE_SCHEMA.names)
+
+    def forget_ended(self, last: Batch) -> None:
+        """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""
+        still_open = set(_open_units(self.assembly(Batch.after(last, {}))))
+        waiting = self.read("open_transactions").select("file", "unit").distinct().collect()
+        self._forget([unit for unit in map(tuple, waiting) if unit not in still_open])
 
     def _forget(self, ended: list[UnitId]) -> None:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""

@@ -242,9 +242,10 @@ def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit
         overwrite(session, path, rows)
 
 
-def vacate(spark: SparkSession, path: str) -> None:
+def vacate(spark: SparkSession, path: str, commit: Commit) -> None:
     """Empties the place that a table has left; its rows stay in reach of time travel."""
-    DeltaTable.forPath(spark, path).delete()
+    with session_settings(spark, commit.settings()) as session:
+        DeltaTable.forPath(session, path).delete()
 
 
 def take_back(spark: SparkSession, path: str, version: int | None) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
+from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
@@ -37,19 +38,31 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     last = ledger.last_batch()
+    claim = _refuse_others(ledger, last, progress)
     if last is not None and last.resumed:
-        progress(f"batch {last.number} was begun by an earlier run that died: finishing it")
         read = partial(read_again, spark, config, last.files)
-        summaries.append(_apply_claimed(spark, config, ledger, last, last, read, progress))
-        last = ledger.last_batch()
+        summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress))
+        last, claim = ledger.last_batch(), None
     progress(f"looking for new files in {config.source.landing}")
     known = ledger.known_files()
     files, paths = new_files(spark, config, known)
     if files:
         batch = Batch.after(last, {})
         read = partial(read_files, spark, config, files, known, paths)
-        summaries.append(_apply_claimed(spark, config, ledger, last, batch, read, progress))
+        summaries.append(_apply_claimed(spark, config, ledger, last, batch, claim, read, progress))
     return summaries or [_nothing_new(config, last)]
+
+
+def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> Claim | None:
+    """Raises RunError if another run is at work, also where this one would find nothing to do. What a run that died
+    after its batch was done has left behind is taken away."""
+    number = 1 if last is None else last.number + (not last.resumed)
+    claim = ledger.claims().refuse_others(number)
+    if last is not None and not last.resumed and claim is not None and claim.status != RELEASED:
+        with ledger.claims().held(number, progress, claim):
+            ledger.forget_ended(last)
+        return None
+    return claim
 
 
 def _apply_claimed(
@@ -58,14 +71,18 @@ def _apply_claimed(
     ledger: Ledger,
     last: Batch | None,
     batch: Batch,
+    claim: Claim | None,
     read: Callable[[], Landed],
     progress: Progress,
 ) -> RunSummary:
-    """`last`: what the ledger said when the batch was put together; `read`: reads its files."""
-    with ledger.claims().held(batch.number) as check_claim:
+    """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
+    `read`: reads the batch's files."""
+    with ledger.claims().held(batch.number, progress, claim) as check_claim:
         now = ledger.last_batch()
         if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
             raise RunError("another run has just finished; this one changes nothing. Run again")
+        if batch.resumed:
+            progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
         progress(f"batch {batch.number}: looking into the files")
         landed = read()
         try:
@@ -118,11 +135,13 @@ def _apply_batch(
             assembly.last_commit_lsn,
             config.merge.parallel_tables,
             batch.resumed,
+            check_claim,
             path_of,
             progress,
         )
         outcomes = writer.write(plan, applicable)
 
+        check_claim()
         progress("writing the ledger")
         changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
         tables = [o.state for o in outcomes]

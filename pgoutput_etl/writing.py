@@ -39,7 +39,7 @@ class Writer:
     """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
 
     lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch. resumed: an earlier
-    run may have written some of it.
+    run may have written some of it. check: asked before every write; raises RunError if another run has taken over.
     """
 
     spark: SparkSession
@@ -49,6 +49,7 @@ class Writer:
     last_commit_lsn: int
     threads: int
     resumed: bool
+    check: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
 
@@ -59,6 +60,7 @@ class Writer:
         for task in plan.tasks:
             if task.moved_from is not None:
                 self.progress(f"moving {_name(task)} to its new place")
+                self.check()
                 merge.move(self.spark, *task.moved_from, task.path, self._commit(task, "move"))
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
             outcomes += pool.map(partial(self._write_table, rows), plan.tasks)
@@ -66,7 +68,9 @@ class Writer:
         still_there = {outcome.state.path for outcome in outcomes}
         for path in plan.vacated:
             if path not in still_there:
-                merge.vacate(self.spark, path)
+                self.check()
+                commit = merge.Commit(f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn)
+                merge.vacate(self.spark, path, commit)
         return outcomes
 
     def _write_table(self, rows: DataFrame, task: Task) -> Outcome:
@@ -120,12 +124,14 @@ class Writer:
             if number < reached or f"changes:{number}" in done:
                 continue  # and columns may have changed since
             if segment.reshaping is not None and f"columns:{number}" not in done:
+                self.check()
                 self.progress(f"changing the columns of {_name(task)}")
                 evolve(self.spark, task.path, segment.reshaping, self._commit(task, f"columns:{number}"))
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
             events = typed_events(rows_to_apply(rows, task.changes, segment), segment.shape)
             commit = self._commit(task, f"changes:{number}")
+            self.check()
             written = merge.write(self.spark, task.path, segment.shape, events, before, commit)
             total = written if total is None else total.plus(written)
         return total or merge.written(self.spark, task.path)
@@ -133,6 +139,7 @@ class Writer:
     def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
         """What segments before the one that failed have changed is taken back."""
         if task.moved_from is None and not task.replaces:
+            self.check()
             merge.take_back(self.spark, task.path, None if task.state is None else task.state.version)
         return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
 

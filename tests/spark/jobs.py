@@ -32,14 +32,20 @@ class Job:
 
     def run(self, *overrides: str) -> RunSummary:
         """The last batch's summary."""
-        config = self.folder / "job.yaml"
-        target = self.folder / "tables"
-        config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
-        loaded = load_config(str(config), [*self.overrides, *overrides], {})
+        self.write_config()
+        loaded = load_config(str(self.config), [*self.overrides, *overrides], {})
         summaries = apply(self.spark, loaded, lambda _: None)
         for summary in summaries:
             assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
         return summaries[-1]
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "job.yaml"
+
+    def write_config(self) -> None:
+        target = self.folder / "tables"
+        self.config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
 
     def path(self, schema: str, table: str) -> Path:
         return self.folder / "tables" / path_segment(schema) / path_segment(table)

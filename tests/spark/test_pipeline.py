@@ -69,7 +69,7 @@ def test_what_can_not_be_read_stops_the_run_before_it_writes(nights: Nights) -> 
             job.run()
     finally:
         job.spark.conf.unset(MAX_LENGTH)
-    assert not (job.folder / "tables").exists(), "no table, no ledger"
+    assert [path.name for path in (job.folder / "tables").glob("*/*")] == ["claims"], "no table, no batch"
 
     job.run()
     assert nights.values("t") == [("1", "secret")]
@@ -315,6 +315,7 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     assert (last.batch, last.files) == (3, 1)
     assert nights.values("bag1") == [("a",), ("b",)]
     assert nights.values("bag2") == [("a",), ("a",), ("b",)]
+    assert Counter(row["status"] for row in nights.ledger("claims")) == {"claimed": 5, "released": 5}
     files = {(row["batch"], Path(row["path"]).name) for row in nights.ledger("files")}
     assert files == {(1, "000.copydata"), (2, "001.copydata"), (3, "002.copydata")}
     assert Counter(row["commit_lsn"] for row in nights.ledger("transactions")) == {100: 1, 200: 1, 300: 1}

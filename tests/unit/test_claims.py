@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,10 +155,187 @@ def test_a_claim_is_renewed_while_the_run_works(monkeypatch: pytest.MonkeyPatch)
     assert len({row["run"] for row in rows.rows}) == 1
 
 
-def test_a_run_that_slept_too_long_finds_that_another_has_taken_over() -> None:
+def slept(monkeypatch: pytest.MonkeyPatch, for_how_long: timedelta) -> None:
+    """As a machine that was suspended, or a process that was stopped: the clocks went on."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + for_how_long.total_seconds())
+
+
+def test_a_run_that_slept_too_long_finds_that_another_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     with rows.claims().held(1) as check:
         check()
         rows.claimed(OTHERS, timedelta(0), attempt=2)
+        slept(monkeypatch, LEASE)
         with pytest.raises(RunError, match="process 4711 of elsewhere"):
             check()
+        monkeypatch.undo()
+        with pytest.raises(RunError, match="process 4711 of elsewhere"):
+            check()  # once lost, never won back
+
+
+def test_a_run_that_slept_too_long_finds_that_another_has_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows()
+    with rows.claims().held(1) as check:
+        rows.claimed(OTHERS, timedelta(0), attempt=2)
+        rows.append({**rows.rows[-1], "status": "released"}, 1, "2 released")
+        slept(monkeypatch, LEASE)
+        with pytest.raises(RunError, match="has done this one's work"):
+            check()
+
+
+def test_a_run_that_slept_and_was_not_missed_claims_anew_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows()
+    with rows.claims().held(1) as check:
+        slept(monkeypatch, LEASE * 2)
+        check()
+        assert [row["status"] for row in rows.rows] == ["claimed", "renewed"]
+        check()
+        assert len(rows.rows) == 2, "the second check has nothing to ask for"
+
+
+def test_checks_cost_nothing_while_the_claim_is_fresh() -> None:
+    rows = Rows()
+    reads = 0
+
+    def read(batch: int) -> list[Mapping[str, Any]]:
+        nonlocal reads
+        reads += 1
+        return [row for row in rows.rows if row["batch"] == batch]
+
+    with Claims(read, rows.append).held(1) as check:
+        before = reads
+        for _ in range(1000):
+            check()
+        assert reads == before
+
+
+def test_the_renewal_finds_that_another_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a machine whose clock is ahead, while this one has no reason to think so."""
+    monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
+    rows = Rows()
+    with rows.claims().held(1) as check:
+        rows.claimed(OTHERS, timedelta(0), attempt=2)
+        with pytest.raises(RunError, match="process 4711 of elsewhere"):
+            deque(iter(check, "never"), maxlen=0)
+
+
+@dataclass
+class Failing(Rows):
+    """Storage that takes the claim, and then nothing any more until it is mended."""
+
+    is_broken: bool = False
+    said: list[str] = field(default_factory=list)
+
+    def break_and_fail(self) -> None:
+        self.is_broken = True
+        raise ZeroDivisionError
+
+    def append(self, row: Mapping[str, Any], batch: int, name: str) -> None:
+        if self.is_broken:
+            raise OSError("503 Slow Down\nat a long trace")
+        super().append(row, batch, name)
+
+
+def test_a_renewal_that_fails_is_said_and_tried_again_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
+    rows = Failing()
+    with rows.claims().held(1, rows.said.append) as check:
+        rows.is_broken = True
+        while len(rows.said) < 3:
+            check()
+        rows.is_broken = False
+        while len(rows.rows) < 3:
+            check()
+    assert set(rows.said) == {"the claim could not be renewed, and will be tried again: OSError: 503 Slow Down"}
+    assert {row["status"] for row in rows.rows} == {"claimed", "renewed", "released"}
+
+
+def test_a_run_that_could_not_renew_for_as_long_as_its_lease_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Failing()
+    with rows.claims().held(1, rows.said.append) as check:
+        rows.is_broken = True
+        check()
+        slept(monkeypatch, LEASE)
+        with pytest.raises(OSError, match="503"):
+            check()
+        rows.is_broken = False
+        check()
+
+
+def test_a_claim_that_can_not_be_released_fails_no_run_and_hides_no_error() -> None:
+    rows = Failing()
+    with rows.claims().held(1, rows.said.append):
+        rows.is_broken = True
+    assert rows.said == ["the claim could not be released, and ends by itself: OSError: 503 Slow Down"]
+    rows = Failing()
+    with pytest.raises(ZeroDivisionError), rows.claims().held(1, rows.said.append):
+        rows.break_and_fail()
+
+
+def test_storage_that_answers_nothing_keeps_no_run_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
+    monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=5))
+    mended, hangs = threading.Event(), threading.Event()
+
+    class Hanging(Rows):
+        def append(self, row: Mapping[str, Any], batch: int, name: str) -> None:
+            if row["status"] == "renewed":
+                hangs.set()
+                mended.wait(60)
+            super().append(row, batch, name)
+
+    rows = Hanging()
+    with rows.claims().held(1):
+        hangs.wait(60)
+    assert [row["status"] for row in rows.rows] == ["claimed", "released"]
+    mended.set()
+    while len(rows.rows) < 3:
+        time.sleep(0.001)
+    hold(rows)  # what came too late counts for nothing
+
+
+def test_a_batch_is_kept_from_others_by_the_one_before_it() -> None:
+    """A run may have closed its batch, and not be done with it yet."""
+    rows = Rows()
+    rows.claimed(OTHERS, timedelta(0))
+    everything = Claims(lambda _: rows.rows, rows.append)
+    with pytest.raises(RunError, match="process 4711 of elsewhere"), everything.held(2):
+        pass
+
+
+def test_a_killed_process_that_nobody_buried_blocks_nobody() -> None:
+    """Its parent hasn't asked for its end: it is in the list of processes still."""
+    code = (
+        "import signal; from pgoutput_etl.claims import Process; p = Process.current(); "
+        "print(p.pid, p.started, flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        pid, started = map(int, child.stdout.readline().split())
+        here = Process.current()
+        process = Process(here.machine, pid, started)
+        assert not process.is_gone(here)
+        child.send_signal(signal.SIGSTOP)
+        assert not process.is_gone(here), "stopped, it may go on"
+        child.kill()
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert process.is_gone(here)
+
+
+def test_only_a_process_of_the_same_machine_boot_and_container_can_be_known_to_be_gone() -> None:
+    here = Process.current()
+    for part in here.machine.split():
+        assert not Process(here.machine.replace(part, "another"), 2**22 + 1, 1).is_gone(here)
+    assert Process(here.machine, 2**22 + 1, 1).is_gone(here), "no process has this number"
+    assert not Process(here.machine, here.pid, here.started).is_gone(here)
+    assert not Process(here.machine, 2**22 + 1, 0).is_gone(here), "from where nothing could be told"
+
+
+def test_where_a_machine_can_not_be_told_from_others_nobody_is_known_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(claims, "_NAMESPACE", tmp_path / "none")
+    here = Process.current()
+    assert (here.pid, here.started) == (os.getpid(), 0)
+    assert not Process(here.machine, 2**22 + 1, here.started).is_gone(here)
