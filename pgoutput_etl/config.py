@@ -47,13 +47,21 @@ class OnError(Enum):
     FAIL = "fail"
 
 
+class Gaps(Enum):
+    """What becomes of files that are numbered one after the other, and of which one is not there."""
+
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replication slot's archive; landing is a folder or a glob."""
+    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has."""
 
     name: str
     landing: str
     framing: Framing = Framing.AUTO
+    gaps: Gaps = Gaps.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +186,12 @@ def _config(root: _Node) -> Config:
 
 
 def _source(node: _Node) -> Source:
-    keys = node.section("name", "landing", "framing")
+    keys = node.section("name", "landing", "framing", "gaps")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
-    return Source(name, keys["landing"].text("a folder or a glob"), keys["framing"].choice(Framing.AUTO))
+    landing = keys["landing"].text("a folder or a glob")
+    return Source(name, landing, keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE))
 
 
 def _target(node: _Node) -> Target:

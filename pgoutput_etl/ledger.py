@@ -308,9 +308,12 @@ class Ledger:
             self._append("open_transactions", rows, batch.number)
 
     def _append_transactions(self, batch: Batch, results: Results) -> None:
+        self._append("transactions", self.ended(batch, results.messages, results.assembly), batch.number)
+
+    def ended(self, batch: Batch, messages: DataFrame, assembly: Assembly) -> DataFrame:
         """The ordinary ones within a file from the executors, which hold them; the others are the driver's."""
-        ends = results.messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
-        fated = with_fates(self.spark, ends, results.assembly).where(F.col("fate") != Fate.QUARANTINED.value)
+        ends = messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
+        fated = with_fates(self.spark, ends, assembly).where(F.col("fate") != Fate.QUARANTINED.value)
         ended = fated.select(
             *self._stamp(batch),
             F.col("top_xid").alias("xid"),
@@ -322,9 +325,8 @@ class Ledger:
             "unit",
             "changes",
         )
-        others = [_transaction_row(outcome, batch.number) for outcome in results.assembly.outcomes]
-        rows = self._frame("transactions", others).unionByName(ended, allowMissingColumns=True)
-        self._append("transactions", rows, batch.number)
+        others = [_transaction_row(outcome, batch.number) for outcome in assembly.outcomes]
+        return self._frame("transactions", others).unionByName(ended, allowMissingColumns=True)
 
     def fates(self, batch: Batch) -> dict[str, int]:
         """How many of the batch's transactions ended how."""

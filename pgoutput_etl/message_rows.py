@@ -125,6 +125,7 @@ class FileScan:
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
+    xids: tuple[int, int] | None = None  # lowest and highest, of ordinary transactions that begin and end here
     head_ended: bool = False
     interrupted: list[Interrupted] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
@@ -163,6 +164,7 @@ class FileScan:
         fields: dict[str, Any] = json.loads(text)
         if fields["open_unit"] is not None:
             fields["open_unit"] = OpenUnit(**fields["open_unit"])
+        fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
         fields["interrupted"] = [Interrupted(**each) for each in fields["interrupted"]]
         fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
         fields["damaged"] = [OpenUnit(**each) for each in fields["damaged"]]

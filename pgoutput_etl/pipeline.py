@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config
+from pgoutput_etl.continuity import check_history
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS
@@ -113,6 +114,9 @@ def _apply_batch(
         before = ledger.known(assembly)
         waiting = ledger.open_rows(assembly, batch)
         assemble(messages, landed.scanned, batch.paths, assembly)
+        if assembly.looks_back:
+            earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
+            check_history(ledger.ended(batch, messages, assembly), earlier, path_of)
 
         rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
         cuts = find_cuts(rows, assembly, batch.tables, path_of)

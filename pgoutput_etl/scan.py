@@ -400,6 +400,9 @@ class _Scanner:
             raise SequenceError(
                 f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
             )
+        if unit.xid is not None:
+            lowest, highest = self.summary.xids or (unit.xid, unit.xid)
+            self.summary.xids = (min(lowest, unit.xid), max(highest, unit.xid))
         self._committed(message.commit_lsn)
         self._control(frame, unit=unit.number)
         self.unit = None

@@ -11,10 +11,11 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import KnownFiles, arrange, candidates, refuse
 from pgoutput_etl.assembling import Scanned, collect_scans
-from pgoutput_etl.config import Config, OnError
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.config import Config, Gaps, OnError
+from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task
 from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.spark import check_sizes, find_contents, list_landing, reading_files, scan_messages
 
 _LISTINGS = 5
@@ -101,6 +102,8 @@ def read_files(
         scanned = _collect(messages, tasks)
         arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
         parts = arrangement.parts
+        if config.source.gaps is Gaps.REFUSE:
+            _refuse_gaps(known, arrangement.to_read)
         if arrangement.scan_again:
             messages.unpersist()
             tasks = _tasks(arrangement.to_read)
@@ -116,6 +119,16 @@ def read_files(
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
     return Landed(messages, to_apply, parts, arrangement.remarks, others)
+
+
+def _refuse_gaps(known: KnownFiles, new: Mapping[int, FilePart]) -> None:
+    before = [part.path for _, part in sorted(known.parts.items()) if part.was_read and not part.offset]
+    missing = missing_number([*before, *(part.path for _, part in sorted(new.items()))], len(before))
+    if missing is not None:
+        raise RunError(
+            f"{missing}: whole transactions may be. Nothing was written. Land what is missing; if there is nothing, "
+            "say source.gaps: accept"
+        )
 
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:

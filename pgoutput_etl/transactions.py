@@ -91,6 +91,8 @@ class Assembly:
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
         self.losses: list[Loss] = []
+        self.looks_back = False  # whether transactions may be some that came before, or another server's
+        self._highest_xid = 0
         self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
         # From this commit on, no table can be relied on, for that reason: what can't be read may be about any.
         self.unreliable_from: tuple[int, str] | None = None
@@ -107,6 +109,9 @@ class Assembly:
     def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
+        self.looks_back |= any(mark.file == scan.file for mark in self.watermarks)
+        if scan.xids is not None:
+            self._note_xids(*scan.xids)
         self._take_head(scan)
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
@@ -134,6 +139,10 @@ class Assembly:
             is_open_here = self._tail is not None and self._tail.of is stream
             if stream.units[0] < before and not is_open_here and not self.was_damaged:
                 self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
+
+    def _note_xids(self, lowest: int, highest: int) -> None:
+        self.looks_back |= lowest <= self._highest_xid
+        self._highest_xid = max(self._highest_xid, highest)
 
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
@@ -494,6 +503,8 @@ class Assembly:
         self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
+        if transaction.xid is not None:
+            self._note_xids(transaction.xid, transaction.xid)
         fate = Fate.COMMITTED if transaction.damage is None else Fate.QUARANTINED
         fate = fate if lsn > self._watermark(row) else Fate.RESENT
         self.outcomes.append(_outcome(fate, transaction, lsn, time))
@@ -527,6 +538,7 @@ class Assembly:
             "cut_off_lsn": self._cut_off_lsn,
             "cut_off_gids": sorted(self._cut_off_gids),
             "was_damaged": self.was_damaged,
+            "highest_xid": self._highest_xid,
             "unreliable_from": self.unreliable_from,
         }
 
@@ -539,6 +551,7 @@ class Assembly:
         assembly._cut_off_lsn = state["cut_off_lsn"]
         assembly._cut_off_gids = set(state["cut_off_gids"])
         assembly.was_damaged = state["was_damaged"]
+        assembly._highest_xid = state["highest_xid"]
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
             assembly.unreliable_from = (lsn, reason)

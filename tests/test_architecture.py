@@ -16,13 +16,14 @@ PACKAGE = ROOT / "pgoutput_etl"
 # Each module may import those before it. The core needs no JVM.
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
-    "salvage", "scan", "identity", "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types",
-    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "claims",
+    "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage", "transactions",
+    "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
     "assembling",
     "quarantine",
+    "continuity",
     "sources",
     "ledger",
     "storage",
