@@ -17,7 +17,7 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
     "salvage", "scan", "identity", "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types",
-    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "claims",
+    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "backfill_report", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
@@ -30,6 +30,11 @@ ON_SPARK = (
     "merge",
     "evolving",
     "writing",
+    "rereading",
+    "rebuilding",
+    "redriving",
+    "reading",
+    "backfill",
     "pipeline",
 )
 ORDER = CORE + ON_SPARK
