@@ -10,8 +10,9 @@ import argparse
 import sys
 from datetime import datetime, timezone
 
-from pgoutput_etl.backfill import Request, backfill
+from pgoutput_etl.backfill import backfill
 from pgoutput_etl.backfill_report import print_backfill
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import load_config, refuse_unbuilt
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.lsn import parse_lsn

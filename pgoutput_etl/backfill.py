@@ -9,10 +9,8 @@ It reads no new files, and leaves the LSN through which all tables are consisten
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from uuid import uuid4
@@ -24,6 +22,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import count_changes
 from pgoutput_etl.backfill_report import BackfilledTable, BackfillSummary
+from pgoutput_etl.backfill_request import Order, Request
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ConfigError, RunError
@@ -41,70 +40,6 @@ from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Tas
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the operator asks for. tables: shell patterns of schema.table; None stands for all that are held.
-
-    first_lsn, last_lsn: commit LSNs, included; None for the archive's beginning and for the last commit applied.
-    first_time, last_time: the same by times of commits, with a zone. into: a folder to build beside. since_version: the
-    Delta version to begin with in place of the archive's beginning.
-    """
-
-    tables: tuple[str, ...] | None
-    first_lsn: int | None = None
-    last_lsn: int | None = None
-    first_time: datetime | None = None
-    last_time: datetime | None = None
-    into: str | None = None
-    since_version: int | None = None
-
-    def check(self) -> None:
-        """Raises ConfigError for what can't be asked together."""
-        begins = self.first_lsn is not None or self.first_time is not None
-        ends = self.last_lsn is not None or self.last_time is not None
-        if self.first_lsn is not None and self.first_time is not None:
-            raise ConfigError("--from-lsn and --from-time: expected one of them")
-        if self.last_lsn is not None and self.last_time is not None:
-            raise ConfigError("--to-lsn and --to-time: expected one of them")
-        if self.into is not None and begins:
-            raise ConfigError(
-                "--into: a table as of a commit is built from its beginning; expected no --from-lsn, --from-time"
-            )
-        if self.since_version is not None and (begins or (ends and self.into is None)):
-            raise ConfigError("--since-version: a table is rebuilt whole; expected no range of commits")
-        if self.tables is None and (begins or ends or self.into is not None or self.since_version is not None):
-            raise ConfigError(
-                "--from-quarantine: tables are rebuilt whole; expected no range, no --into, no --since-version"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A request in the ledger's terms, as the batch's row has it. anew: all that is held, with the archive assembled
-    anew (redriving.py)."""
-
-    oids: tuple[int, ...]
-    first_lsn: int | None
-    last_lsn: int | None
-    since_version: int | None
-    anew: bool = False
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> _Order:
-        fields = json.loads(text)
-        return cls(**{**fields, "oids": tuple(fields["oids"])})
-
-    @property
-    def is_range(self) -> bool:
-        return self.first_lsn is not None or self.last_lsn is not None
-
-    def commits(self, last: int) -> Stretch:
-        return Stretch(self.first_lsn or 0, last if self.last_lsn is None else self.last_lsn)
 
 
 def backfill(spark: SparkSession, config: Config, request: Request, progress: Progress) -> BackfillSummary:
@@ -126,7 +61,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py, which finishes it, first")
     if not oids:
-        return BackfillSummary(config.source.name, 0, last.last_commit_lsn, len(archive.files))
+        return BackfillSummary(config.source.name, 0, last.last_commit_lsn, len(_paths(archive.files)))
     batch = replace(Batch.after(last, {}), backfill=order.to_json())
     if order.anew:
         batch = replace(batch, since=batch.number)
@@ -134,7 +69,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         return _in_place(archive, order, progress, batch, check_claim)
 
 
-def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> _Order:
+def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> Order:
     first = request.first_lsn if request.first_time is None else archive.first_commit(request.first_time)
     last = request.last_lsn if request.last_time is None else archive.last_commit(request.last_time)
     if first is not None and last is not None and first > last:
@@ -146,21 +81,21 @@ def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> _Orde
             f"{archive.name(held[0])} is held, and what holds it may be bytes that could not be read: "
             "--from-quarantine takes up all such tables at once"
         )
-    return _Order(oids, first, last, request.since_version, anew)
+    return Order(oids, first, last, request.since_version, anew)
 
 
 def finish_backfill(
     spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress
 ) -> BackfillSummary:
     """A batch of an earlier run that died."""
-    archive, order = Archive(spark, config, ledger, batch), _Order.from_json(batch.backfill or "")
+    archive, order = Archive(spark, config, ledger, batch), Order.from_json(batch.backfill or "")
     with ledger.claimed(batch, batch, progress) as check_claim:
         batch = replace(batch, since=batch.number) if order.anew else batch
         return _in_place(archive, order, progress, batch, check_claim)
 
 
 def _in_place(
-    archive: Archive, order: _Order, progress: Progress, batch: Batch, check_claim: Callable[[], None]
+    archive: Archive, order: Order, progress: Progress, batch: Batch, check_claim: Callable[[], None]
 ) -> BackfillSummary:
     if not order.anew:
         return _InPlace(archive, order, progress, batch, check_claim).run()
@@ -188,6 +123,10 @@ def _chosen(archive: Archive, patterns: Sequence[str] | None) -> tuple[int, ...]
     return tuple(sorted(found))
 
 
+def _commits(order: Order, last: int) -> Stretch:
+    return Stretch(order.first_lsn or 0, last if order.last_lsn is None else order.last_lsn)
+
+
 def _lacking(since: Mapping[int, TableState], last: int) -> Stretch:
     """The commits that tables lack which are built anew."""
     through = min((state.last_commit_lsn for state in since.values()), default=-1)
@@ -201,7 +140,7 @@ class _InPlace:
     """A batch of the ledger that does tables again where they are."""
 
     archive: Archive
-    order: _Order
+    order: Order
     progress: Progress
     batch: Batch
     check_claim: Callable[[], None]
@@ -306,7 +245,7 @@ class _InPlace:
             built, left = rebuilding.write(plan, lacking)
             outcomes = [*built, *(self._as_it_was(outcome) for outcome in left)]
             if rows is not None:
-                touched = partial(_of_touched_rows, self.order.commits(batch.last_commit_lsn))
+                touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
                 within = replace(self._writer(), choose=touched).write(Plan(list(tasks.values())), rows)
                 outcomes += [self._as_it_was(o) if o.state.status == HELD else o for o in within]
             self.progress("writing the ledger")
@@ -348,13 +287,13 @@ class _Beside:
     """Tables as of a commit, in a folder of their own. The ledger is read, and nothing of it written."""
 
     archive: Archive
-    order: _Order
+    order: Order
     progress: Progress
     folder: str
 
     def run(self) -> BackfillSummary:
         archive, last = self.archive, self.archive.last
-        commits = self.order.commits(last.last_commit_lsn)
+        commits = _commits(self.order, last.last_commit_lsn)
         since = archive.since(self.order.since_version, self.order.oids)
         commits = _lacking(since, commits.last)
         if commits.last > last.last_commit_lsn:
@@ -444,15 +383,20 @@ def _summary(
         read = files.get(oid, [])
         how = reasons.get(oid)
         note = "rows of the range" if how is None and reasons else f"whole, as {how}" if how else "whole"
-        tables.append(BackfilledTable(outcome.summary, note, len(read), sum(file.size for file in read)))
-    read_files = {file.path: file.size for of_table in files.values() for file in of_table}
+        tables.append(BackfilledTable(outcome.summary, note, len(_paths(read)), sum(file.size for file in read)))
+    all_read = {file.number: file for of_table in files.values() for file in of_table}.values()
     return BackfillSummary(
         archive.config.source.name,
         batch,
         lsn,
-        len(archive.files),
-        tuple(sorted(read_files)),
-        sum(read_files.values()),
+        len(_paths(archive.files)),
+        tuple(sorted(_paths(all_read))),
+        sum(file.size for file in all_read),
         tuple(tables),
         tuple(skipped),
     )
+
+
+def _paths(files: Iterable[ReadFile]) -> set[str]:
+    """A file that was read in parts is one."""
+    return {file.path for file in files}

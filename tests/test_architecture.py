@@ -17,7 +17,8 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
     "salvage", "scan", "identity", "parts", "arranging", "relations", "outcomes", "lineage", "transactions", "types",
-    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "backfill_report", "claims",
+    "changes", "reshaping", "replay", "naming", "config", "targets", "report", "backfill_report",
+    "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",

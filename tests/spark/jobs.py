@@ -11,8 +11,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pgoutput_etl.backfill import Request, backfill
+from pgoutput_etl.backfill import backfill
 from pgoutput_etl.backfill_report import BackfillSummary
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import Config, load_config
 from pgoutput_etl.messages import PgoutputMessage
 from pgoutput_etl.naming import path_segment

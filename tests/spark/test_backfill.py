@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
-from pgoutput_etl.backfill import Request
 from pgoutput_etl.backfill_report import BackfillSummary
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.messages import ReplicaIdentity
 from pgoutput_etl.replay import Replay
@@ -132,12 +132,17 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
         assert nights.values("bag") == [("x",)]
     assert nights.job.versions()["other"] == others
 
-    last = nights.night(transaction(6, 700, update("2", "newer"), delete("5", None), insert("y", oid=BAG)))
-    assert (last.batch, last.files) == (4, 1)
+    grown = nights.job.landing / "003.copydata"
+    more = transaction(6, 700, update("2", "newer"), delete("5", None), insert("y", oid=BAG))
+    grown.write_bytes(grown.read_bytes() + copydata(more, 0x1000100))
+    assert (nights.job.run().batch, nights.values("bag")) == (4, [("x",), ("y",)])
     assert nights.values("t") == [("1", "streamed"), ("2", "newer"), ("44", "moved")]
-    assert nights.values("bag") == [("x",), ("y",)]
+    damage(nights, "t", "true")
+    summary = nights.job.backfill(Request(("public.t",)))
+    assert files_read(summary) == ["000.copydata", "002.copydata", "003.copydata"]
+    assert nights.values("t") == [("1", "streamed"), ("2", "newer"), ("44", "moved")]
     kinds = {row["batch"]: row["backfill"] for row in nights.ledger("batches")}
-    assert [number for number, kind in sorted(kinds.items()) if kind] == [2, 3]
+    assert [number for number, kind in sorted(kinds.items()) if kind] == [2, 3, 5]
 
     (nights.job.landing / "002.copydata").unlink()
     versions = nights.job.versions()
@@ -150,7 +155,7 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     with pytest.raises(ConfigError, match=r"no table 'public\.no'"):
         nights.job.backfill(Request(("public.no",)))
     assert nights.job.versions() == versions
-    assert max(row["batch"] for row in nights.ledger("batches")) == 4
+    assert max(row["batch"] for row in nights.ledger("batches")) == 5
 
 
 def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> None:

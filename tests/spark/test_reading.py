@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl import merge
-from pgoutput_etl.backfill import Request
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.reading import Tables, consistent_points, tables_at
 from tests.small_archives import Change, insert, table, transaction, update
