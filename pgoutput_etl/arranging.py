@@ -347,6 +347,23 @@ class _Arranging:
         return replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed, reason=why)
 
 
+def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
+    """A file that was read from its beginning, whatever was known of it."""
+    return FilePart(
+        file.path,
+        file.size,
+        file.modified,
+        consumed=scan.consumed,
+        prefix_hash=scan.prefix_hash,
+        distinctive=_is_distinctive(scan),
+        varied=scan.varied,
+        framing=None if scan.framing == Framing.AUTO.value else scan.framing,
+        begins_in_stream=scan.begins_in_stream,
+        ends_in_stream=scan.ends_in_stream,
+        unfinished=scan.tail is not None,
+    )
+
+
 def _is_distinctive(scan: FileScan) -> bool:
     return scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
 

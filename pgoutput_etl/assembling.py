@@ -104,7 +104,12 @@ def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Data
     ]
     marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
     of_units = spark.createDataFrame(pa.Table.from_pylist(units, _OF_UNITS))
-    of_stretches = spark.createDataFrame(pa.Table.from_pylist(marks, _OF_STRETCHES))
+    return joined_with_fates(rows, of_units, spark.createDataFrame(pa.Table.from_pylist(marks, _OF_STRETCHES)))
+
+
+def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame) -> DataFrame:
+    """`of_units`: file, unit, of_unit (the fate), unit_lsn, unit_ts, unit_xid, scope, aborted, of every unit that has
+    an outcome of its own. `of_stretches`: file, stretch, mark, of those with a watermark."""
     joined = rows.join(F.broadcast(of_units), ["file", "unit"], "left")
     joined = joined.join(F.broadcast(of_stretches), ["file", "stretch"], "left")
     has_own = F.col("of_unit").isNotNull()

@@ -29,12 +29,30 @@ from pgoutput_etl.storage import delta_type, to_event, to_target
 
 def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
     """The steps of the commit's batch that are in the table's history: those of a run that died."""
-    if not DeltaTable.isDeltaTable(spark, path):
-        return set()
-    notes = DeltaTable.forPath(spark, path).history().select("userMetadata").collect()
-    told = [json.loads(row[0]) for row in notes if row[0]]
     mine = (commit.application, commit.batch)
-    return {note["step"] for note in told if (note.get("application"), note.get("batch")) == mine}
+    told = _told(spark, path)
+    return {str(note["step"]) for note in told if (note.get("application"), note.get("batch")) == mine}
+
+
+def applications(spark: SparkSession, path: str) -> set[str]:
+    """Whose commits are in the table's history, of those that are ours."""
+    return {str(note["application"]) for note in _told(spark, path) if "application" in note}
+
+
+def _told(spark: SparkSession, path: str) -> list[dict[str, object]]:
+    """merge.Commit.note of every commit that has one. What somebody else put there is none of ours."""
+    if not DeltaTable.isDeltaTable(spark, path):
+        return []
+    notes = DeltaTable.forPath(spark, path).history().select("userMetadata").collect()
+    found = []
+    for row in notes:
+        try:
+            note = json.loads(row[0] or "")
+        except ValueError:
+            continue
+        if isinstance(note, dict):
+            found.append(note)
+    return found
 
 
 def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit) -> None:

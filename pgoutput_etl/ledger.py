@@ -19,8 +19,9 @@ it is done once its closing row is there. A run that finds a batch without one f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -43,7 +44,7 @@ from pyspark.sql.types import StructType
 from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import with_fates
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.claims import Claims
+from pgoutput_etl.claims import Claim, Claims
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.lineage import SchemaChange
@@ -64,6 +65,7 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>>>"
+        ", backfill string, since long"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -85,7 +87,7 @@ SCHEMAS = {
     ),
     "quarantine": (
         "source string, batch long, schema string, table string, relation long, file long, path string, offset long, "
-        "length long, lsn long, xid long, bytes binary, reason string"
+        "length long, lsn long, xid long, bytes binary, reason string, redriven long"
     ),
     "claims": (
         "source string, batch long, attempt long, run string, machine string, pid long, started long, status string, "
@@ -113,7 +115,9 @@ _UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 class Batch:
     """What one run applies: files by number, and what was known before it. resumed: an earlier run began it.
 
-    ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew.
+    ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew. backfill:
+    what is done again, as JSON, in a batch that reads no new files. since: the batch from which on the ledger's rows
+    count about files, relations, types and transactions: then the whole archive was assembled anew.
     """
 
     ledger_id: str
@@ -123,12 +127,15 @@ class Batch:
     state: dict[str, Any] | None
     tables: dict[int, TableState]
     last_commit_lsn: int
+    backfill: str | None = None
+    since: int = 0
 
     @classmethod
     def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
         if last is None:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
-        return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, last.last_commit_lsn)
+        lsn = last.last_commit_lsn
+        return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, lsn, since=last.since)
 
     @property
     def to_read(self) -> dict[int, FilePart]:
@@ -231,7 +238,19 @@ class Ledger:
         tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
-        return Batch(row["ledger_id"], row["batch"], files, row["status"] != "done", state, tables, lsn)
+        resumed, since = row["status"] != "done", done.get("since") or 0
+        return Batch(row["ledger_id"], row["batch"], files, resumed, state, tables, lsn, row["backfill"], since)
+
+    def derived(self, table: str, batch: Batch) -> DataFrame:
+        """What assembly wrote before the batch, of the files that count."""
+        return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
+
+    def state_at(self, oid: int, version: int) -> TableState | None:
+        """Where a table stood at a Delta version that a batch left it at, the last of them."""
+        tables = self.read("batches").where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
+        of_it = tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
+        found = of_it.orderBy(F.desc("batch")).limit(1).select("t.*").collect()
+        return _table_state(found[0].asDict(recursive=True)) if found else None
 
     def claims(self) -> Claims:
         """With a batch's rows come those of its neighbours: a run may be at work on the one before still, or already on
@@ -247,6 +266,18 @@ class Ledger:
 
         return Claims(read, append)
 
+    @contextmanager
+    def claimed(
+        self, last: Batch | None, batch: Batch, progress: Callable[[str], None], claim: Claim | None = None
+    ) -> Iterator[Callable[[], None]]:
+        """The claim of `batch`, and its check. Raises RunError if the ledger isn't any more as it was when the batch
+        was put together: with `last` for the last one, and `claim` for the last claim, if that is known."""
+        with self.claims().held(batch.number, progress, claim) as check:
+            now = self.last_batch()
+            if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
+                raise RunError("another run has just finished; this one changes nothing. Run again")
+            yield check
+
     def begin(self, batch: Batch) -> None:
         """Before anything else of the batch is written. A batch that is resumed was begun before.
 
@@ -256,10 +287,10 @@ class Ledger:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
-        self._append_rows("batches", [row], batch.number, "begun")
+        self._append_rows("batches", [row | {"backfill": batch.backfill}], batch.number, "begun")
         begun = self.read("batches").where((F.col("batch") == batch.number) & (F.col("status") == "begun"))
-        [found] = begun.select("ledger_id", "files").toArrow().to_pylist()
-        if (found["ledger_id"], found["files"]) != (batch.ledger_id, files):
+        [found] = begun.select("ledger_id", "files", "backfill").toArrow().to_pylist()
+        if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):
             raise RunError(
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
             )
@@ -287,16 +318,44 @@ class Ledger:
             table if table.status == HELD else replace(table, last_commit_lsn=assembly.last_commit_lsn)
             for table in known.values()
         ]
+        self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
+        self._forget([unit for unit in results.before.open_units if unit not in set(_open_units(assembly))])
+
+    def close_backfill(
+        self,
+        batch: Batch,
+        tables: Mapping[int, TableState],
+        rebuilt: Sequence[int],
+        schema_changes: Iterable[tuple[TableState, Place | None, SchemaChange]],
+    ) -> None:
+        """`tables`: where those stand that were done again, `rebuilt` those of them that are whole. All else stays as
+        it was after the last batch."""
+        self._append_schema_changes(batch, schema_changes)
+        if rebuilt:
+            self.redriven(batch, F.col("relation").isin(*rebuilt))
+        self._append_done(batch, batch.last_commit_lsn, batch.state, {**batch.tables, **tables}.values())
+
+    def redriven(self, batch: Batch, which: Column) -> None:
+        """Notes with what was in quarantine before that the batch took it up again."""
+        if DeltaTable.isDeltaTable(self.spark, self.path("quarantine")):
+            before = (F.col("source") == self.source) & (F.col("batch") < batch.number) & F.col("redriven").isNull()
+            quarantine = DeltaTable.forPath(self.spark, self.path("quarantine"))
+            quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
+
+    def _append_done(
+        self, batch: Batch, last_commit_lsn: int, state: dict[str, Any] | None, tables: Iterable[TableState]
+    ) -> None:
         row = {
             "ledger_id": batch.ledger_id,
             "status": "done",
             "at": datetime.now(timezone.utc),
-            "last_commit_lsn": assembly.last_commit_lsn,
-            "state": json.dumps(assembly.state()),
+            "last_commit_lsn": last_commit_lsn,
+            "state": json.dumps(state),
             "tables": [_table_row(table) for table in tables],
+            "backfill": batch.backfill,
+            "since": batch.since,
         }
-        self._append_rows("batches", [row], number, "done")
-        self._forget([unit for unit in results.before.open_units if unit not in set(_open_units(assembly))])
+        self._append_rows("batches", [row], batch.number, "done")
 
     def _stamp(self, batch: Batch) -> tuple[Column, Column]:
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
@@ -390,14 +449,14 @@ class Ledger:
 
     def assembly(self, batch: Batch) -> Assembly:
         """Transactions, relations and types as they stood before the batch."""
-        rows = self.read("relations").where(F.col("batch") < batch.number).toArrow().to_pylist()
+        rows = self.derived("relations", batch).toArrow().to_pylist()
         history = RelationHistory.of(
             InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
             for row in rows
         )
         if batch.state is None:
             return Assembly(history)
-        types = self.read("types").where(F.col("batch") < batch.number).orderBy("batch").collect()
+        types = self.derived("types", batch).orderBy("batch").collect()
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
         return Assembly.from_state(batch.state, history, by_oid)
 
@@ -411,12 +470,12 @@ class Ledger:
         known = self.known_files(batch).parts.get(number)
         return f"file {number}" if known is None else known.path
 
-    def known_files(self, before: Batch | None = None) -> KnownFiles:
-        """All that is known of landed files, or was before a batch."""
-        rows = self.read("files") if before is None else self.read("files").where(F.col("batch") < before.number)
+    def known_files(self, before: Batch | None = None, since: int = 0) -> KnownFiles:
+        """All that is known of landed files since a batch, or was before one."""
+        files = self.read("files").where(F.col("batch") >= since) if before is None else self.derived("files", before)
         modified = F.unix_micros("modified").alias("modified")
         names = [field.name for field in fields(FilePart) if field.name != "modified"]
-        found = rows.select("file", modified, *names).toArrow().to_pylist()
+        found = files.select("file", modified, *names).toArrow().to_pylist()
         return KnownFiles({row.pop("file"): FilePart(**row) for row in found})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
@@ -432,7 +491,7 @@ class Ledger:
         units = _open_units(assembly)
         if not units:
             return self._frame("open_transactions", []).select(*MESSAGE_SCHEMA.names)
-        rows = self.read("open_transactions").where(F.col("batch") < batch.number)
+        rows = self.derived("open_transactions", batch)
         return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi").select(*MESSAGE_SCHEMA.names)
 
     def forget_ended(self, last: Batch) -> None:

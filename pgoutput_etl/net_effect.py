@@ -31,7 +31,7 @@ def with_sequence(events: DataFrame) -> DataFrame:
 def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_delete`, and for each toast column `keep0…`, true where the
     target's own value stays."""
-    grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(_key_parts(shape))))
+    grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(event_key_parts(shape))))
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
@@ -68,7 +68,7 @@ def entries_of(entries: Column, name: str) -> Column:
     return F.filter(entries, lambda entry: entry["key"] == F.lit(name))
 
 
-def _key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
+def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
     """The key as expressions to group and join by: infinity is no date, but a key all the same."""
     parts = []
     for i in shape.key:
@@ -122,12 +122,14 @@ def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
     unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
     givers = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
         "_seq",
-        *(part.alias(f"g{n}") for n, part in enumerate(_key_parts(shape))),
+        *(part.alias(f"g{n}") for n, part in enumerate(event_key_parts(shape))),
         F.col(f"c{i}").alias("value"),
         odd,
         unresolved.alias("unresolved"),
     )
-    same_key = all_of(F.col(f"g{n}").eqNullSafe(part) for n, part in enumerate(_key_parts(shape, "f{}", "_from_unrep")))
+    same_key = all_of(
+        F.col(f"g{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
+    )
     joined = moves.join(givers, same_key & (F.col("_seq") < F.col("move")), "left")
     keys = [f"f{k}" for k in shape.key] + ["_from_unrep"]
     newest = joined.groupBy("move").agg(
@@ -164,7 +166,9 @@ def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame 
         entries_of(entries_of_target(), name).alias("t_odd"),
         F.lit(True).alias("t_there"),
     )
-    same_key = all_of(F.col(f"t{n}").eqNullSafe(part) for n, part in enumerate(_key_parts(shape, "f{}", "_from_unrep")))
+    same_key = all_of(
+        F.col(f"t{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
+    )
     joined = links.join(stored, ~F.col("known") & same_key, "left")
     use = F.col("t_there").isNotNull()
     return joined.select(
@@ -176,7 +180,7 @@ def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame 
 
 
 def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
-    """The key of a target's row, as `_key_parts` has it for events."""
+    """The key of a target's row, as `event_key_parts` has it for events."""
     parts = []
     for i in shape.key:
         name = shape.columns[i].name
@@ -188,7 +192,7 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
 
 def net_key_parts(shape: TableShape, alias: str) -> list[Column]:
     """The key of a net row, likewise."""
-    return _key_parts(shape, alias + "c{}", f"{alias}_unrep")
+    return event_key_parts(shape, alias + "c{}", f"{alias}_unrep")
 
 
 def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:

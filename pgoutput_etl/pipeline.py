@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
+from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
-from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.message_rows import CHANGE_TAGS
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
@@ -41,11 +41,14 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     last = ledger.last_batch()
     claim = _refuse_others(ledger, last, progress)
     if last is not None and last.resumed:
-        read = partial(read_again, spark, config, last.files)
-        summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress))
+        if last.backfill is None:
+            read = partial(read_again, spark, config, last.files)
+            summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress))
+        else:
+            finish_backfill(spark, config, ledger, last, progress)
         last, claim = ledger.last_batch(), None
     progress(f"looking for new files in {config.source.landing}")
-    known = ledger.known_files()
+    known = ledger.known_files(since=0 if last is None else last.since)
     files, paths = new_files(spark, config, known)
     if files:
         batch = Batch.after(last, {})
@@ -78,10 +81,7 @@ def _apply_claimed(
 ) -> RunSummary:
     """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
     `read`: reads the batch's files."""
-    with ledger.claims().held(batch.number, progress, claim) as check_claim:
-        now = ledger.last_batch()
-        if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
-            raise RunError("another run has just finished; this one changes nothing. Run again")
+    with ledger.claimed(last, batch, progress, claim) as check_claim:
         if batch.resumed:
             progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
         progress(f"batch {batch.number}: looking into the files")

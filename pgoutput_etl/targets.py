@@ -306,7 +306,8 @@ class _Planner:
                 raise RunError(
                     f"column {column.name!r} of {state.schema}.{state.table} is stored as {stored}, and would be "
                     f"{column.type.stored_as} by the configuration's `types`. What is stored is not changed by them: "
-                    "set them back, or remove the table's folder and the ledger and apply the archive anew"
+                    "set them back, or have the table rebuilt: jobs/backfill.py "
+                    f"--tables '{state.schema}.{state.table}'"
                 )
         return columns
 

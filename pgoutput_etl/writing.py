@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl import merge
 from pgoutput_etl.assembling import rows_to_apply
+from pgoutput_etl.changes import TableShape
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.evolving import evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
@@ -34,12 +35,17 @@ class Outcome:
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
 
 
+def _all_of_them(events: DataFrame, _: TableShape) -> DataFrame:
+    return events
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
 
     lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch. resumed: an earlier
     run may have written some of it. check: asked before every write; raises RunError if another run has taken over.
+    choose: which of a table's events are applied.
     """
 
     spark: SparkSession
@@ -52,6 +58,7 @@ class Writer:
     check: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
+    choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
 
     def write(self, plan: Plan, rows: DataFrame) -> list[Outcome]:
         """`rows`: the committed changes of all tables. A table that fails by its own fault is held, the rest go on."""
@@ -61,7 +68,7 @@ class Writer:
             if task.moved_from is not None:
                 self.progress(f"moving {_name(task)} to its new place")
                 self.check()
-                merge.move(self.spark, *task.moved_from, task.path, self._commit(task, "move"))
+                merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
             outcomes += pool.map(partial(self._write_table, rows), plan.tasks)
         # A table that was held on its way stands where it stood.
@@ -117,7 +124,7 @@ class Writer:
 
     def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
-        done = steps_done(self.spark, task.path, self._commit(task, "")) if self.resumed else set()
+        done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: merge.Written | None = None
         for number, segment in enumerate(task.segments):
@@ -126,11 +133,11 @@ class Writer:
             if segment.reshaping is not None and f"columns:{number}" not in done:
                 self.check()
                 self.progress(f"changing the columns of {_name(task)}")
-                evolve(self.spark, task.path, segment.reshaping, self._commit(task, f"columns:{number}"))
+                evolve(self.spark, task.path, segment.reshaping, self.commit(task.oid, f"columns:{number}"))
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
-            events = typed_events(rows_to_apply(rows, task.changes, segment), segment.shape)
-            commit = self._commit(task, f"changes:{number}")
+            events = self.choose(typed_events(rows_to_apply(rows, task.changes, segment), segment.shape), segment.shape)
+            commit = self.commit(task.oid, f"changes:{number}")
             self.check()
             written = merge.write(self.spark, task.path, segment.shape, events, before, commit)
             total = written if total is None else total.plus(written)
@@ -154,8 +161,8 @@ class Writer:
         summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
         return Outcome(after, summary)
 
-    def _commit(self, task: Task, step: str) -> merge.Commit:
-        application = f"pgoutput_etl:{self.ledger_id}:{task.oid}"
+    def commit(self, oid: int, step: str) -> merge.Commit:
+        application = f"pgoutput_etl:{self.ledger_id}:{oid}"
         return merge.Commit(application, step, self.batch, self.last_commit_lsn)
 
 

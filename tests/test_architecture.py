@@ -17,7 +17,8 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
     "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage", "transactions",
-    "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report", "claims",
+    "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report", "backfill_report",
+    "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
@@ -31,6 +32,11 @@ ON_SPARK = (
     "merge",
     "evolving",
     "writing",
+    "rereading",
+    "rebuilding",
+    "redriving",
+    "reading",
+    "backfill",
     "pipeline",
 )
 ORDER = CORE + ON_SPARK

@@ -11,7 +11,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pgoutput_etl.config import load_config
+from pgoutput_etl.backfill import backfill
+from pgoutput_etl.backfill_report import BackfillSummary
+from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.config import Config, load_config
 from pgoutput_etl.messages import PgoutputMessage
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.pipeline import apply
@@ -32,12 +35,13 @@ class Job:
 
     def run(self, *overrides: str) -> RunSummary:
         """The last batch's summary."""
-        self.write_config()
-        loaded = load_config(str(self.config), [*self.overrides, *overrides], {})
-        summaries = apply(self.spark, loaded, lambda _: None)
+        summaries = apply(self.spark, self.loaded(*overrides), lambda _: None)
         for summary in summaries:
             assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
         return summaries[-1]
+
+    def backfill(self, request: Request, *overrides: str) -> BackfillSummary:
+        return backfill(self.spark, self.loaded(*overrides), request, lambda _: None)
 
     @property
     def config(self) -> Path:
@@ -46,6 +50,10 @@ class Job:
     def write_config(self) -> None:
         target = self.folder / "tables"
         self.config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
+
+    def loaded(self, *overrides: str) -> Config:
+        self.write_config()
+        return load_config(str(self.config), [*self.overrides, *overrides], {})
 
     def path(self, schema: str, table: str) -> Path:
         return self.folder / "tables" / path_segment(schema) / path_segment(table)

@@ -1,0 +1,159 @@
+"""Tables that are held because bytes of the archive could not be read, taken up again.
+
+What such bytes are about is decided where the archive is assembled. So all of it is assembled anew, from its files as
+they are now: mended, landed again, or read by a version that knows more. What the ledger says of files, relations,
+types and transactions is written anew with it, and counts from this batch on (`batches.since`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.arranging import refuse, whole_file
+from pgoutput_etl.assembling import account, assemble, collect_scans, committed, with_fates
+from pgoutput_etl.identity import KnownContents, LandedFile, Task
+from pgoutput_etl.ledger import Batch, Known, Results
+from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.quarantine import before_cuts, find_cuts
+from pgoutput_etl.rebuilding import Rebuilding
+from pgoutput_etl.relations import Place
+from pgoutput_etl.rereading import Archive
+from pgoutput_etl.spark import reading_files, scan_messages
+from pgoutput_etl.targets import HELD, Cut, Held, Plan, TableChanges, TableState
+from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
+
+
+@dataclass(slots=True)
+class Redriving:
+    """All held tables rebuilt, and those that the archive has and the ledger does not."""
+
+    archive: Archive
+    batch: Batch
+    check_claim: Callable[[], None]
+    progress: Callable[[str], None]
+
+    def run(self) -> tuple[list[Outcome], list[str], int]:
+        """The tables, what was skipped, and the last commit."""
+        spark, framing = self.archive.spark, self.archive.config.source.framing
+        tasks, landed = self._tasks()
+        self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
+        messages = scan_messages(spark, tasks, KnownContents({}), framing, salvages=True)
+        messages = messages.persist(StorageLevel.DISK_ONLY)
+        rows: DataFrame | None = None
+        try:
+            with reading_files():
+                scanned = collect_scans(messages)
+            refuse(scanned.errors.values())
+            parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
+            self.batch = replace(self.batch, files=parts)
+            assembly = Assembly()
+            assemble(messages, scanned, self.batch.paths, assembly)
+            changes = messages.where(F.col("tag").isin(*CHANGE_TAGS))
+            rows = with_fates(spark, changes, assembly).persist(StorageLevel.DISK_ONLY)
+            return self._rebuild(messages, rows, assembly, scanned.scans)
+        finally:
+            messages.unpersist()
+            if rows is not None:
+                rows.unpersist()
+
+    def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
+        """Each file whole, but for what was added to the last one since: that is for the nightly job."""
+        known = self.archive.known
+        landed = self.archive.landed(known.names[root] for root in known.read_roots)
+        last = known.last
+        tasks = {}
+        for root in sorted(known.read_roots):
+            path = known.names[root]
+            is_last = last is not None and known.roots[last] == root
+            end = known.parts[last].consumed if is_last and last is not None else None
+            tasks[path] = Task(root, landed[path].size, is_last, None, end)
+        return tasks, landed
+
+    def _rebuild(
+        self, messages: DataFrame, rows: DataFrame, assembly: Assembly, scans: Mapping[int, FileScan]
+    ) -> tuple[list[Outcome], list[str], int]:
+        batch = self.batch
+        held = {oid: state for oid, state in batch.tables.items() if state.status == HELD}
+        cuts = find_cuts(rows, assembly, batch.tables, self._path_of)
+        worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
+        applied = [oid for oid in batch.tables if oid not in held]
+        chosen = committed(rows).where(~F.col("relation").isin(*applied, *worse))
+        applicable = before_cuts(self.archive.spark, chosen, cuts)
+        root = self.archive.config.state.root.rstrip("/")
+        writer = self._writer(assembly.last_commit_lsn)
+        rebuilding = Rebuilding(
+            self.archive.spark, self.archive.config, assembly, {}, self.progress, writer, f"{root}/rebuilt"
+        )
+        places = {oid: state.path for oid, state in held.items() if state.path}
+        oids = {*held, *assembly.relations.oids(), *cuts} - {*applied, *worse}
+        plan = rebuilding.plan(applicable, oids, places, cuts)
+        plan.held += [
+            Held(oid, state.relation, cuts[oid].reason, TableChanges(oid), state) for oid, state in worse.items()
+        ]
+        if not batch.resumed:
+            refuse_strangers(self.archive.spark, Plan([task for task in plan.tasks if task.oid not in places]))
+        self.check_claim()
+        self.archive.ledger.begin(batch)
+        built, left = rebuilding.write(plan, applicable)
+        outcomes = [*built, *(_as_it_was(outcome, batch.tables) for outcome in left)]
+
+        self.progress("writing the ledger")
+        news: list[tuple[TableState, Place | None, SchemaChange]] = [
+            (o.state, place, change)
+            for o in built
+            for place, change in o.schema_changes
+            if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
+        ]
+        tables = [outcome.state for outcome in outcomes]
+        held_from = {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
+        fated = with_fates(self.archive.spark, messages, assembly)
+        accounts = account(fated, held_from)
+        before = Known(0, {}, [])
+        # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
+        seen = {table.oid for table in tables}
+        never = {oid for oid, state in held.items() if not state.path and oid not in seen}
+        anew = [*never, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
+        known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
+        ledger = self.archive.ledger
+        ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
+        ledger.close(known, Results(messages, fated, rows, assembly, before, scans, tables, news, accounts))
+        return outcomes, plan.skipped, assembly.last_commit_lsn
+
+    def _path_of(self, number: int) -> str:
+        return self.archive.ledger.path_of(self.batch, number)
+
+    def _writer(self, last_commit_lsn: int) -> Writer:
+        batch = self.batch
+        return Writer(
+            self.archive.spark,
+            batch.ledger_id,
+            batch.number,
+            batch.last_commit_lsn,
+            last_commit_lsn,
+            self.archive.config.merge.parallel_tables,
+            batch.resumed,
+            self.check_claim,
+            self._path_of,
+            self.progress,
+        )
+
+
+def _is_before(cut: Cut | None, state: TableState) -> bool:
+    """Whether a table would be taken back behind where it stands."""
+    return cut is not None and cut.lsn <= state.last_commit_lsn
+
+
+def _as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
+    """A table that could not be built anew stands where it stood, for the reason of today."""
+    state = states.get(outcome.state.oid)
+    if state is None:
+        return outcome
+    state = replace(state, reason=outcome.state.reason)
+    return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))

@@ -1,0 +1,246 @@
+"""A part of the archive read again, with what the ledger knows of all of it.
+
+A table's rows lie in some of the files, and the ledger says in which. What became of their transactions was decided
+when the whole archive was assembled, and is in the ledger too: so only those files are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pgoutput_etl.arranging import KnownFiles, refuse
+from pgoutput_etl.assembling import find_runs, joined_with_fates
+from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.config import Config
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
+from pgoutput_etl.ledger import Batch, Ledger
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA
+from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.relations import RelationHistory, Run
+from pgoutput_etl.spark import check_sizes, list_landing, reading_files, scan_messages
+from pgoutput_etl.targets import HELD, TableState
+from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Commit LSNs, both included. first 0: from the archive's beginning."""
+
+    first: int
+    last: int
+
+    def holds(self, lsn: int) -> bool:
+        return self.first <= lsn <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file, or a part of one, that was read: under `path` it was found last. changes: relation's OID -> change rows
+    in it. commits: LSNs of the first and the last."""
+
+    number: int
+    path: str
+    part: FilePart
+    changes: Mapping[int, int]
+    commits: Stretch | None
+
+    @property
+    def size(self) -> int:
+        """Bytes: on storage, but of a part decompressed."""
+        return self.part.consumed - self.part.offset if self.part.offset else self.part.size
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What was read and assembled up to the last batch that is done."""
+
+    spark: SparkSession
+    config: Config
+    ledger: Ledger
+    last: Batch
+
+    @cached_property
+    def _next(self) -> Batch:
+        """As the next batch sees the ledger. One that was begun and isn't done has no part in it."""
+        return self.last if self.last.resumed else replace(self.last, number=self.last.number + 1)
+
+    def _read(self, table: str) -> DataFrame:
+        return self.ledger.derived(table, self._next)
+
+    @cached_property
+    def assembly(self) -> Assembly:
+        return self.ledger.assembly(self._next)
+
+    @property
+    def relations(self) -> RelationHistory:
+        return self.assembly.relations
+
+    @cached_property
+    def user_types(self) -> UserTypes:
+        return UserTypes.of(self.assembly.types.values(), self.config.types)
+
+    @cached_property
+    def known(self) -> KnownFiles:
+        return self.ledger.known_files(self._next)
+
+    @cached_property
+    def files(self) -> tuple[ReadFile, ...]:
+        rows = self._read("files").select("file", "changes", "first_commit_lsn", "last_commit_lsn").orderBy("file")
+        known = self.known
+        found = []
+        for row in rows.toArrow().to_pylist():
+            number, first = row["file"], row["first_commit_lsn"]
+            part = known.parts[number]
+            if part.was_read:
+                commits = None if first is None else Stretch(first, row["last_commit_lsn"])
+                path = known.names[known.roots[number]]
+                found.append(ReadFile(number, path, part, dict(row["changes"] or ()), commits))
+        return tuple(found)
+
+    def state_at(self, oid: int, version: int) -> TableState:
+        """Raises ConfigError if no batch left the table at that Delta version."""
+        state = self.ledger.state_at(oid, version)
+        if state is None or state.path == "":
+            raise ConfigError(
+                f"--since-version: no batch left {self.name(oid)} at Delta version {version}, so that nothing says "
+                "through which commit it was whole then. The ledger's table `batches` has the versions"
+            )
+        return state
+
+    def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
+        return {} if version is None else {oid: self.state_at(oid, version) for oid in oids}
+
+    def cut_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
+        """Of these tables, those whose rows up to that commit may be among bytes that could not be read."""
+        states = {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
+        damaged = self.assembly.was_damaged
+        return {o: s for o, s in states.items() if damaged and s.status == HELD and s.last_commit_lsn < lsn}
+
+    def name(self, oid: int) -> str:
+        latest = self.relations.latest(oid)
+        return f"OID {oid}" if latest is None else f"{latest.namespace}.{latest.name}"
+
+    def first_commit(self, time: datetime) -> int:
+        """The first one at that time or later. Raises ConfigError if there is none."""
+        return self._commit(
+            F.min("commit_lsn"), F.col("at") >= _microseconds(time), f"--from-time: none at {time} or later"
+        )
+
+    def last_commit(self, time: datetime) -> int:
+        """The last one at that time or before."""
+        return self._commit(
+            F.max("commit_lsn"), F.col("at") <= _microseconds(time), f"--to-time: none at {time} or before"
+        )
+
+    def _commit(self, which: Column, condition: Column, error: str) -> int:
+        commits = self._read("transactions").where(F.col("fate") == Fate.COMMITTED.value)
+        commits = commits.withColumn("at", F.unix_micros("commit_ts")).where(condition)
+        [row] = commits.agg(which.alias("lsn")).collect()
+        if row["lsn"] is None:
+            raise ConfigError(f"{error}, of the commits that were applied")
+        return int(row["lsn"])
+
+    def files_with(self, oids: Iterable[int], commits: Stretch) -> list[ReadFile]:
+        """Those that may have changes of these relations by transactions that committed there."""
+        wanted = set(oids)
+        having = [file for file in self.files if not wanted.isdisjoint(file.changes)]
+        if commits.first == 0 and commits.last >= self.last.last_commit_lsn:
+            return having
+        ended = self._units().where(
+            (F.col("of_unit") == Fate.COMMITTED.value) & F.col("unit_lsn").between(commits.first, commits.last)
+        )
+        elsewhere = {row["file"] for row in ended.select("file").distinct().collect()}
+        return [file for file in having if file.number in elsewhere or _overlap(file.commits, commits)]
+
+    def landed(self, paths: Iterable[str]) -> dict[str, LandedFile]:
+        """Raises ArchiveError if one isn't there any more."""
+        landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing)}
+        wanted = sorted(set(paths))
+        gone = [path for path in wanted if path not in landed]
+        refuse(f"{path} is not there any more: what is read again has to be as it was" for path in gone)
+        found = {path: landed[path] for path in wanted}
+        check_sizes(self.spark, found.values())
+        return found
+
+    def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: Stretch) -> DataFrame:
+        """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
+
+        Raises ArchiveError if a file isn't there. One that is not as it was is a row for `refuse_unreadable`.
+        """
+        files = list(files)
+        landed = self.landed(file.path for file in files)
+        messages = self.spark.createDataFrame([], from_arrow_schema(MESSAGE_SCHEMA))
+        for tasks in _rounds(files, landed):
+            messages = messages.unionByName(
+                scan_messages(self.spark, tasks, KnownContents({}), self.config.source.framing, salvages=True)
+            )
+        wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
+        rows = self._with_fates(messages.where(wanted), [file.number for file in files])
+        counts = (F.col("fate") == Fate.COMMITTED.value) & F.col("commit_lsn").between(commits.first, commits.last)
+        return rows.where(counts | (F.col("tag") == ERROR_TAG))
+
+    def _with_fates(self, rows: DataFrame, files: Iterable[int]) -> DataFrame:
+        of_these = F.col("file").isin(*files)
+        marks = self._read("files").where(of_these).select("file", F.explode("watermarks").alias("of"))
+        marks = marks.select("file", "of.stretch", F.col("of.lsn").alias("mark"))
+        return joined_with_fates(rows, self._units().where(of_these), marks)
+
+    def _units(self) -> DataFrame:
+        """The outcome of every unit that has one of its own."""
+        ended = self._read("transactions").select(
+            F.explode("units").alias("of"),
+            F.col("fate").alias("of_unit"),
+            F.col("commit_lsn").alias("unit_lsn"),
+            (F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).alias("unit_ts"),
+            F.col("xid").alias("unit_xid"),
+            "scope",
+            "aborted",
+        )
+        ended = ended.select("of.file", "of.unit", *ended.columns[1:])
+        waiting = [(file, unit) for o in self.assembly.open_outcomes() for file, unit in o.units]
+        opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
+        return ended.unionByName(opened, allowMissingColumns=True)
+
+
+def runs_of(rows: DataFrame, relations: RelationHistory, oids: Iterable[int]) -> dict[int, list[Run]]:
+    """Of those relations that the archive describes more than once."""
+    return find_runs(rows, relations, [oid for oid in oids if len(relations.versions(oid).relations) > 1])
+
+
+def _rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list[dict[str, Task]]:
+    """How to read the very bytes that were read. Of a file that was read in parts, each has a round of its own."""
+    rounds: list[dict[str, Task]] = []
+    for file in files:
+        here = landed[file.path]
+        part = replace(file.part, path=here.path, size=here.size, modified=here.modified)
+        task = Task(file.number, here.size, part.unfinished, part, part.consumed)
+        free = next((tasks for tasks in rounds if file.path not in tasks), None)
+        if free is None:
+            rounds.append({file.path: task})
+        else:
+            free[file.path] = task
+    return rounds
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - datetime.fromtimestamp(0, timezone.utc)) // timedelta(microseconds=1)
+
+
+def refuse_unreadable(rows: DataFrame) -> None:
+    """Raises ArchiveError if a file among those of `rows` could not be read."""
+    with reading_files():
+        found = rows.where(F.col("tag") == ERROR_TAG).select("body").collect()
+    refuse(bytes(row["body"]).decode() for row in found)
+
+
+def _overlap(commits: Stretch | None, wanted: Stretch) -> bool:
+    return commits is not None and commits.first <= wanted.last and wanted.first <= commits.last
