@@ -15,6 +15,7 @@ from pgoutput_etl.config import Config, OnError
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task
 from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.spark import check_sizes, find_contents, list_landing, reading_files, scan_messages
 
 _LISTINGS = 5
@@ -120,7 +121,8 @@ def read_files(
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
-    to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
+    of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
+    to_read = {n: part for n, part in of_batch.items() if part.was_read}
     landed = {file.path: file for file in _list(spark, config)}
     moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
     places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
@@ -142,6 +144,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     except BaseException:
         messages.unpersist()
         raise
+    scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(messages, scanned, found)
 
 
