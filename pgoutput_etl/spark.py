@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyspark
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -23,10 +24,20 @@ from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.scan import BATCH_ROWS
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 _CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "FileNotFoundException",
+    "NoSuchFileException",
+    "AccessControlException",
+    "AccessDenied",
+    "Permission denied",
+    "PATH_NOT_FOUND",
+)
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
 # What every run needs, whatever the configuration says beside it.
@@ -127,18 +138,21 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 @contextmanager
-def reading_files() -> Iterator[None]:
-    """What Spark says of a landed file that it can't read is an ArchiveError that names it."""
+def reading_files(paths: Iterable[str]) -> Iterator[None]:
+    """What Spark says of a file that it can't read is an ArchiveError that names it."""
     try:
         yield
-    except PySparkException as error:
-        condition = error.getCondition() or ""
-        if not condition.startswith("FAILED_READ_FILE"):
+    except ArchiveError:
+        raise
+    except Exception as error:
+        said = str(error)
+        if not any(sign in said for sign in _UNREADABLE):
             raise
-        path = (error.getMessageParameters() or {}).get("path", "a landed file")
-        raise ArchiveError(
-            f"{path}: it can't be read ({condition}); is it gone, or may this job not read it?"
-        ) from error
+        # Spark may write a path in another way than it lists it.
+        bare = {path: path.partition(":")[2].lstrip("/") or path for path in paths}
+        named = [path for path, part in bare.items() if part in said or quote(part) in said]
+        which = max(named, key=len, default="a landed file")
+        raise ArchiveError(f"{which}: it can't be read: it is gone, or this job has no right to") from error
 
 
 def scan_messages(
@@ -165,7 +179,21 @@ def scan_messages(
         return spark.createDataFrame(MESSAGE_SCHEMA.empty_table())
     paths = [path.translate(_HADOOP_GLOB) for path in tasks]
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
-    return content.mapInArrow(scan, from_arrow_schema(MESSAGE_SCHEMA))
+    return content.mapInArrow(lambda batches: together(scan(batches)), from_arrow_schema(MESSAGE_SCHEMA))
+
+
+def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in few batches: of small files each would be a batch, and a batch has its price."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= BATCH_ROWS:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows = [], 0
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:

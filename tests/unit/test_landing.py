@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -64,6 +65,17 @@ def read(found: Arrangement) -> list[str]:
 
 
 ONE, TWO, THREE, FOUR = one(1, first=True), one(2), one(3), one(4)
+
+
+def test_a_part_is_known_by_all_of_its_file_up_to_its_end() -> None:
+    folder = LandingFolder()
+    whole = landed([*ONE, *TWO])
+    for size in (len(landed(ONE)) + 5, len(whole)):
+        folder.put("a.bin", whole[:size])
+        folder.run()
+    assert [part.consumed for part in folder.known.values()] == [len(landed(ONE)), len(whole)]
+    for part in folder.known.values():
+        assert part.prefix_hash == hashlib.sha256(whole[: part.consumed]).hexdigest()
 
 
 def test_a_file_that_grows_is_read_on_from_where_it_ended() -> None:
@@ -151,9 +163,10 @@ def run_as_told(folder: LandingFolder, renamed: str) -> None:
         folder.rename("current.bin", renamed)
 
 
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
-def test_rotation_growth_and_compression_at_any_moment(framing: str) -> None:
-    for seed in range(150):
+def test_rotation_growth_and_compression_at_any_moment(framing: str, seeds: range) -> None:
+    for seed in seeds:
         folder = grown_and_renamed(HISTORY, framing, seed)
         assert folder.rows() == OUTCOME, seed
         assert folder.run().parts == {}, seed
@@ -271,6 +284,30 @@ def test_read_files_may_be_removed() -> None:
     assert folder.rows() == rows_to(2)
 
 
+# Sent again
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.soak)], ids=str)
+def test_a_receiver_that_is_started_again_with_a_new_file_each_time(framing: str, seeds: range) -> None:
+    """The server begins anew each time, with the very bytes that it sent before; runs of the job at any moment."""
+    for seed in seeds:
+        assert sessions(HISTORY, framing, seed).rows() == OUTCOME, seed
+
+
+def sessions(messages: Messages, framing: str, seed: int) -> LandingFolder:
+    """The last one is not interrupted."""
+    chance = random.Random(seed)
+    folder = LandingFolder()
+    for session in range(6):
+        sent = chance.randrange(1, len(messages)) if session < 5 else len(messages)
+        folder.put(f"{session}.bin", landed(messages[:sent], framing))
+        if chance.random() < 0.5:
+            folder.run()
+    folder.run()
+    return folder
+
+
 # Landed again
 
 
@@ -286,6 +323,7 @@ def test_landed_again_under_another_name_or_compressed() -> None:
     assert folder.run().parts == {}, "known from now on"
     folder.put("1.bin", content)
     assert folder.run().parts == {}, "written again, as it was"
+    folder.put("2.bin", content)
     folder.put("0.bin", landed(ONE))
     with pytest.raises(RunError, match=r"0\.bin is new"):
         folder.run()
@@ -293,7 +331,8 @@ def test_landed_again_under_another_name_or_compressed() -> None:
     folder.put("4.bin", landed(THREE))
     folder.put("5.bin", landed(THREE))
     found = folder.run()
-    assert (read(found), paths(found, FileStatus.DUPLICATE)) == (["4.bin"], ["5.bin"])
+    assert (read(found), paths(found, FileStatus.DUPLICATE)) == (["4.bin"], ["2.bin", "5.bin"])
+    assert paths(found, FileStatus.SAME) == ["1.bin"]
     assert folder.rows() == rows_to(3)
 
 
