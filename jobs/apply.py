@@ -24,7 +24,7 @@ def main() -> int:
     try:
         config = load_config(arguments.config, arguments.set)
         refuse_unbuilt(config)
-        spark = start_session(f"pgoutput_etl apply {config.source.name}", config.spark)
+        spark = start_session(f"pgoutput_etl apply {config.source.name}", config.spark, config.secrets)
         try:
             summaries = apply(spark, config, Progress(arguments.quiet))
         finally:

@@ -112,7 +112,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration; spark's values are what a Spark setting takes: strings."""
+    """A whole configuration; spark's values are what a Spark setting takes: strings.
+
+    secrets: the names of those of them that came from the environment, even in part.
+    """
 
     source: Source
     target: Target
@@ -122,6 +125,7 @@ class Config:
     merge: Merge = field(default_factory=Merge)
     on_error: OnError = OnError.QUARANTINE
     spark: Mapping[str, str] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
 
     def rule_for(self, namespace: str, name: str) -> TableRule:
         """The first rule that matches; a table that none matches is mirrored whole."""
@@ -182,6 +186,7 @@ def _config(root: _Node) -> Config:
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
         spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
+        secrets=frozenset(name for name, node in keys["spark"].mapping().items() if node.is_secret),
     )
 
 
@@ -271,6 +276,7 @@ class _Node:
     environ: Mapping[str, str]
     path: str = ""
     value: object = None
+    is_secret: bool = False
 
     def error(self, why: str) -> ConfigError:
         near = any(self.path.startswith(key) or key.startswith(self.path) for key in self.overridden)
@@ -283,7 +289,10 @@ class _Node:
     def child(self, key: str, value: object) -> _Node:
         path = key if not self.path or key.startswith("[") else f".{key}"
         node = replace(self, path=self.path + path, value=value)
-        return replace(node, value=_VARIABLE.sub(node.variable, value)) if isinstance(value, str) else node
+        if not isinstance(value, str):
+            return node
+        is_secret = any(not found[1] for found in _VARIABLE.finditer(value))
+        return replace(node, value=_VARIABLE.sub(node.variable, value), is_secret=is_secret)
 
     def variable(self, found: re.Match[str]) -> str:
         escaped, name, closed = found.groups()

@@ -48,7 +48,7 @@ class Redriving:
         messages = messages.persist(StorageLevel.DISK_ONLY)
         rows: DataFrame | None = None
         try:
-            with reading_files():
+            with reading_files(tasks):
                 scanned = collect_scans(messages)
             refuse(scanned.errors.values())
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}

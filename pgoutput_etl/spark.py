@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyspark
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,16 +62,34 @@ _DEFAULTS = {
 }
 
 
-def start_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
-    """The session of a job. Under spark-submit the Delta package is there already; otherwise it is asked for."""
-    builder = SparkSession.builder.appName(app_name)
+# Whose values Spark's UI, event log and log files leave out: Spark's own list, and what it forgets.
+_REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
+
+
+def start_session(app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset()) -> SparkSession:
+    """The session of a job. Under spark-submit the Delta package is there already; otherwise it is asked for.
+
+    The values of the settings in `secrets` are in no listing of settings, nor on a command line.
+    """
+    chosen = {**_DEFAULTS, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
+    if secrets:
+        names = {name for secret in secrets for name in (secret, secret.removeprefix("spark.hadoop."))}
+        chosen["spark.redaction.regex"] += "".join(f"|^{re.escape(name)}$" for name in sorted(names))
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if "spark.jars" not in settings:
-            builder = builder.config("spark.jars.packages", delta_package())
-    for key, value in {**_DEFAULTS, **settings, **_SESSION}.items():
+            chosen["spark.jars.packages"] = delta_package()
+        if secrets:
+            _start_jvm({key: value for key, value in chosen.items() if key not in secrets})
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Spark would put all settings on the JVM's command line, which every user of the machine can read."""
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
 
 
 def delta_package(spark_version: str = pyspark.__version__) -> str:
@@ -138,7 +158,7 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 @contextmanager
-def reading_files(paths: Iterable[str]) -> Iterator[None]:
+def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
     """What Spark says of a file that it can't read is an ArchiveError that names it."""
     try:
         yield
@@ -198,11 +218,12 @@ def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
     """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
+    max_size = size_limit(spark)
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = read_content(content.as_py(), path.as_py()).data
+                data = read_content(content.as_py(), path.as_py(), max_size).data
                 for file, begin, end in ranges[path.as_py()]:
                     row = {"file": file, "offset": begin, "bytes": data[begin:end]}
                     yield pa.RecordBatch.from_pylist([row], _CUT_OUT)

@@ -345,7 +345,7 @@ class Assembly:
             case StreamStart():
                 self._stream_start(message, row)
             case StreamStop():
-                self._tail = None
+                self._stream_stop()
             case Prepare():
                 self._prepare(message, row)
             case Commit():
@@ -353,6 +353,15 @@ class Assembly:
             case _:
                 self._cut_off_tail()
                 self._between_units(message, row)
+
+    def _stream_stop(self) -> None:
+        """Of a segment whose beginning can't be read, what was open before it is open no more."""
+        tail = self._tail
+        if tail is not None and tail.kind is _TailKind.PREPARED and tail.of.damage is not None:
+            self._keep_prepared(tail.of)  # its Prepare is among what can't be read
+        elif tail is not None and tail.kind is not _TailKind.SEGMENT:
+            self._cut_off_tail()
+        self._tail = None
 
     def _between_units(self, message: PgoutputMessage, row: ControlRow) -> None:
         match message:

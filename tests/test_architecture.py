@@ -16,9 +16,9 @@ PACKAGE = ROOT / "pgoutput_etl"
 # Each module may import those before it. The core needs no JVM.
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
-    "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage", "transactions",
-    "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report", "backfill_report",
-    "backfill_request", "claims",
+    "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage",
+    "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
+    "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",

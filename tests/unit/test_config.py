@@ -173,6 +173,11 @@ def test_the_environment_is_put_into_strings(written: str, meant: str) -> None:
     assert load(SMALLEST, f"source.landing='{written}'").source.landing == meant
 
 
+def test_what_came_from_the_environment_is_a_secret() -> None:
+    said = "spark: {a: '${SECRET}', b: 'x${FOUR}y', c: '$${SECRET}', d: x, e: 5}"
+    assert load(SMALLEST + said, "spark.f=${SECRET}").secrets == {"a", "b", "f"}
+
+
 def test_numbers_and_booleans_can_come_from_the_environment() -> None:
     config = load(SMALLEST + "merge: {parallel_tables: '${FOUR}'}\ntables: [{match: '*', skip: '${YES}'}]")
     assert config.merge.parallel_tables == 4

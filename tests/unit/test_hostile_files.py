@@ -18,6 +18,7 @@ from pgoutput_etl.framing import Framing
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.messages import (
     Begin,
+    BeginPrepare,
     Commit,
     Insert,
     PgoutputMessage,
@@ -25,10 +26,12 @@ from pgoutput_etl.messages import (
     Relation,
     ReplicaIdentity,
     StreamStart,
+    StreamStop,
     Truncate,
     TupleData,
     Update,
 )
+from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.scan import ScannedFile, scan_file
 from tests.encoder import Row, copydata, encode, length_prefixed, recvlogical
@@ -241,3 +244,15 @@ def test_a_torn_value_of_megabytes_does_not_hide_what_follows() -> None:
         scanned = scan_file("x.bin", 0, PLAIN + torn + PLAIN * 3, Framing.RECVLOGICAL, salvages=True)
     assert [(damage.offset, damage.size) for damage in scanned.summary.damages] == [(len(PLAIN), len(torn))]
     assert scanned.summary.messages == {"B": 8, "I": 8, "C": 8}
+
+
+def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginning_is() -> None:
+    """Found by the mutated files: its rows were neither open nor ended, and so had no commit to be compared by."""
+    gid = ("g", 0x300, 0x308)
+    before = [*MESSAGES, encode(BeginPrepare(gid[1], gid[2], 0, 3, gid[0])), encode(Insert(None, 16384, ROW))]
+    behind = [encode(Insert(7, 16384, ROW))] * 5 + [encode(StreamStop()), *MESSAGES]
+    replay = Replay(salvages=True)
+    replay.add_file("x.bin", length_prefixed([*before, b"\xff" * 60, *behind]))
+    fates = {outcome.gid: outcome.fate for outcome in replay.assembly.open_outcomes()}
+    assert fates == {"g": Fate.OPEN}
+    assert {row["unit"] for row in replay.committed()} == {1}

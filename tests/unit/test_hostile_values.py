@@ -232,7 +232,7 @@ def test_long_values_take_no_hang(oid: int, make: Callable[[int], bytes]) -> Non
 def test_time_grows_with_length_and_not_with_its_square(oid: int, make: Callable[[int], bytes]) -> None:
     column = column_type(oid, -1, CONFIGURED)
     short, long = (min(seconds(column, make(n)) for _ in range(3)) for n in (100_000, 800_000))
-    assert long < 24 * short + 0.1, "8 times as long"
+    assert long < 40 * short + 0.5, "8 times as long: 64 times were the square"
 
 
 def seconds(column: ColumnType, value: bytes) -> float:
