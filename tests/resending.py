@@ -1,4 +1,4 @@
-"""A model of a server's logical decoding, to have a slot's changes sent again from anywhere, in every way that there is.
+"""A model of a server's logical decoding: a slot's changes are sent again from anywhere, in every way that there is.
 
 The WAL is a list of records. A connection decodes it from the beginning, sends what ended at or after the slot's
 confirmed LSN, and streams what is open when it likes, so that the same transaction comes streamed, in other segments,
@@ -60,7 +60,6 @@ class Options:
     """How the slot is read."""
 
     streaming: bool = True
-    two_phase: bool = True
     skips_aborted: bool = False  # PostgreSQL 18: streams no more of what it finds aborted; says Stream Abort anyway
 
 
@@ -117,7 +116,7 @@ class Sessions:
                 self._write(Kind.INSERT, xid, chance.choice(subxids))
 
 
-def rows_at_the_end(wal: list[Record], two_phase: bool) -> Rows:
+def rows_at_the_end(wal: list[Record]) -> Rows:
     """What the server's table holds: every change of what was committed, once."""
     pending: dict[int, list[Record]] = {}
     rows: Rows = []
@@ -134,7 +133,6 @@ def rows_at_the_end(wal: list[Record], two_phase: bool) -> Rows:
                 del pending[record.xid]
             case Kind.PREPARE:
                 pass
-    assert two_phase or not any(record.kind is Kind.PREPARE for record in wal)
     return sorted(rows, key=repr)
 
 
@@ -179,9 +177,8 @@ class Connection:
                 if record.subxid in decoded.streamed and not skipped:
                     yield self._abort(record)
             case Kind.ABORT:
-                if (decoded.streamed and not skipped) or (
-                    self.options.skips_aborted and not skipped and self.chance.random() < 0.2
-                ):
+                is_stray = self.options.skips_aborted and self.chance.random() < 0.2
+                if not skipped and (decoded.streamed or is_stray):
                     yield self._abort(record)
                 del self._buffer[record.xid]
             case Kind.COMMIT | Kind.PREPARE if skipped:

@@ -47,7 +47,7 @@ class Reception:
 
 @dataclass(slots=True)
 class Receivers:
-    """One slot's receivers, one after the other, and the landing folder that they fill. `did`: what happened to them."""
+    """One slot's receivers, one after the other, and the landing folder that they fill; `did`: what became of them."""
 
     server: Server
     workload: Workload
@@ -88,10 +88,8 @@ class Receivers:
             receiver = self._start_recvlogical("--no-loop", "--endpos", end, settings=_PATIENCE)
             assert receiver.wait(120) == 0, self.current.with_name("current.log").read_text()
         else:
-            options = {"wal_sender_timeout": "60s"}
             with self._client() as client, self.current.open("ab") as file:
                 until = time.monotonic() + 120
-                del options
                 while client.received_lsn < parse_lsn(end):
                     assert time.monotonic() < until, "the rest does not come"
                     for frame in client.frames(0.05):
@@ -186,7 +184,7 @@ class Receivers:
                         self._land()
                         self._life_began_at = 0
                         file = self.current.open("ab")
-                self._end_client(client)
+                self._end_client()
                 if self.reception.torn and self.reception.framing is Framing.COPYDATA:
                     half = client.half_a_frame
                     file.write(half[: self.chance.randint(0, len(half))])
@@ -195,7 +193,7 @@ class Receivers:
             finally:
                 file.close()
 
-    def _end_client(self, client: WalsenderClient) -> None:
+    def _end_client(self) -> None:
         way = self.chance.choices(["killed", "terminated", "crashed"], [8, 3, 0.5])[0]
         if way == "crashed" and self.did["crashed"]:
             way = "killed"
@@ -289,11 +287,27 @@ class Receivers:
             case ".bz2":
                 landed.write_bytes(bz2.compress(file.read_bytes(), 1))
             case ".zst" | ".lz4" as suffix:
-                with pa.OSFile(str(landed), "wb") as sink:
-                    with pa.CompressedOutputStream(sink, {".zst": "zstd", ".lz4": "lz4"}[suffix]) as compressed:
-                        compressed.write(file.read_bytes())
+                codec = {".zst": "zstd", ".lz4": "lz4"}[suffix]
+                with pa.OSFile(str(landed), "wb") as sink, pa.CompressedOutputStream(sink, codec) as compressed:
+                    compressed.write(file.read_bytes())
             case _:
                 shutil.copyfile(file, landed)
+
+
+def killed_over_and_over(
+    server: Server, chance: random.Random, reception: Reception, landing: Path, lives: int
+) -> Receivers:
+    """A random workload while receivers of it come and go; in the end all that the server has to say is landed."""
+    workload = Workload(server, chance, prepares=reception.two_phase)
+    workload.create()
+    receivers = Receivers(server, workload, reception, landing, chance)
+    for _ in range(lives):
+        receivers.life(chance.choice([5, 15, 40]))
+        for _ in range(chance.choice([0, 0, 5])):
+            workload.step()
+    workload.close()
+    receivers.receive_the_rest()
+    return receivers
 
 
 def _ends(data: bytes, framing: Framing, start: int, confirmed: int) -> tuple[list[int], int]:
