@@ -167,6 +167,7 @@ class _Arranging:
         landed: frozenset[str],
     ) -> None:
         self.files, self.scans, self.errors, self.known, self.landed = files, dict(scans), errors, known, landed
+        self.numbers = {file.path: number for number, file in files.items()}
         self.names = dict(known.names)
         # Those whose bytes are not, or not only, what was read from a file of this name.
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
@@ -246,7 +247,7 @@ class _Arranging:
         """Whether the file of this name still is what it was."""
         if path not in self.landed:
             return False
-        number = next((n for n, file in self.files.items() if file.path == path), None)
+        number = self.numbers.get(path)
         if number is None:
             return True
         same_as = None if number in self.errors else self.scans[number].same_as

@@ -20,8 +20,12 @@ class LandingFolder:
     files: dict[str, LandedFile] = field(default_factory=dict)
     content: dict[str, bytes] = field(default_factory=dict)
     known: dict[int, FilePart] = field(default_factory=dict)
-    replay: Replay = field(default_factory=Replay)
+    replay: Replay = field(init=False)
+    salvages: bool = False
     clock: int = 0
+
+    def __post_init__(self) -> None:
+        self.replay = Replay(salvages=self.salvages)
 
     def put(self, name: str, content: bytes) -> None:
         self.clock += 1
@@ -64,7 +68,7 @@ class LandingFolder:
         scanned, errors = {}, {}
         for path, task in tasks.items():
             try:
-                scanned[task.number] = scan_part(path, self.content[path], task, known.contents)
+                scanned[task.number] = scan_part(path, self.content[path], task, known.contents, salvages=self.salvages)
             except ArchiveError as error:
                 errors[task.number] = str(error)
         return scanned, errors

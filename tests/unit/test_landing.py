@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -64,6 +65,17 @@ def read(found: Arrangement) -> list[str]:
 
 
 ONE, TWO, THREE, FOUR = one(1, first=True), one(2), one(3), one(4)
+
+
+def test_a_part_is_known_by_all_of_its_file_up_to_its_end() -> None:
+    folder = LandingFolder()
+    whole = landed([*ONE, *TWO])
+    for size in (len(landed(ONE)) + 5, len(whole)):
+        folder.put("a.bin", whole[:size])
+        folder.run()
+    assert [part.consumed for part in folder.known.values()] == [len(landed(ONE)), len(whole)]
+    for part in folder.known.values():
+        assert part.prefix_hash == hashlib.sha256(whole[: part.consumed]).hexdigest()
 
 
 def test_a_file_that_grows_is_read_on_from_where_it_ended() -> None:
@@ -151,9 +163,10 @@ def run_as_told(folder: LandingFolder, renamed: str) -> None:
         folder.rename("current.bin", renamed)
 
 
+@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
-def test_rotation_growth_and_compression_at_any_moment(framing: str) -> None:
-    for seed in range(150):
+def test_rotation_growth_and_compression_at_any_moment(framing: str, seeds: range) -> None:
+    for seed in seeds:
         folder = grown_and_renamed(HISTORY, framing, seed)
         assert folder.rows() == OUTCOME, seed
         assert folder.run().parts == {}, seed
