@@ -181,7 +181,7 @@ class _Arranging:
         for number in sorted(self.fresh - set(self.errors)):
             self._renamed(number)
         grown = self._follow_names()
-        new = self._new_files()
+        new = self._new_files(grown)
         ordered = [*grown, *self._in_order(new)]
         if not any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
             ordered = [(number, part) for number, part in ordered if part.was_read or (number, part) not in grown]
@@ -221,7 +221,7 @@ class _Arranging:
 
     def _follow_names(self) -> list[tuple[int, FilePart]]:
         """Notes the files that hold nothing new; gives the one that goes on where the archive ended."""
-        grown = []
+        grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
             scan, path = self.scans[number], self.files[number].path
             assert scan.same_as is not None
@@ -232,16 +232,40 @@ class _Arranging:
                 continue
             name = self.names[root]
             has_moved = path != name and not self._holds(name, root)
-            goes_on = scan.consumed > scan.offset or (scan.tail is not None and path == name)
-            if goes_on:
-                grown.append((number, self._part(number, FileStatus.READ)))
+            if scan.consumed > scan.offset or (scan.tail is not None and path == name):
+                grown[number] = has_moved or path == name
             elif has_moved:
                 self.noted.append((number, self._part(number, FileStatus.MOVED)))
+                self.names[root] = path
             elif path != name:
                 self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
-            if goes_on or has_moved:
-                self.names[root] = path
         return self._at_the_end(grown)
+
+    def _at_the_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:
+        """Of the files that go on from a known content the one that does so from where the archive ends: it still has
+        its name, or its name is no more. What another one begins with was sent again, by a server that didn't know how
+        far it had come."""
+        last = None if self.known.last is None else self.known.roots[self.known.last]
+        found: list[tuple[int, FilePart]] = []
+        for number in sorted(grown, key=lambda n: self.scans[n].consumed == self.scans[n].offset):
+            scan, path = self.scans[number], self.files[number].path
+            root = self.known.roots[scan.same_as or 0]
+            has_more = scan.consumed > scan.offset
+            if root == last and not found and grown[number]:
+                found.append((number, self._part(number, FileStatus.READ)))
+                self.names[root] = path
+            elif has_more and path == self.known.names[root] and root != last:
+                newest = self.names[last] if last is not None else "another"
+                raise RunError(
+                    f"{path} has grown since it was read, but {newest} was read after it: what was added would come "
+                    "too late. Take it out of the landing folder, or land what was added in a file that sorts behind "
+                    "the others"
+                )
+            elif has_more:
+                self.scans[number] = replace(scan, same_as=None, offset=0, begins_in_stream=None)
+                self.fresh.add(number)
+                self.scan_again = True
+        return found
 
     def _holds(self, path: str, root: int) -> bool:
         """Whether the file of this name still is what it was."""
@@ -253,30 +277,11 @@ class _Arranging:
         same_as = None if number in self.errors else self.scans[number].same_as
         return same_as is not None and self.known.roots[same_as] == root
 
-    def _at_the_end(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        last = self.known.last
-        found = []
-        for number, part in grown:
-            if last is not None and self.known.roots[part.same_as or 0] == self.known.roots[last]:
-                found.append((number, part))
-            elif last is not None and part.was_read:
-                newest = self.names[self.known.roots[last]]
-                raise RunError(
-                    f"{part.path} has grown since it was read, but {newest} was read after it: what was added would "
-                    "come too late. Take it out of the landing folder, or land what was added in a file that sorts "
-                    "behind the others"
-                )
-        for number, _ in found[1:]:
-            self.remarks.append(
-                f"{self.files[number].path}: goes on from the same bytes as {found[0][1].path}; left for the next run"
-            )
-        return found[:1]
-
-    def _new_files(self) -> list[tuple[int, FilePart]]:
+    def _new_files(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
         """Those that are new, each content once. Notes the others, and the ones that took the name of one read."""
         occupied = set(self.names.values())
         found: list[tuple[int, FilePart]] = []
-        by_content: dict[tuple[str | None, str], int] = {}
+        by_content = {(part.prefix_hash, ""): number for number, part in grown}
         unreadable = []
         for number in sorted(self.fresh):
             path = self.files[number].path
@@ -326,7 +331,7 @@ class _Arranging:
             scan.offset if is_read else scan.consumed,
             scan.consumed,
             scan.prefix_hash,
-            (before is not None and before.distinctive) or _is_distinctive(scan),
+            (before is not None and before.distinctive) or is_distinctive(scan),
             (before is not None and before.varied) or scan.varied,
             before.framing if before is not None else None if scan.framing == Framing.AUTO.value else scan.framing,
             scan.begins_in_stream,
@@ -348,7 +353,7 @@ class _Arranging:
         return replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed, reason=why)
 
 
-def _is_distinctive(scan: FileScan) -> bool:
+def is_distinctive(scan: FileScan) -> bool:
     return scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
 
 

@@ -9,7 +9,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.arranging import KnownFiles, arrange, candidates, refuse
+from pgoutput_etl.arranging import KnownFiles, arrange, candidates, is_distinctive, refuse
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
@@ -184,6 +184,8 @@ def _as_scanned(part: FilePart, scan: FileScan) -> FilePart:
         part,
         consumed=scan.consumed,
         prefix_hash=scan.prefix_hash,
+        distinctive=part.distinctive or is_distinctive(scan),
+        varied=part.varied or scan.varied,
         ends_in_stream=scan.ends_in_stream,
         unfinished=scan.tail is not None,
     )

@@ -284,6 +284,30 @@ def test_read_files_may_be_removed() -> None:
     assert folder.rows() == rows_to(2)
 
 
+# Sent again
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.soak)], ids=str)
+def test_a_receiver_that_is_started_again_with_a_new_file_each_time(framing: str, seeds: range) -> None:
+    """The server begins anew each time, with the very bytes that it sent before; runs of the job at any moment."""
+    for seed in seeds:
+        assert sessions(HISTORY, framing, seed).rows() == OUTCOME, seed
+
+
+def sessions(messages: Messages, framing: str, seed: int) -> LandingFolder:
+    """The last one is not interrupted."""
+    chance = random.Random(seed)
+    folder = LandingFolder()
+    for session in range(6):
+        sent = chance.randrange(1, len(messages)) if session < 5 else len(messages)
+        folder.put(f"{session}.bin", landed(messages[:sent], framing))
+        if chance.random() < 0.5:
+            folder.run()
+    folder.run()
+    return folder
+
+
 # Landed again
 
 
