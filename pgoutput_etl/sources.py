@@ -74,13 +74,13 @@ def new_files(spark: SparkSession, config: Config, known: KnownFiles) -> tuple[d
 
     Raises ConfigError, or ArchiveError for a file too large to carry.
     """
-    landed = list_landing(spark, config.source.landing)
+    landed = _list(spark, config)
     found = candidates(landed, known)
     for _ in range(_LISTINGS):
         if len(found) < 2:
             break
         # What is written while the folder is listed may have gone into two files: all but the newest must stand still.
-        before, landed = found, list_landing(spark, config.source.landing)
+        before, landed = found, _list(spark, config)
         found = candidates(landed, known)
         if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
             found, landed = before, [file for file in landed if file.path in known.by_path or file in before.values()]
@@ -134,7 +134,7 @@ def _refuse_gaps(known: KnownFiles, new: Mapping[int, FilePart]) -> None:
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
     to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
-    landed = {file.path: file for file in list_landing(spark, config.source.landing)}
+    landed = {file.path: file for file in _list(spark, config)}
     moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
     places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
     for number, part in moved.items():
@@ -158,14 +158,21 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     return Landed(messages, scanned, found)
 
 
+def _list(spark: SparkSession, config: Config) -> list[LandedFile]:
+    with reading_files([config.source.landing]):
+        return list_landing(spark, config.source.landing)
+
+
 def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents) -> DataFrame:
     """Read once; used for the driver's part and for the rows."""
     salvages = config.on_error is OnError.QUARANTINE
-    return scan_messages(spark, tasks, known, config.source.framing, salvages).persist(StorageLevel.DISK_ONLY)
+    with reading_files(tasks):
+        messages = scan_messages(spark, tasks, known, config.source.framing, salvages)
+    return messages.persist(StorageLevel.DISK_ONLY)
 
 
 def _collect(messages: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
-    with reading_files():
+    with reading_files(tasks):
         scanned = collect_scans(messages)
     for path, task in tasks.items():
         if task.number not in scanned.scans and task.number not in scanned.errors:
@@ -208,6 +215,7 @@ def _find(spark: SparkSession, files: list[LandedFile], parts: Mapping[int, File
     known = KnownContents.of(
         Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
     )
-    with reading_files():
-        found = find_contents(spark, [file.path for file in files], known)
+    paths = [file.path for file in files]
+    with reading_files(paths):
+        found = find_contents(spark, paths, known)
     return {n: part.path if part.path in found.get(n, []) else min(found[n]) for n, part in parts.items() if n in found}

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyspark
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -27,6 +28,15 @@ from pgoutput_etl.relations import RelationVersions
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 _CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
+_UNREADABLE = (
+    "FAILED_READ_FILE",
+    "FileNotFoundException",
+    "NoSuchFileException",
+    "AccessControlException",
+    "AccessDenied",
+    "Permission denied",
+    "PATH_NOT_FOUND",
+)
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
 # What every run needs, whatever the configuration says beside it.
@@ -127,18 +137,21 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 @contextmanager
-def reading_files() -> Iterator[None]:
-    """What Spark says of a landed file that it can't read is an ArchiveError that names it."""
+def reading_files(paths: Iterable[str]) -> Iterator[None]:
+    """What Spark says of a file that it can't read is an ArchiveError that names it."""
     try:
         yield
-    except PySparkException as error:
-        condition = error.getCondition() or ""
-        if not condition.startswith("FAILED_READ_FILE"):
+    except ArchiveError:
+        raise
+    except Exception as error:
+        said = str(error)
+        if not any(sign in said for sign in _UNREADABLE):
             raise
-        path = (error.getMessageParameters() or {}).get("path", "a landed file")
-        raise ArchiveError(
-            f"{path}: it can't be read ({condition}); is it gone, or may this job not read it?"
-        ) from error
+        # Spark may write a path in another way than it lists it.
+        bare = {path: path.partition(":")[2].lstrip("/") or path for path in paths}
+        named = [path for path, part in bare.items() if part in said or quote(part) in said]
+        which = max(named, key=len, default="a landed file")
+        raise ArchiveError(f"{which}: it can't be read: it is gone, or this job has no right to") from error
 
 
 def scan_messages(

@@ -19,12 +19,13 @@ from pgoutput_etl import merge, sources
 from pgoutput_etl.assembling import collect_scans
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary
 from pgoutput_etl.spark import list_landing
 from tests import encoder
 from tests.captures import CAPTURES, truth_tables
 from tests.small_archives import Messages, copydata, insert, table, transaction
-from tests.spark.jobs import Nights, said
+from tests.spark import jobs
+from tests.spark.jobs import Nights
 from tests.unit.test_landing import FRAMINGS, landed, real_messages
 
 pytestmark = pytest.mark.spark
@@ -43,6 +44,11 @@ def up_to(number: int) -> list[tuple[str]]:
 def files(nights: Nights) -> list[tuple[int, str, str, int | None]]:
     rows = sorted(nights.ledger("files"), key=lambda row: int(row["file"]))
     return [(row["file"], Path(row["path"]).name, row["status"], row["same_as"]) for row in rows]
+
+
+def said(summary: RunSummary) -> str:
+    """On one line, however long the names are."""
+    return " ".join(jobs.said(summary).split())
 
 
 def test_growth_rotation_and_compression(nights: Nights) -> None:
