@@ -24,6 +24,7 @@ from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.scan import BATCH_ROWS
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
@@ -178,7 +179,21 @@ def scan_messages(
         return spark.createDataFrame(MESSAGE_SCHEMA.empty_table())
     paths = [path.translate(_HADOOP_GLOB) for path in tasks]
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
-    return content.mapInArrow(scan, from_arrow_schema(MESSAGE_SCHEMA))
+    return content.mapInArrow(lambda batches: together(scan(batches)), from_arrow_schema(MESSAGE_SCHEMA))
+
+
+def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in few batches: of small files each would be a batch, and a batch has its price."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= BATCH_ROWS:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows = [], 0
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
