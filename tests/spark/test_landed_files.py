@@ -37,6 +37,10 @@ def one(number: int, *, first: bool = False) -> Messages:
     return transaction(number, number * 100, *described, insert(str(number)))
 
 
+def sent(number: int) -> bytes:
+    return copydata(one(number, first=number == 1), number << 24)
+
+
 def up_to(number: int) -> list[tuple[str]]:
     return [(str(n),) for n in range(1, number + 1)]
 
@@ -72,7 +76,7 @@ def test_growth_rotation_and_compression(nights: Nights) -> None:
 
     (folder / "9 [copy].bin").unlink()
     (folder / "2026-01-01.bin.gz").write_bytes(gzip.compress(first + second + third))
-    current.write_bytes(copydata(one(4), 4 << 20))
+    current.write_bytes(sent(4))
     summary = nights.job.run()
     assert (summary.files, nights.values("t")) == (2, up_to(4))
     rows = {row["file"]: row for row in nights.ledger("files") if row["status"] == "read" and row["consumed"]}
@@ -85,7 +89,7 @@ def test_growth_rotation_and_compression(nights: Nights) -> None:
 
 def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> None:
     job, folder = nights.job, nights.job.landing
-    content = copydata(one(1, first=True))
+    content = sent(1)
     (folder / "1.bin").write_bytes(content)
     (folder / "2.bin").write_bytes(content)
     summary = job.run()
@@ -96,7 +100,7 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     summary = job.run()
     assert (summary.batch, summary.files) == (1, 0), "written again, as it was"
 
-    (folder / "1.bin").write_bytes(copydata(one(2)))
+    (folder / "1.bin").write_bytes(sent(2))
     shutil.copy(folder / "1.bin", folder / "3.gz")
     summary = job.run()
     assert (summary.exit_code, nights.values("t")) == (EXIT_QUARANTINE, up_to(2))
@@ -119,14 +123,14 @@ def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
 ) -> None:
     """The file goes on, is renamed and compressed before the next run; another one has its name."""
     folder = nights.job.landing
-    first, second = copydata(one(1, first=True)), copydata(one(2), 2 << 20)
+    first, second = sent(1), sent(2)
     (folder / "current.bin").write_bytes(first + second[:20])
     with monkeypatch.context() as patched:
         patched.setattr(merge, "write", _dies)
         with pytest.raises(RuntimeError, match="power"):
             nights.job.run()
     (folder / "2026.bin.gz").write_bytes(gzip.compress(first + second))
-    (folder / "current.bin").write_bytes(copydata(one(3), 3 << 20))
+    (folder / "current.bin").write_bytes(sent(3))
     nights.job.run()
     assert nights.values("t") == up_to(3)
     assert [(name, status) for _, name, status, _ in files(nights)] == [
@@ -135,7 +139,7 @@ def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
         ("current.bin", "read"),
     ]
 
-    (folder / "current.bin").write_bytes(copydata([*one(3)], 3 << 20) + copydata(one(4), 4 << 20))
+    (folder / "current.bin").write_bytes(sent(3) + sent(4))
     with monkeypatch.context() as patched:
         patched.setattr(merge, "write", _dies)
         with pytest.raises(RuntimeError, match="power"):
@@ -154,8 +158,8 @@ def _dies(*_: Any) -> None:
 
 def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nights.job.landing
-    (folder / "1.bin").write_bytes(copydata(one(1, first=True)))
-    (folder / "2.bin").write_bytes(copydata(one(2)))
+    (folder / "1.bin").write_bytes(sent(1))
+    (folder / "2.bin").write_bytes(sent(2))
 
     def cleaned_up(messages: Any) -> Any:
         (folder / "2.bin").unlink()
@@ -173,7 +177,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: 
 def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """2.bin was begun after the last bytes of 1.bin were written, and those after 1.bin was listed."""
     folder = nights.job.landing
-    first, second = copydata(one(1, first=True)), copydata(one(2), 2 << 20)
+    first, second = sent(1), sent(2)
     (folder / "1.bin").write_bytes(first)
     listed = 0
 
@@ -183,7 +187,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
         found = list_landing(*arguments)
         if listed == 1:
             (folder / "1.bin").write_bytes(first + second)
-            (folder / "2.bin").write_bytes(copydata(one(3), 3 << 20))
+            (folder / "2.bin").write_bytes(sent(3))
             found += [replace(file, size=file.size) for file in list_landing(*arguments) if "2.bin" in file.path]
         return found
 
