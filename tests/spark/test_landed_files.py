@@ -58,9 +58,7 @@ def said(summary: RunSummary) -> str:
 def test_growth_rotation_and_compression(nights: Nights) -> None:
     folder = nights.job.landing
     current = folder / "current.bin"
-    first, second, third = (
-        copydata(messages, n << 20) for n, messages in enumerate([one(1, first=True), one(2), one(3)])
-    )
+    first, second, third = sent(1), sent(2), sent(3)
     current.write_bytes(first + second[:50])
     (folder / ".part.bin").write_bytes(b"not to be read")
     (folder / "_tmp.bin").write_bytes(b"nor this")
