@@ -7,7 +7,7 @@ from dataclasses import replace
 from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import KnownContents, Match, Prefix, Task, prefix_hashes
+from pgoutput_etl.identity import FilePart, KnownContents, Match, Prefix, Task, prefix_hashes
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
 from pgoutput_etl.scan import Part, ScannedFile, detected, scan_from_either_side
@@ -88,8 +88,18 @@ def _scan_in_its_framing(part: Part) -> ScannedFile:
 
 
 def _nothing_in(part: Part) -> ScannedFile:
-    summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
-    summary.offset = summary.consumed = part.start
-    summary.open_unit = OpenUnit(HEAD, UnitKind.HEAD.value, None, None, None)
+    summary = _empty(part.file, part.framing, len(part.data), part.start)
     summary.begins_in_stream = part.begins_in_stream
     return ScannedFile(summary, [note(part.file, SUMMARY_TAG, summary.to_json())])
+
+
+def nothing_to_read(number: int, part: FilePart) -> FileScan:
+    """Of a part that was found empty: what a scan of it would tell."""
+    return _empty(number, Framing(part.framing or Framing.AUTO.value), part.offset, part.offset)
+
+
+def _empty(number: int, framing: Framing, size: int, start: int) -> FileScan:
+    summary = FileScan(number, framing.value, size, Begins.EITHER.value)
+    summary.offset = summary.consumed = start
+    summary.open_unit = OpenUnit(HEAD, UnitKind.HEAD.value, None, None, None)
+    return summary

@@ -16,6 +16,7 @@ from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
+from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.spark import check_sizes, find_contents, list_landing, reading_files, scan_messages
 
 _LISTINGS = 5
@@ -133,7 +134,8 @@ def _refuse_gaps(known: KnownFiles, new: Mapping[int, FilePart]) -> None:
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
-    to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
+    of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
+    to_read = {n: part for n, part in of_batch.items() if part.was_read}
     landed = {file.path: file for file in _list(spark, config)}
     moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
     places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
@@ -155,6 +157,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     except BaseException:
         messages.unpersist()
         raise
+    scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(messages, scanned, found)
 
 

@@ -123,16 +123,19 @@ def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
     folder = nights.job.landing
     first, second = sent(1), sent(2)
     (folder / "current.bin").write_bytes(first + second[:20])
+    (folder / "empty.bin").write_bytes(b"")
     with monkeypatch.context() as patched:
         patched.setattr(merge, "write", _dies)
         with pytest.raises(RuntimeError, match="power"):
             nights.job.run()
+    (folder / "empty.bin").unlink()
     (folder / "2026.bin.gz").write_bytes(gzip.compress(first + second))
     (folder / "current.bin").write_bytes(sent(3))
     nights.job.run()
     assert nights.values("t") == up_to(3)
     assert [(name, status) for _, name, status, _ in files(nights)] == [
         ("2026.bin.gz", "read"),
+        ("empty.bin", "read"),
         ("2026.bin.gz", "read"),
         ("current.bin", "read"),
     ]
