@@ -172,6 +172,7 @@ class _Arranging:
         # Those whose bytes are not, or not only, what was read from a file of this name.
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
         self.noted: list[tuple[int, FilePart]] = []
+        self.same: list[tuple[int, FilePart]] = []
         self.scan_again = False
         self.remarks = [
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
@@ -192,6 +193,8 @@ class _Arranging:
         last = max((i for i, (_, part) in enumerate(ordered) if part.was_read or part.unfinished), default=-1)
         again = again or any(part.unfinished for _, part in ordered[:last])
         behind = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
+        if ordered or self.noted:  # no batch for these alone
+            self.noted += self.same
         noted = {
             behind + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
             for i, (_, part) in enumerate(self.noted)
@@ -239,6 +242,8 @@ class _Arranging:
                 self.names[root] = path
             elif path != name:
                 self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
+            else:
+                self.same.append((number, self._part(number, FileStatus.SAME)))
         return self._at_the_end(grown)
 
     def _at_the_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:

@@ -24,6 +24,7 @@ class FileStatus(Enum):
     """What was done with a landed file, or with a part of one."""
 
     READ = "read"
+    SAME = "same"  # nothing new in it: written again, as it was
     MOVED = "moved"  # nothing new in it: its content was read, under a name that it doesn't bear any more
     DUPLICATE = "duplicate"  # nothing new in it: its content was read, from a file that is still there
     REFUSED = "refused"  # it bears the name of a file that was read, and holds something else

@@ -210,7 +210,8 @@ def _files_of(parts: Mapping[int, FilePart]) -> list[LandedFile]:
 
 
 def _at(part: FilePart, file: LandedFile) -> FilePart:
-    return replace(part, path=file.path, size=file.size, modified=file.modified)
+    """Under its new name; as of no time, as it may have gone on since, so that the next run looks at it."""
+    return replace(part, path=file.path, size=file.size, modified=0)
 
 
 def _find(spark: SparkSession, files: list[LandedFile], parts: Mapping[int, FilePart]) -> dict[int, str]:

@@ -323,6 +323,7 @@ def test_landed_again_under_another_name_or_compressed() -> None:
     assert folder.run().parts == {}, "known from now on"
     folder.put("1.bin", content)
     assert folder.run().parts == {}, "written again, as it was"
+    folder.put("2.bin", content)
     folder.put("0.bin", landed(ONE))
     with pytest.raises(RunError, match=r"0\.bin is new"):
         folder.run()
@@ -330,7 +331,8 @@ def test_landed_again_under_another_name_or_compressed() -> None:
     folder.put("4.bin", landed(THREE))
     folder.put("5.bin", landed(THREE))
     found = folder.run()
-    assert (read(found), paths(found, FileStatus.DUPLICATE)) == (["4.bin"], ["5.bin"])
+    assert (read(found), paths(found, FileStatus.DUPLICATE)) == (["4.bin"], ["2.bin", "5.bin"])
+    assert paths(found, FileStatus.SAME) == ["1.bin"]
     assert folder.rows() == rows_to(3)
 
 
