@@ -163,7 +163,7 @@ def run_as_told(folder: LandingFolder, renamed: str) -> None:
         folder.rename("current.bin", renamed)
 
 
-@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 5000), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 1000), marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
 def test_rotation_growth_and_compression_at_any_moment(framing: str, seeds: range) -> None:
     for seed in seeds:
@@ -288,7 +288,7 @@ def test_read_files_may_be_removed() -> None:
 
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 3000), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.soak)], ids=str)
 def test_a_receiver_that_is_started_again_with_a_new_file_each_time(framing: str, seeds: range) -> None:
     """The server begins anew each time, with the very bytes that it sent before; runs of the job at any moment."""
     for seed in seeds:
