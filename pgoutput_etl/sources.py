@@ -84,10 +84,10 @@ def new_files(spark: SparkSession, config: Config, known: KnownFiles) -> tuple[d
         before, landed = found, _list(spark, config)
         found = candidates(landed, known)
         if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
-            found, landed = before, [file for file in landed if file.path in known.by_path or file in before.values()]
+            found = before
             break
     check_sizes(spark, found.values())
-    return found, {file.path for file in landed}
+    return found, {file.path for file in (*landed, *found.values())}
 
 
 def read_files(
