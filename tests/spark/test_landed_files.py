@@ -197,6 +197,19 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
     assert nights.values("t") == up_to(3)
 
 
+def test_a_number_that_only_a_copy_or_an_empty_file_has_is_not_missing(nights: Nights) -> None:
+    folder = nights.job.landing
+    for number in (1, 2, 3):
+        (folder / f"{number}.bin").write_bytes(sent(number))
+    (folder / "4.bin").write_bytes(sent(3))
+    (folder / "5.bin").write_bytes(b"")
+    nights.job.run()
+    (folder / "4.bin").unlink()
+    (folder / "6.bin").write_bytes(sent(4))
+    nights.job.run()
+    assert nights.values("t") == up_to(4)
+
+
 def many_small_files(folder: Path, count: int) -> None:
     for number in range(1, count + 1):
         rows = [encoder.Row(0, 0, encoder.encode(m)) for m in one(number, first=number == 1)]
