@@ -105,14 +105,14 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     assert "1.bin was read before, and has other bytes now; they were not applied" in said(summary)
     assert "3.gz: .gz says gzip, but it is not compressed" in said(summary)
     [row] = nights.ledger("quarantine")
-    assert (row["file"], row["batch"]) == (3, 2)
+    assert (row["file"], row["batch"]) == (4, 2)
     assert row["reason"].startswith(f"file:{folder}/1.bin was read before")
     assert job.run().exit_code == EXIT_DONE, "said once"
     assert files(nights) == [
         (0, "1.bin", "read", None),
         (1, "2.bin", "duplicate", 0),
-        (2, "3.gz", "read", None),
-        (3, "1.bin", "refused", None),
+        (3, "3.gz", "read", None),
+        (4, "1.bin", "refused", None),
     ]
 
 
