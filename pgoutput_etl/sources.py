@@ -9,7 +9,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.arranging import KnownFiles, arrange, candidates, is_distinctive, refuse
+from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, is_distinctive, natural_order, refuse
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
@@ -104,7 +104,7 @@ def read_files(
         arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
         parts = arrangement.parts
         if config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(known, arrangement.to_read)
+            _refuse_gaps(known, arrangement)
         if arrangement.scan_again:
             messages.unpersist()
             tasks = _tasks(arrangement.to_read)
@@ -122,9 +122,13 @@ def read_files(
     return Landed(messages, to_apply, parts, arrangement.remarks, others)
 
 
-def _refuse_gaps(known: KnownFiles, new: Mapping[int, FilePart]) -> None:
-    before = [part.path for _, part in sorted(known.parts.items()) if part.was_read and not part.offset]
-    missing = missing_number([*before, *(part.path for _, part in sorted(new.items()))], len(before))
+def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:
+    """A number that a duplicate has, or had once, or an empty file, is not missing."""
+    new = {part.path for part in arrangement.to_read.values() if not part.offset}
+    all_paths = {*(part.path for part in (*known.parts.values(), *arrangement.parts.values()))}
+    in_order = sorted(all_paths, key=natural_order)
+    first = next((i for i, path in enumerate(in_order) if path in new), len(in_order))
+    missing = missing_number(in_order, first)
     if missing is not None:
         raise RunError(
             f"{missing}: whole transactions may be. Nothing was written. Land what is missing; if there is nothing, "

@@ -105,14 +105,14 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     assert "1.bin was read before, and has other bytes now; they were not applied" in said(summary)
     assert "3.gz: .gz says gzip, but it is not compressed" in said(summary)
     [row] = nights.ledger("quarantine")
-    assert (row["file"], row["batch"]) == (3, 2)
+    assert (row["file"], row["batch"]) == (4, 2)
     assert row["reason"].startswith(f"file:{folder}/1.bin was read before")
     assert job.run().exit_code == EXIT_DONE, "said once"
     assert files(nights) == [
         (0, "1.bin", "read", None),
         (1, "2.bin", "duplicate", 0),
-        (2, "3.gz", "read", None),
-        (3, "1.bin", "refused", None),
+        (3, "3.gz", "read", None),
+        (4, "1.bin", "refused", None),
     ]
 
 
@@ -195,6 +195,19 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
     monkeypatch.setattr(sources, "list_landing", listing)
     nights.job.run()
     assert nights.values("t") == up_to(3)
+
+
+def test_a_number_that_only_a_copy_or_an_empty_file_has_is_not_missing(nights: Nights) -> None:
+    folder = nights.job.landing
+    for number in (1, 2, 3):
+        (folder / f"{number}.bin").write_bytes(sent(number))
+    (folder / "4.bin").write_bytes(sent(3))
+    (folder / "5.bin").write_bytes(b"")
+    nights.job.run()
+    (folder / "4.bin").unlink()
+    (folder / "6.bin").write_bytes(sent(4))
+    nights.job.run()
+    assert nights.values("t") == up_to(4)
 
 
 def many_small_files(folder: Path, count: int) -> None:
