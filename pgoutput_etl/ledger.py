@@ -319,7 +319,8 @@ class Ledger:
             for table in known.values()
         ]
         self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
-        self._forget([unit for unit in results.before.open_units if unit not in set(_open_units(assembly))])
+        still_open = set(_open_units(assembly))
+        self._forget([unit for unit in results.before.open_units if unit not in still_open])
 
     def close_backfill(
         self,

@@ -97,9 +97,10 @@ class RelationHistory:
         """What is needed to find the version of any row of one relation: small, and shipped to executors."""
         mine = [entry for entry in self.entries if entry.relation.oid == oid]
         relations = list(dict.fromkeys(entry.relation for entry in mine))
+        numbers = {relation: number for number, relation in enumerate(relations)}
         scopes: dict[int | None, list[tuple[Position, int]]] = {}
         for entry in sorted(mine, key=lambda e: e.position):
-            scopes.setdefault(entry.scope, []).append((entry.position, relations.index(entry.relation)))
+            scopes.setdefault(entry.scope, []).append((entry.position, numbers[entry.relation]))
         return RelationVersions(oid, tuple(relations), {s: tuple(e) for s, e in scopes.items()})
 
 

@@ -37,7 +37,7 @@ _TAG = b"[" + re.escape(bytes(sorted(MESSAGE_TAGS))) + b"]"
 _MAY_BEGIN = {
     Framing.RECVLOGICAL: re.compile(
         rb"(?=[IUD].{4}(?:.{4})?[NKO][\0-\6]|B.{20}\n|C\0.{24}\n|S.{4}[\0\1]\n|E\n|c.{4}\0.{24}\n|A.{8}(?:.{16})?\n"
-        rb"|[bOKPrp]\0|M(?:.{4})?[\0\1]\0|T(?:.{4})?\0\0|[RY])",
+        rb"|[bOKPrp]\0|M(?:.{4})?[\0\1]\0|T(?:.{4})?\0\0|[RY].{4}(?:.{4})?[^\0]{0,255}\0)",
         re.DOTALL,
     ),
     Framing.PGCOPY: re.compile(rb"(?=\x00\x03\x00\x00\x00\x08|\xff\xff\Z)"),

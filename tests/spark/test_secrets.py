@@ -34,7 +34,7 @@ spark:
   spark.ui.showConsoleProgress: false
   spark.sql.shuffle.partitions: 1
   spark.databricks.delta.snapshotPartitions: 1
-  spark.log.level: INFO
+  spark.driver.extraJavaOptions: -Dlog4j2.configurationFile={logging}
   spark.eventLog.enabled: true
   spark.eventLog.compress: false
   spark.eventLog.rolling.enabled: false
@@ -43,6 +43,15 @@ spark:
   spark.hadoop.fs.azure.account.key.shop: ${{SECRET}}
   spark.hadoop.shop.plain: ${{SECRET}}
   spark.shop.url: jdbc:x://user:${{SECRET}}@host
+"""
+LOGGING = """
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
 """
 
 
@@ -115,7 +124,9 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     events.mkdir()
     (landing / "0.copydata").write_bytes(archive())
     config = tmp_path / "job.yaml"
-    config.write_text(CONFIG.format(landing=landing, target=target, events=events))
+    logging = tmp_path / "log4j2.properties"
+    logging.write_text(LOGGING)
+    config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging))
     environment = {**os.environ, "SECRET": SECRET, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command: list[str | Path] = [sys.executable, ROOT / "jobs/apply.py", "--config", config, "--json"]
 
@@ -130,7 +141,7 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     assert job.returncode == 3, errors[-3000:]
     summary = json.loads((tmp_path / "out").read_text())
     assert {t["table"] for t in summary["tables"] if t["held"] is None} >= {"t", "retyped", "bag"}
-    assert "INFO" in errors
+    assert "INFO DAGScheduler" in errors
     (event_log,) = (path.read_text() for path in events.iterdir() if path.is_file())
     assert "SparkListenerEnvironmentUpdate" in event_log
     assert "SparkListenerSQLExecutionStart" in event_log
