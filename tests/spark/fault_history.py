@@ -23,7 +23,7 @@ from tests.small_archives import (
 
 INT4, INT8, DATE = 23, 20, 1082
 ORDERS, EMPTIED, STAFF, TYPED, DATED = 1, 2, 3, 4, 5
-BAGS = (11, 12, 13)
+BAGS = (11, 12)
 
 orders = table(oid=ORDERS, name="orders")
 emptied = table(oid=EMPTIED, name="emptied")
