@@ -16,7 +16,7 @@ from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import load_config, refuse_unbuilt
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress
+from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress, print_error
 from pgoutput_etl.spark import start_session
 
 EXAMPLE = "example: ./spark-submit.sh jobs/backfill.py --config conf/local.yaml --tables 'public.orders,public.line*'"
@@ -80,13 +80,13 @@ def main() -> int:
         config = load_config(arguments.config, arguments.set)
         refuse_unbuilt(config)
         request.check()
-        spark = start_session(f"pgoutput_etl backfill {config.source.name}", config.spark)
+        spark = start_session(f"pgoutput_etl backfill {config.source.name}", config.spark, config.secrets)
         try:
             summary = backfill(spark, config, request, Progress(arguments.quiet))
         finally:
             spark.stop()
     except PgoutputEtlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print_error(error)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     if arguments.json:
         print(summary.to_json())
