@@ -79,7 +79,8 @@ class Damage:
     """Bytes that can't be read: `size` of them from `offset` on, in the file's unit `unit` (NO_UNIT: between units).
 
     cut_short: they are the first part of a message. begins_anew: what follows them begins or ends a transaction
-    regardless of what was open, or nothing does. oids: what may be a relation's OID in them; None if that is too much.
+    regardless of what was open, or nothing does. oids: what may be a relation's OID in them; None if there is more
+    to them than one message.
     may_hold_rows: False for what can only have been a control message.
     """
 

@@ -1,8 +1,4 @@
-"""What can't be read, and what therefore can't be applied: from which commit on, to which tables.
-
-A transaction of which a part can't be read is not applied, to no table. A table that it changed, or may have changed,
-gets nothing that was committed after it either: a later row may build on one that is missing.
-"""
+"""What can't be read, and what therefore can't be applied, as rows: of changes that can, and for the ledger."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.cuts import Cut, cuts, quarantined, reason_of
 from pgoutput_etl.message_rows import DAMAGE_TAG, FileScan
-from pgoutput_etl.outcomes import Fate, Outcome
+from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.spark import cut_out
-from pgoutput_etl.targets import Cut
 from pgoutput_etl.transactions import Assembly
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
@@ -31,37 +27,13 @@ def find_cuts(
     """By relation. `rows`: changes with their fates; `tables`: those that are known already."""
     if not assembly.was_damaged:
         return {}
-    cuts: dict[int, Cut] = {}
-    quarantined = [outcome for outcome in assembly.outcomes if outcome.fate is Fate.QUARANTINED]
-    reasons = {outcome.commit_lsn: with_paths(_reason(outcome), path_of) for outcome in quarantined}
-    if quarantined:
-        own = rows.where(F.col("fate") == Fate.QUARANTINED.value).groupBy("relation").agg(F.min("commit_lsn"))
-        for oid, lsn in own.collect():
-            _add(cuts, oid, Cut(lsn, reasons[lsn]))
-    losses = [(outcome.commit_lsn or 0, outcome.lost, reasons[outcome.commit_lsn]) for outcome in quarantined]
-    losses += [(loss.lsn, loss.relations, with_paths(loss.reason, path_of)) for loss in assembly.losses]
-    for lsn, relations, reason in losses:
-        for oid in relations or ():
-            _add(cuts, oid, Cut(lsn, reason))
-        if relations is None and (assembly.unreliable_from is None or lsn < assembly.unreliable_from[0]):
-            assembly.unreliable_from = (lsn, reason)
+    own: dict[int, int] = {}
+    if quarantined(assembly):
+        of_quarantined = rows.where(F.col("fate") == Fate.QUARANTINED.value)
+        own = {row[0]: row[1] for row in of_quarantined.groupBy("relation").agg(F.min("commit_lsn")).collect()}
     changed = [row[0] for row in rows.select("relation").distinct().collect()]
-    if assembly.unreliable_from is not None:
-        for oid in {*tables, *changed, *assembly.relations.oids()}:
-            _add(cuts, oid, Cut(*assembly.unreliable_from))
-    for oid in set(changed) - assembly.relations.oids():
-        _add(cuts, oid, Cut(0, "no Relation message describes it; it may be among what can't be read"))
-    return cuts
-
-
-def _reason(outcome: Outcome) -> str:
-    which = "" if outcome.xid is None else f" {outcome.xid}"
-    return f"transaction{which} is in quarantine: {outcome.reason}"
-
-
-def _add(cuts: dict[int, Cut], oid: int, cut: Cut) -> None:
-    if oid not in cuts or cut.lsn < cuts[oid].lsn:
-        cuts[oid] = cut
+    found = cuts(assembly, own, changed, tables)
+    return {oid: Cut(cut.lsn, with_paths(cut.reason, path_of)) for oid, cut in found.items()}
 
 
 def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
@@ -69,11 +41,11 @@ def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
     return _FILE.sub(lambda found: path_of(int(found[1])), reason)
 
 
-def before_cuts(spark: SparkSession, rows: DataFrame, cuts: Mapping[int, Cut]) -> DataFrame:
+def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cut]) -> DataFrame:
     """Of committed changes, those that can be applied."""
-    if not cuts:
+    if not of_tables:
         return rows
-    listed = [{"relation": oid, "cut": cut.lsn} for oid, cut in cuts.items()]
+    listed = [{"relation": oid, "cut": cut.lsn} for oid, cut in of_tables.items()]
     of_relations = spark.createDataFrame(pa.Table.from_pylist(listed, _CUTS))
     joined = rows.join(F.broadcast(of_relations), "relation", "left")
     return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
@@ -119,10 +91,9 @@ def parts_of_transactions(
     `fated`: all messages, with their fates. Each part has file, path, offset, length, lsn (of the commit), bytes, xid
     and reason.
     """
-    quarantined = [outcome for outcome in assembly.outcomes if outcome.fate is Fate.QUARANTINED]
-    if not quarantined:
+    if not quarantined(assembly):
         return None
-    of_units = {unit: outcome for outcome in quarantined for unit in outcome.units}
+    of_units = {unit: outcome for outcome in quarantined(assembly) for unit in outcome.units}
     own = fated.where(F.col("fate") == Fate.QUARANTINED.value).groupBy("file", "unit")
     parts = own.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
     described = []
@@ -132,7 +103,7 @@ def parts_of_transactions(
         path = path_of(part["file"])
         ranges.setdefault(path, []).append((part["file"], part["begin"], part["end"]))
         place = {"file": part["file"], "offset": part["begin"], "length": part["end"] - part["begin"], "path": path}
-        why = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(_reason(outcome), path_of)}
+        why = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(reason_of(outcome), path_of)}
         described.append({**place, **why})
     of_parts = [("length", pa.int64()), ("lsn", pa.int64()), ("xid", pa.int64())]
     listed = spark.createDataFrame(pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pgoutput_etl import merge
 from pgoutput_etl.assembling import count_changes
 from pgoutput_etl.config import Config
+from pgoutput_etl.cuts import Cut
 from pgoutput_etl.rereading import runs_of
-from pgoutput_etl.targets import APPLIED, Cut, Plan, TableChanges, TableState, Task, make_plan
+from pgoutput_etl.targets import APPLIED, Plan, TableChanges, TableState, Task, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer

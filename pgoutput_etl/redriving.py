@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import refuse, whole_file
 from pgoutput_etl.assembling import account, assemble, collect_scans, committed, with_fates
+from pgoutput_etl.cuts import Cut
 from pgoutput_etl.identity import KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
@@ -25,7 +26,7 @@ from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.spark import reading_files, scan_messages
-from pgoutput_etl.targets import HELD, Cut, Held, Plan, TableChanges, TableState
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 

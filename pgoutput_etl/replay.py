@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, UNREPRESENTABLE, TableShape, events, table_shape
+from pgoutput_etl.cuts import Cut, cuts
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lineage import Declared, Lineage
 from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
@@ -81,6 +82,21 @@ class Replay:
                 found.append({**row, **committed, "scope": outcome.scope})
         yield from sorted(found, key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
 
+    def cuts(self) -> dict[int, Cut]:
+        """By relation: from which commit on it can't be applied to."""
+        if not self.assembly.was_damaged:
+            return {}
+        outcomes = unit_outcomes(self.assembly)
+        own: dict[int, int] = {}
+        changes = [row for row in self._messages if row["tag"] in CHANGE_TAGS]
+        for row in changes:
+            outcome = outcomes.get((row["file"], row["unit"]))
+            is_aborted = outcome is not None and row["xid"] in outcome.aborted_subxids
+            if outcome is not None and outcome.fate is Fate.QUARANTINED and not is_aborted:
+                lsn = outcome.commit_lsn or 0
+                own[row["relation"]] = min(own.get(row["relation"], lsn), lsn)
+        return cuts(self.assembly, own, {row["relation"] for row in changes}, ())
+
     def tables(
         self,
         keys: Mapping[str, tuple[str, ...]] | None = None,
@@ -90,8 +106,11 @@ class Replay:
         """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell. `declared`:
         schema.table -> what the configuration says of its columns' lineage; `types`: its types."""
         by_relation: dict[int, list[Row]] = {}
+        found = self.cuts()
         for row in self.committed():
-            by_relation.setdefault(row["relation"], []).append(row)
+            cut = found.get(row["relation"])
+            if cut is None or row["commit_lsn"] < cut.lsn:
+                by_relation.setdefault(row["relation"], []).append(row)
         user_types = UserTypes.of(self.assembly.types.values(), types or {})
         return {
             oid: self._table(oid, rows, keys or {}, declared or {}, user_types) for oid, rows in by_relation.items()

@@ -7,12 +7,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from pgoutput_etl.decode import MESSAGE_TAGS, decode
+from pgoutput_etl.decode import MESSAGE_TAGS, decode, message_end
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
 from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import Damage
-from pgoutput_etl.messages import Message, PgoutputMessage
+from pgoutput_etl.messages import Delete, Insert, Message, PgoutputMessage, TupleData, Update
 from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
@@ -23,6 +23,8 @@ _MOST_OF_ONE_CONTROL_MESSAGE = 256
 _MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30, Framing.LENGTH_PREFIXED: 4}
 _ROW_TAG = re.compile(rb"[IUDTR]")
 _SHORT = 1024
+_TEXT = ord("t")
+_MOST_TRIED = 1 << 16
 _MOST_OIDS = 4096
 _MOST_GAPS = 1000  # in a file; what is behind them is one with the last
 
@@ -39,8 +41,11 @@ class Gap:
     in_stream: bool
     reason: str
     cut_short: bool
+    is_one_message: bool = False  # and nothing else can have been there
 
 
+# No server sends it: these bytes were zeroed, or belong to what was written behind a message that is cut off.
+_NUL_IN_TEXT = WireError(0, "TupleData", "value", "text, which has no NUL byte", "one")
 Read = tuple[PgoutputMessage, Frame]
 
 
@@ -106,9 +111,10 @@ class Reading:
 
     def _decoded(self, frame: Frame, in_stream: bool) -> tuple[PgoutputMessage | None, WireError | None]:
         try:
-            return decode(self.data[frame.start : frame.end], in_stream), None
+            message = decode(self.data[frame.start : frame.end], in_stream)
         except WireError as error:
             return None, error
+        return (message, None) if not _has_nul(message) else (None, _NUL_IN_TEXT)
 
     def _refused(self, position: int, in_stream: bool, reason: str, budget: Budget) -> Gap:
         """Of the keepalives that stand before what is refused, the last may be cut off and claim what follows."""
@@ -123,7 +129,9 @@ class Reading:
             if inside is not None:
                 return self._gap(before.offset, inside, in_stream, reason)
         resumed = next_whole(self.data, self.framing, position + 1, in_stream, None, budget)
-        return self._gap(position, resumed, in_stream, reason)
+        gap = self._gap(position, resumed, in_stream, reason)
+        is_one = self.framing is Framing.RECVLOGICAL and _differs_by_one_byte(self.data[position : gap.end], in_stream)
+        return replace(gap, is_one_message=is_one)
 
     def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
         """Where messages begin that a frame claims as its own, and that go on past its end."""
@@ -137,7 +145,8 @@ class Reading:
         if behind.frames < (1 if behind.to_the_end else 2):
             inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, None, budget)
             resumed = inside if frame.next < len(self.data) else inside or resumed
-        return self._gap(frame.offset, resumed, in_stream, str(error))
+        gap = self._gap(frame.offset, resumed, in_stream, str(error))
+        return replace(gap, is_one_message=gap.end == frame.next)
 
     def _gap(self, offset: int, resumed: Resumption | None, in_stream: bool, reason: str) -> Gap:
         end = len(self.data) if resumed is None else resumed.position
@@ -188,8 +197,45 @@ def damage_of(
         gap.cut_short,
         begins_anew,
         not is_control or len(extent) > _MOST_OF_ONE_CONTROL_MESSAGE,
-        _oids(extent),
+        _oids(extent) if gap.is_one_message else None,
     )
+
+
+def _has_nul(message: PgoutputMessage) -> bool:
+    match message:
+        case Insert():
+            tuples: tuple[TupleData | None, ...] = (message.new,)
+        case Update():
+            tuples = (message.old, message.new)
+        case Delete():
+            tuples = (message.old,)
+        case _:
+            return False
+    return any(
+        value is not None and b"\0" in value and kind == _TEXT
+        for data in tuples
+        if data is not None
+        for kind, value in zip(data.kinds, data.values, strict=True)
+    )
+
+
+def _differs_by_one_byte(extent: bytes, in_stream: bool) -> bool:
+    """From one message with its new line: where nothing but decoding tells a message's end."""
+    if len(extent) > _MOST_TRIED or not extent.endswith(b"\n"):
+        return False
+    try:
+        message_end(extent, 0, in_stream)
+    except WireError as error:
+        at = error.offset
+    else:
+        return False
+    for other in range(256):
+        try:
+            if message_end(extent[:at] + bytes((other,)) + extent[at + 1 :], 0, in_stream) == len(extent) - 1:
+                return True
+        except WireError:
+            continue
+    return False
 
 
 def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:

@@ -412,7 +412,7 @@ class _Scanner:
         if lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
         self._goes_on_at(lsn)
-        self.commit_lsn = lsn
+        self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
         if last is not None and lsn <= last:
             self.summary.stretches.append(None)

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_shape
 from pgoutput_etl.config import Config
+from pgoutput_etl.cuts import Cut
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
@@ -69,14 +70,6 @@ class TableChanges:
     @property
     def total(self) -> int:
         return self.inserts + self.updates + self.deletes + self.truncates
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """From the commit at `lsn` on, nothing can be applied to a table: something of it is in quarantine."""
-
-    lsn: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
     "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage",
-    "transactions", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
+    "transactions", "cuts", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
     "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (

@@ -1,0 +1,115 @@
+"""Archives with holes in them: every table comes out right up to some commit, or the run is refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+
+import pytest
+
+from pgoutput_etl.content import decompress
+from pgoutput_etl.cuts import Cut
+from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.framing import Framing, detect, frames
+from pgoutput_etl.replay import Replay
+from tests.captures import DATA, files_of
+from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
+
+SLOTS = ["pg14/v1", "pg16/v4_parallel", "random16/v1", "random16/v2"]
+LAND = {
+    "copydata": copydata,
+    "recvlogical": lambda rows: recvlogical([row.data for row in rows]),
+    "length_prefixed": lambda rows: length_prefixed([row.data for row in rows]),
+    "pgcopy": pgcopy,
+}
+
+
+@cache
+def messages(slot: str) -> list[Row]:
+    found = []
+    for path in files_of(DATA / slot):
+        data = decompress(path.read_bytes(), path.name)
+        found += [Row(f.lsn or 0, 0, data[f.start : f.end]) for f in frames(data, detect(data))]
+    return found
+
+
+@cache
+def file_of(slot: str, framing: str) -> bytes:
+    return LAND[framing](messages(slot))
+
+
+@dataclass(slots=True)
+class UpTo(Replay):
+    """An archive as it is, each table up to a commit."""
+
+    up_to: dict[int, Cut] = field(default_factory=dict)
+
+    def cuts(self) -> dict[int, Cut]:
+        return self.up_to
+
+
+@cache
+def whole(slot: str) -> Replay:
+    replay = Replay()
+    replay.add_file("whole", file_of(slot, "copydata"))
+    return replay
+
+
+def contents(replay: Replay) -> dict[int, list[str]]:
+    tables = replay.tables()
+    found = {}
+    for oid, table in tables.items():
+        rows = ({k: v for k, v in row.items() if k not in ("_pg_commit_ts", "_pg_xid")} for row in table.rows)
+        found[oid] = sorted(map(repr, rows))
+    return {oid: rows for oid, rows in found.items() if rows}
+
+
+def spoilt(data: bytes, chance: random.Random) -> bytes:
+    """Zeroes, ones, or nothing at all in the place of some bytes, as a disk or a careless copy leaves them."""
+    begin = chance.randrange(len(data) // 50, len(data))
+    end = min(begin + chance.choice([64, 300, 4096, 20_000]), len(data))
+    filling = chance.choice([b"\0", b"\xff", b""])
+    return data[:begin] + filling * (end - begin) + data[end:]
+
+
+def outcome(slot: str, framing: str, seed: int) -> str:
+    chance = random.Random(seed)
+    replay = Replay(salvages=True)
+    try:
+        scan = replay.add_file("spoilt", spoilt(file_of(slot, framing), chance))
+        found = contents(replay)
+    except PgoutputEtlError:
+        return "refused"
+    if not scan.damages:
+        return "unnoticed"  # what is left of two rows of the same widths is a row
+    clean = whole(slot)
+    cuts = replay.cuts()
+    if replay.assembly.unreliable_from is not None:
+        for oid in clean.assembly.relations.oids():
+            cuts.setdefault(oid, Cut(*replay.assembly.unreliable_from))
+    as_of = UpTo(clean.assembly, False, clean._messages, clean._files, up_to=cuts)
+    assert found == contents(as_of), (
+        f"{slot} {framing} {seed}: {sorted((o, c.lsn) for o, c in cuts.items())} {replay.assembly.losses[:1]}"
+    )
+    return "held" if cuts else "whole"
+
+
+@pytest.mark.parametrize("framing", LAND)
+def test_what_is_read_around_a_hole_is_right(framing: str) -> None:
+    found = Counter(outcome(slot, framing, seed) for slot in ("pg14/v1", "random16/v2") for seed in range(2))
+    assert found["held"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("framing", LAND)
+@pytest.mark.parametrize("slot", SLOTS)
+def test_what_is_read_around_holes_is_right(slot: str, framing: str) -> None:
+    found = Counter(outcome(slot, framing, seed) for seed in range(100, 160))
+    assert found["held"], found
+
+
+def test_the_framing_is_found_for_each() -> None:
+    for framing in LAND:
+        assert detect(file_of("pg14/v1", framing)) is Framing(framing)
