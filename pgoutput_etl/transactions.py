@@ -210,7 +210,7 @@ class Assembly:
                 begun.damage = f"file {scan.file}: the beginning of the transaction can't be read"
             self._tail = _Tail(_TailKind.TRANSACTION, begun)
         elif last.unit in scan.orphans:
-            self._tail = None
+            self._stream_stop()
         elif self._tail is None or self._tail.of.units[-1] != (scan.file, last.unit):
             raise SequenceError(f"unit {last.unit} is open where the file ends, but nothing began it")
 

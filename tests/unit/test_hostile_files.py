@@ -250,9 +250,10 @@ def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginni
     """Found by the mutated files: its rows were neither open nor ended, and so had no commit to be compared by."""
     gid = ("g", 0x300, 0x308)
     before = [*MESSAGES, encode(BeginPrepare(gid[1], gid[2], 0, 3, gid[0])), encode(Insert(None, 16384, ROW))]
-    behind = [encode(Insert(7, 16384, ROW))] * 5 + [encode(StreamStop()), *MESSAGES]
-    replay = Replay(salvages=True)
-    replay.add_file("x.bin", length_prefixed([*before, b"\xff" * 60, *behind]))
-    fates = {outcome.gid: outcome.fate for outcome in replay.assembly.open_outcomes()}
-    assert fates == {"g": Fate.OPEN}
-    assert {row["unit"] for row in replay.committed()} == {1}
+    segment = [encode(Insert(7, 16384, ROW))] * 5
+    for behind in (segment, [*segment, encode(StreamStop()), *MESSAGES]):
+        replay = Replay(salvages=True)
+        replay.add_file("x.bin", length_prefixed([*before, b"\xff" * 60, *behind]))
+        fates = {outcome.gid: outcome.fate for outcome in replay.assembly.open_outcomes()}
+        assert fates == {"g": Fate.OPEN}
+        assert {row["unit"] for row in replay.committed()} == {1}
