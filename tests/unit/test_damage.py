@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -18,7 +19,7 @@ from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
 
 SLOTS = ["pg14/v1", "pg16/v4_parallel", "random16/v1", "random16/v2"]
-LAND = {
+LAND: dict[str, Callable[[list[Row]], bytes]] = {
     "copydata": copydata,
     "recvlogical": lambda rows: recvlogical([row.data for row in rows]),
     "length_prefixed": lambda rows: length_prefixed([row.data for row in rows]),
