@@ -87,14 +87,17 @@ def outcome(slot: str, framing: str, seed: int) -> str:
         return "unnoticed"  # what is left of two rows of the same widths is a row
     clean = whole(slot)
     cuts = replay.cuts()
+    is_held = bool(cuts)
+    end = Cut(replay.assembly.last_commit_lsn + 1, "the last commit that was read")
     if replay.assembly.unreliable_from is not None:
-        for oid in clean.assembly.relations.oids():
-            cuts.setdefault(oid, Cut(*replay.assembly.unreliable_from))
+        end = Cut(*replay.assembly.unreliable_from)
+    for oid in clean.assembly.relations.oids():
+        cuts.setdefault(oid, end)
     as_of = UpTo(clean.assembly, False, clean._messages, clean._files, up_to=cuts)
     assert found == contents(as_of), (
         f"{slot} {framing} {seed}: {sorted((o, c.lsn) for o, c in cuts.items())} {replay.assembly.losses[:1]}"
     )
-    return "held" if cuts else "whole"
+    return "held" if is_held else "whole"
 
 
 @pytest.mark.parametrize("framing", LAND)
