@@ -183,7 +183,7 @@ def wait_until_inactive(server: Server) -> None:
 @pytest.mark.parametrize(
     ("version", "seed", "nights"),
     [
-        pytest.param(18, 5, 1),
+        pytest.param(18, 5, 1, marks=pytest.mark.soak),
         *(pytest.param(v, seed, 4, marks=pytest.mark.soak) for v in PROTOCOLS for seed in (20, 21, 22)),
     ],
 )

@@ -96,6 +96,7 @@ def test_a_run_that_was_taken_over_in_the_middle_writes_no_more(
     faulty.assert_as_replayed(replayed(*NIGHTS[: night + 1]))
 
 
+@pytest.mark.soak
 def test_a_claim_from_elsewhere_keeps_others_out_until_it_is_too_old(
     faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_gets_in(spark: SparkSession, 
     assert all(text.startswith("one: another run is at work on this source") for text in refused), refused
 
 
+@pytest.mark.soak
 def test_storage_that_fails_in_the_middle_leaves_a_batch_that_the_next_run_finishes(faulty: FaultyJob) -> None:
     faulty.land(0, NIGHTS[0])
     in_the_way = faulty.job.path("public", "u")

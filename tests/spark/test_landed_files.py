@@ -118,6 +118,7 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     ]
 
 
+@pytest.mark.soak
 def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
     assert nights.values("t") == up_to(3)
 
 
+@pytest.mark.soak
 def test_a_number_that_only_a_copy_or_an_empty_file_has_is_not_missing(nights: Nights) -> None:
     folder = nights.job.landing
     for number in (1, 2, 3):
@@ -232,7 +234,7 @@ def test_many_small_files_of_all_framings(count: int, nights: Nights) -> None:
 @pytest.mark.parametrize(
     ("slot", "framing"),
     [
-        pytest.param(slot, framing, marks=() if (slot, framing) == ("v3", "recvlogical") else pytest.mark.soak)
+        pytest.param(slot, framing, marks=pytest.mark.soak)
         for slot in ("v1", "v2", "v3", "v4b")
         for framing in sorted(FRAMINGS)
     ],
