@@ -34,6 +34,7 @@ spark:
   spark.ui.showConsoleProgress: false
   spark.sql.shuffle.partitions: 1
   spark.databricks.delta.snapshotPartitions: 1
+  spark.log.level: INFO
   spark.driver.extraJavaOptions: -Dlog4j2.configurationFile={logging}
   spark.eventLog.enabled: true
   spark.eventLog.compress: false
