@@ -157,6 +157,7 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     assert max(row["batch"] for row in nights.ledger("batches")) == 4
 
 
+@pytest.mark.soak
 def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> None:
     land_four_nights(nights)
     nights.job.run()

@@ -51,6 +51,7 @@ def test_what_is_not_one_whole_archive_is_not_applied(nights: Nights) -> None:
     assert nights.values("t") == [("100", "x"), ("200", "x"), ("400", "x"), ("500", "x")]
 
 
+@pytest.mark.soak
 def test_a_number_that_no_file_has(nights: Nights) -> None:
     for number in range(3):
         nights.land(one(number, number + 100) if number else transaction(9, 50, table(), insert("50", "x")))

@@ -55,6 +55,7 @@ def said(summary: RunSummary) -> str:
     return " ".join(jobs.said(summary).split())
 
 
+@pytest.mark.soak
 def test_growth_rotation_and_compression(nights: Nights) -> None:
     folder = nights.job.landing
     current = folder / "current.bin"

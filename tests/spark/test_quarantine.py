@@ -95,6 +95,7 @@ def test_a_receiver_that_died_in_a_message_and_began_again_costs_nothing(nights:
     assert nights.night(transaction(4, 400, insert("4", "x", oid=101))).exit_code == EXIT_DONE
 
 
+@pytest.mark.soak
 def test_what_can_not_be_read_between_transactions_holds_what_it_may_be_about(nights: Nights) -> None:
     """A message of which nothing can be told may be about any table: none goes on, and none is wrong."""
     first = transaction(1, 100, A, insert("1", "x", oid=101), B, insert("1", "x", oid=102))
