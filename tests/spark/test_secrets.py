@@ -1,9 +1,9 @@
 """What a job leaves behind beside the tables: no secret of the configuration, no value of a cell.
 
-Looked through: both outputs at log level INFO, the command lines of the job's processes, Spark's event log (all that
-its UI shows), the Delta logs of targets and ledger, the ledger's text columns. Where values are by nature: the tables'
-files, the least and greatest of a file's columns that Delta keeps as statistics, and the ledger's binary columns, which
-hold waiting and quarantined rows as they were sent.
+Looked through: both outputs, the log at level INFO, the command lines of the job and of what it starts, what Spark
+keeps for its UI (the event log), the Delta logs of targets and ledger, the text columns of the ledger. Where values are
+by nature: the files of tables, the least and greatest of a column that Delta keeps as statistics, the binary columns of
+the ledger, which hold waiting and quarantined rows as they were sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ spark:
   spark.ui.showConsoleProgress: false
   spark.sql.shuffle.partitions: 1
   spark.databricks.delta.snapshotPartitions: 1
-  spark.log.level: INFO
   spark.driver.extraJavaOptions: -Dlog4j2.configurationFile={logging}
   spark.eventLog.enabled: true
   spark.eventLog.compress: false
@@ -45,14 +44,17 @@ spark:
   spark.hadoop.shop.plain: ${{SECRET}}
   spark.shop.url: jdbc:x://user:${{SECRET}}@host
 """
+# In a file: what goes to a console is cut down to warnings where Python has started the JVM.
 LOGGING = """
 rootLogger.level = info
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c{1}: %m%n%ex
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %p %c{{1}}: %m%n%ex
+logger.spark.name = org.apache.spark
+logger.spark.level = info
 """
 
 
@@ -126,7 +128,7 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     (landing / "0.copydata").write_bytes(archive())
     config = tmp_path / "job.yaml"
     logging = tmp_path / "log4j2.properties"
-    logging.write_text(LOGGING)
+    logging.write_text(LOGGING.format(log=tmp_path / "log"))
     config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging))
     environment = {**os.environ, "SECRET": SECRET, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command: list[str | Path] = [sys.executable, ROOT / "jobs/apply.py", "--config", config, "--json"]
@@ -142,7 +144,8 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     assert job.returncode == 3, errors[-3000:]
     summary = json.loads((tmp_path / "out").read_text())
     assert {t["table"] for t in summary["tables"] if t["held"] is None} >= {"t", "retyped", "bag"}
-    assert "INFO DAGScheduler" in errors
+    log = (tmp_path / "log").read_text()
+    assert "INFO DAGScheduler" in log
     (event_log,) = (path.read_text() for path in events.iterdir() if path.is_file())
     assert "SparkListenerEnvironmentUpdate" in event_log
     assert "SparkListenerSQLExecutionStart" in event_log
@@ -150,6 +153,7 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     left = {
         "standard output": (tmp_path / "out").read_text(),
         "standard error": errors,
+        "log": log,
         "command lines": "\n".join(seen),
         "event log": event_log,
         **{str(log.relative_to(target)): without_statistics(log) for log in target.rglob("_delta_log/*.json")},
