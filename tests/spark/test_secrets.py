@@ -121,6 +121,7 @@ def places(marker: str, texts: dict[str, str]) -> dict[str, str]:
     return {name: text[max(0, text.find(marker) - 300) :][:330] for name, text in texts.items() if marker in text}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) -> None:
     target, events = tmp_path / "tables", tmp_path / "events"
