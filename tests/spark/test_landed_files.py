@@ -178,6 +178,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: 
     assert nights.values("t") == up_to(1)
 
 
+@pytest.mark.soak
 def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """2.bin was begun after the last bytes of 1.bin were written, and those after 1.bin was listed."""
     folder = nights.job.landing

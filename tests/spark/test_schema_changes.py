@@ -166,6 +166,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     assert sorted(nights.changes("b")[2:]) == [("column added", "w", None), ("column dropped", "w", None)]
 
 
+@pytest.mark.soak
 def test_keys_change(nights: Nights) -> None:
     """The same rows under another key, without one, and with it again; a key column renamed, also a configured one."""
     pk, renamed = typed("k", 1, ("n", INT4), "v"), table(("key", INT4), ("n", INT4), "v", key=["key"], name="k", oid=1)
@@ -255,6 +256,7 @@ def test_what_can_not_be_told_holds_the_table_and_no_other(nights: Nights) -> No
     assert [row["v"] for row in nights.job.rows("public", "u")] == ["v"]
 
 
+@pytest.mark.soak
 def test_within_a_streamed_transaction_and_across_a_truncate(nights: Nights) -> None:
     """What is rolled back changes nothing; what was before a truncate needs no conversion."""
     v1, v2, v3 = typed("t", 1, "a"), typed("t", 1, "a", "b"), typed("t", 1, ("a", INT4), "b")
@@ -394,6 +396,7 @@ def test_a_run_that_died_between_the_alters_of_one_change_is_finished(
     assert rows == {(1, "a1", 1, "z1", None), (2, "b2", 20_000_000_000, "y2", "w2")}
 
 
+@pytest.mark.soak
 def test_a_run_that_died_between_two_changes_of_columns_is_finished(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
