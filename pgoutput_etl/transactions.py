@@ -232,7 +232,7 @@ class Assembly:
         elif damage.unit in (NO_UNIT, HEAD) or damage.unit in scan.orphans:
             for transaction in (*self._streams.values(), *self._prepared.values()):
                 transaction.take_damage(reason, lost)
-        if lost is None or (owner is None and lost):
+        if not damage.is_torn and (lost is None or (owner is None and lost)):
             before = max(damage.commit_lsn, self._file.watermarks[0])
             self.losses.append(Loss(before + 1, lost, reason))
 

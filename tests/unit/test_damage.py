@@ -17,6 +17,8 @@ from pgoutput_etl.framing import Framing, detect, frames
 from pgoutput_etl.replay import Replay
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
+from tests.small_archives import copydata as small_copydata
+from tests.small_archives import insert, segment, stream_commit, table, tables, transaction
 
 SLOTS = ["pg14/v1", "pg16/v4_parallel", "random16/v1", "random16/v2"]
 LAND: dict[str, Callable[[list[Row]], bytes]] = {
@@ -112,6 +114,19 @@ def test_what_is_read_around_a_hole_is_right(framing: str) -> None:
 def test_what_is_read_around_holes_is_right(slot: str, framing: str) -> None:
     found = Counter(outcome(slot, framing, seed) for seed in range(100, 160))
     assert found["held"], found
+
+
+def test_a_file_torn_at_its_end_within_a_segment_holds_nothing_once_it_has_come_again() -> None:
+    first = [
+        *transaction(1, 100, table(), insert("1", "a")),
+        *segment(5, insert("2", "b"), insert("3", "c"), first=True),
+    ]
+    again = [*segment(5, table(), insert("2", "b"), insert("3", "c"), first=True), *stream_commit(5, 200)]
+    replay = Replay(salvages=True)
+    replay.add_file("0", small_copydata(first)[:-40])
+    replay.add_file("1", small_copydata(again))
+    assert replay.cuts() == {}
+    assert tables(replay) == {"t": [("1", "a"), ("2", "b"), ("3", "c")]}
 
 
 def test_the_framing_is_found_for_each() -> None:
