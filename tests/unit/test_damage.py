@@ -61,10 +61,9 @@ def whole(slot: str) -> Replay:
 
 
 def contents(replay: Replay) -> dict[int, list[str]]:
-    tables = replay.tables()
     found = {}
-    for oid, table in tables.items():
-        rows = ({k: v for k, v in row.items() if k not in ("_pg_commit_ts", "_pg_xid")} for row in table.rows)
+    for oid, held in replay.tables().items():
+        rows = ({k: v for k, v in row.items() if k not in ("_pg_commit_ts", "_pg_xid")} for row in held.rows)
         found[oid] = sorted(map(repr, rows))
     return {oid: rows for oid, rows in found.items() if rows}
 
