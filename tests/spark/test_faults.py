@@ -59,17 +59,31 @@ def assert_ledger_is_that_of(job: FaultyJob, nights: int) -> None:
     job.assert_versions_are_right()
 
 
-def test_a_run_that_is_killed_again_and_again_is_finished_as_if_nothing_had_been(faulty: FaultyJob) -> None:
-    """Each run gets further than the one before: between two ALTERs of a table, while others are merged; in the ledger;
-    and when all is done but one thing."""
+KILLS = (
+    Fault("KILL", AFTER, 1, "alter typed ADD COLUMNS"),  # between two ALTERs of a table, while others are merged
+    Fault("KILL", AFTER, 1, "write transactions"),
+    Fault("KILL", AFTER, 1, "write batches"),  # when all is done but one thing
+)
+
+
+def test_a_run_that_is_killed_is_finished_as_if_nothing_had_been(faulty: FaultyJob) -> None:
     faulty.land(0, NIGHTS[0])
     faulty.run()
     faulty.land(1, NIGHTS[1])
-    for fault in (
-        Fault("KILL", AFTER, 1, "alter typed ADD COLUMNS"),
-        Fault("KILL", AFTER, 1, "write transactions"),
-        Fault("KILL", AFTER, 1, "write batches"),
-    ):
+    ended = faulty.run_with(KILLS[0])
+    assert ended.was_killed, ended.errors
+    faulty.run()
+    faulty.assert_as_replayed(replayed(*NIGHTS[:2]))
+    assert_ledger_is_that_of(faulty, 2)
+
+
+@pytest.mark.soak
+def test_a_run_that_is_killed_again_and_again_is_finished_as_if_nothing_had_been(faulty: FaultyJob) -> None:
+    """Each run gets further than the one before."""
+    faulty.land(0, NIGHTS[0])
+    faulty.run()
+    faulty.land(1, NIGHTS[1])
+    for fault in KILLS:
         ended = faulty.run_with(fault)
         assert ended.was_killed, ended.errors
     assert len(faulty.ledger("open_transactions")) > 1, "of those that have ended as well"

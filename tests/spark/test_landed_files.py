@@ -160,6 +160,7 @@ def _dies(*_: Any) -> None:
     raise RuntimeError("the power is out")
 
 
+@pytest.mark.soak
 def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nights.job.landing
     (folder / "1.bin").write_bytes(sent(1))
@@ -222,7 +223,8 @@ def many_small_files(folder: Path, count: int) -> None:
         (folder / f"{number}.bin").write_bytes(FRAMINGS[framing](rows))
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("count", [300, 10_000])
 def test_many_small_files_of_all_framings(count: int, nights: Nights) -> None:
     many_small_files(nights.job.landing, count)
     summary = nights.job.run()

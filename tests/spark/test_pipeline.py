@@ -323,6 +323,7 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     assert Counter(row["commit_lsn"] for row in nights.ledger("transactions")) == {100: 1, 200: 1, 300: 1}
 
 
+@pytest.mark.soak
 def test_two_sources_share_a_ledger(nights: Nights) -> None:
     job = nights.job
     batches = []
