@@ -283,6 +283,7 @@ def test_transactions_wait_for_their_end(nights: Nights) -> None:
     assert {(row["oid"], row["table"]) for row in nights.ledger("relations")} == {(16384, "t")}
 
 
+@pytest.mark.soak
 def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once between two tables, once before the ledger's last rows. A bag would tell what came twice."""
     job = nights.job = replace(nights.job, overrides=["merge.parallel_tables=1"])
