@@ -22,7 +22,7 @@ from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, new_files, read_again, read_files
-from pgoutput_etl.targets import HELD, changed_on_the_way, make_plan
+from pgoutput_etl.targets import HELD, changed_on_the_way, held_from, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
@@ -149,9 +149,8 @@ def _apply_batch(
         progress("writing the ledger")
         changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
         tables = [o.state for o in outcomes]
-        held_from = {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
         fated = with_fates(spark, messages, assembly)
-        accounts = {**account(fated, held_from), **landed.accounts_of_others()}
+        accounts = {**account(fated, held_from(tables, cuts)), **landed.accounts_of_others()}
         ledger.close(batch, Results(messages, fated, rows, assembly, before, scans, tables, changed, accounts))
     finally:
         if rows is not None:

@@ -26,7 +26,7 @@ from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.spark import reading_files, scan_messages
-from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
@@ -113,9 +113,8 @@ class Redriving:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        held_from = {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
         fated = with_fates(self.archive.spark, messages, assembly)
-        accounts = account(fated, held_from)
+        accounts = account(fated, held_from(tables, cuts))
         before = Known(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}

@@ -138,6 +138,11 @@ class Plan:
     vacated: list[str] = field(default_factory=list)
 
 
+def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int, int]:
+    """By OID, of tables after a batch: the commit LSN from which on one that is held has none of its changes."""
+    return {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
+
+
 def changed_on_the_way(
     assembly: Assembly, oids: Iterable[int], states: Mapping[int, TableState], first_file: int
 ) -> list[int]:

@@ -109,7 +109,6 @@ class Assembly:
     def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
-        self.looks_back |= any(mark.file == scan.file for mark in self.watermarks)
         if scan.xids is not None:
             self._note_xids(*scan.xids)
         self._take_head(scan)
@@ -168,6 +167,7 @@ class Assembly:
             before.append(self.last_commit_lsn)
             if self.last_commit_lsn and (stretch is None or stretch[0] <= self.last_commit_lsn):
                 self.watermarks.append(Watermark(scan.file, number, self.last_commit_lsn))
+                self.looks_back = True
             if stretch is not None:
                 self.last_commit_lsn = max(self.last_commit_lsn, stretch[1])
         return before
@@ -207,7 +207,7 @@ class Assembly:
                 if damage.unit == last.unit:
                     begun.take_damage(_said_of(scan, damage), self._may_be_about(damage))
             if last.is_damaged and begun.damage is None:
-                begun.damage = f"file {scan.file}: the beginning of the transaction can't be read"
+                begun.damage = _without_beginning(scan.file)
             self._tail = _Tail(_TailKind.TRANSACTION, begun)
         elif last.unit in scan.orphans:
             self._stream_stop()
@@ -250,7 +250,7 @@ class Assembly:
         for damage in own:
             damaged.take_damage(_said_of(scan, damage), self._may_be_about(damage))
         if not own:  # an orphan: what it began with stands before it
-            damaged.damage = f"file {scan.file}: the beginning of the transaction can't be read"
+            damaged.damage = _without_beginning(scan.file)
         fate = Fate.QUARANTINED if ended.commit_lsn > self._file.watermarks[ended.stretch] else Fate.RESENT
         self.outcomes.append(_outcome(fate, damaged, ended.commit_lsn, ended.commit_ts))
 
@@ -388,14 +388,11 @@ class Assembly:
     def _stream_start(self, message: StreamStart, row: ControlRow) -> None:
         self._cut_off_tail()
         stream = self._streams.get(message.xid)
-        if message.first_segment:
-            if stream is not None:
-                self.outcomes.append(_outcome(Fate.RESENT, stream))
-            stream = _Open(message.xid, [], scope=self._next_scope)
-            self._next_scope += 1
-            self._streams[message.xid] = stream
-        elif stream is None and self.was_damaged:
-            stream = _Open(message.xid, [], scope=self._next_scope, damage="the beginning of the stream can't be read")
+        if message.first_segment and stream is not None:
+            self.outcomes.append(_outcome(Fate.RESENT, stream))
+        if message.first_segment or (stream is None and self.was_damaged):
+            damage = None if message.first_segment else "the beginning of the stream can't be read"
+            stream = _Open(message.xid, [], scope=self._next_scope, damage=damage)
             self._next_scope += 1
             self._streams[message.xid] = stream
         elif stream is None:
@@ -440,8 +437,8 @@ class Assembly:
         tail = self._tail
         begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
         if row.unit in self._file.orphans:
-            damage = f"file {self._file.number}: the beginning of the transaction can't be read"
-            begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, damage=damage)
+            damage, units = _without_beginning(self._file.number), [(self._file.number, row.unit)]
+            begun = _Open(message.xid, units, gid=message.gid, damage=damage)
             self._file.owners[row.unit] = begun
         if begun is None or (begun.xid, begun.gid) != (message.xid, message.gid):
             raise SequenceError(
@@ -592,6 +589,10 @@ class _FileState:
 def _said_of(scan: FileScan, damage: Damage) -> str:
     """With the file's number, which the caller knows the path of."""
     return f"file {scan.file}, offset {damage.offset}: {damage.reason}"
+
+
+def _without_beginning(file: int) -> str:
+    return f"file {file}: the beginning of the transaction can't be read"
 
 
 def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> Outcome:
