@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from pgoutput_etl.blocks import Kind, unpacked
 from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, ERROR_TAG, HEAD, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
-from pgoutput_etl.outcomes import ACCOUNTS, Fate, control_rows
+from pgoutput_etl.fates import Fates
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.outcomes import Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
-from pgoutput_etl.spark import row_versions
+from pgoutput_etl.shipping import ended_transactions, message_rows, of_kind, row_versions, tally
+from pgoutput_etl.tallies import Tally
 from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
 
@@ -48,39 +52,99 @@ class Scanned:
         return Scanned(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
 
 
-def collect_scans(messages: DataFrame) -> Scanned:
+def collect_scans(blocks: DataFrame) -> Scanned:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    of_driver = ~F.col("tag").isin(*CHANGE_TAGS) & ~((F.col("tag") == "C") & (F.col("unit") != HEAD))
     columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
     scanned = Scanned({}, {}, {})
-    for row in messages.where(of_driver).select(*columns).toArrow().to_pylist():
-        if row["tag"] == SUMMARY_TAG:
-            scanned.scans[row["file"]] = FileScan.from_json(row["body"])
-        elif row["tag"] == ERROR_TAG:
-            scanned.errors[row["file"]] = row["body"].decode()
-        else:
-            scanned.controls.setdefault(row["file"], []).append(row)
+    of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
+    for block in of_driver.to_pylist():
+        for row in unpacked(block, columns).to_pylist():
+            if row["tag"] == SUMMARY_TAG:
+                scanned.scans[row["file"]] = FileScan.from_json(row["body"])
+            elif row["tag"] == ERROR_TAG:
+                scanned.errors[row["file"]] = row["body"].decode()
+            else:
+                scanned.controls.setdefault(row["file"], []).append(row)
     return scanned
 
 
-def assemble(messages: DataFrame, scanned: Scanned, paths: Mapping[int, str], assembly: Assembly) -> None:
+@dataclass(frozen=True)
+class Rows:
+    """A batch's message rows, as blocks, and what became of them.
+
+    blocks: of the files that were scanned, of which those with a number in `left_out` are none of the batch's. waiting:
+    changes of transactions that earlier batches left open.
+    """
+
+    spark: SparkSession
+    blocks: DataFrame
+    waiting: DataFrame | None
+    left_out: frozenset[int]
+    assembly: Assembly
+
+    @cached_property
+    def fates(self) -> Fates:
+        """Once all files are assembled."""
+        return Fates.of((*self.assembly.outcomes, *self.assembly.open_outcomes()), self.assembly.watermarks)
+
+    def tally(self, held_from: Mapping[int, int] | None = None) -> Tally:
+        """`held_from`: by relation, the commit LSN from which on its changes are not applied."""
+        blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
+        return tally(blocks, self.fates, self.left_out, held_from or {})
+
+    def changes(self) -> DataFrame:
+        """Blocks of all changes, those that waited too."""
+        changes = of_kind(self.blocks, Kind.CHANGE)
+        return changes if self.waiting is None else changes.unionByName(self.waiting)
+
+    def ended(self) -> DataFrame:
+        """The ordinary transactions within a file."""
+        return ended_transactions(self.blocks, self.fates, self.left_out)
+
+    def messages(self, *kinds: Kind) -> DataFrame:
+        """A row per message of the batch's files: for what is rare."""
+        rows = message_rows(of_kind(self.blocks, *kinds))
+        return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
+
+    def fated(self) -> DataFrame:
+        """A row per message, of changes that waited, too, with its fate: for what is rare."""
+        rows = self.messages(*Kind)
+        return self._with_fates(rows if self.waiting is None else rows.unionByName(message_rows(self.waiting)))
+
+    def fated_changes(self, oids: Collection[int] | None = None) -> DataFrame:
+        """The same of changes, of all relations or some."""
+        blocks = self.changes()
+        if oids is not None:
+            blocks = blocks.where(F.col("relation").isin(*oids))
+        rows = message_rows(blocks)
+        if self.left_out:
+            rows = rows.where(~F.col("file").isin(*self.left_out))
+        return self._with_fates(rows)
+
+    def _with_fates(self, rows: DataFrame) -> DataFrame:
+        return with_fates(self.spark, rows, self.assembly)
+
+
+def assemble(blocks: DataFrame, scanned: Scanned, paths: Mapping[int, str], assembly: Assembly) -> None:
     """Takes the files into `assembly`, in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
             assembly.add_file(scanned.scans[number], control_rows(scanned.controls.get(number, [])))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}") from None
-    _replace_streams(messages, assembly)
+    _replace_streams(blocks, paths, assembly)
 
 
-def _replace_streams(messages: DataFrame, assembly: Assembly) -> None:
+def _replace_streams(blocks: DataFrame, paths: Mapping[int, str], assembly: Assembly) -> None:
     """After a reconnect the server may send as an ordinary transaction what it had begun to stream."""
     begun = assembly.streams_begun()
     if not begun:
         return
-    ends = messages.where((F.col("tag") == "C") & F.col("top_xid").isin(*begun))
-    for row in ends.select("top_xid", "file", "unit").toArrow().to_pylist():
+    ends = message_rows(of_kind(blocks, Kind.COMMIT), ["top_xid", "file", "unit"])
+    for row in ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist():
+        if row["file"] not in paths:
+            continue
         if (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
             assembly.replaced(row["top_xid"])
             del begun[row["top_xid"]]
@@ -125,27 +189,6 @@ def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFr
     return joined.select(*kept, "scope", *(column.alias(name) for name, column in decided.items()))
 
 
-def account(fated: DataFrame, held_from: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with.
-
-    `fated`: the messages of these files, with their fates. `held_from`: by relation, the commit LSN from which on its
-    changes are not applied.
-    """
-    is_held = F.lit(False)
-    for oid, lsn in held_from.items():
-        is_held |= (F.col("relation") == oid) & (F.col("commit_lsn") >= lsn)
-    left_out = (F.col("tag") == DAMAGE_TAG) | (
-        (F.col("fate") == Fate.COMMITTED.value) & F.coalesce(is_held, F.lit(False))
-    )
-    fate = F.when(left_out, Fate.QUARANTINED.value).otherwise(F.col("fate"))
-    size = F.sum(F.col("end") - F.col("begin")).alias("bytes")
-    counted = fated.groupBy("file", fate.alias("fate")).agg(size).collect()
-    accounts: dict[int, dict[str, int]] = {}
-    for row in counted:
-        accounts.setdefault(row["file"], {})[ACCOUNTS[row["fate"]]] = row["bytes"]
-    return accounts
-
-
 def committed(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("fate") == Fate.COMMITTED.value)
 
@@ -169,6 +212,24 @@ def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
             row.relation, row.I, row.U, row.D, row.T, at, frozenset(row.unchanged), row.moves_toast
         )
     return found
+
+
+def counted_changes(found: Tally) -> dict[int, TableChanges]:
+    """By OID."""
+    return {
+        oid: TableChanges(
+            oid,
+            each.tags["I"],
+            each.tags["U"],
+            each.tags["D"],
+            each.tags["T"],
+            each.truncated_at,
+            frozenset(each.unchanged),
+            each.moves_toast,
+            each.size,
+        )
+        for oid, each in found.relations.items()
+    }
 
 
 def find_runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, list[Run]]:

@@ -20,6 +20,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.applying import ChangeRows
 from pgoutput_etl.assembling import count_changes
 from pgoutput_etl.backfill_report import BackfilledTable, BackfillSummary
 from pgoutput_etl.backfill_request import Order, Request
@@ -246,7 +247,7 @@ class _InPlace:
             outcomes = [*built, *(self._as_it_was(outcome) for outcome in left)]
             if rows is not None:
                 touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
-                within = replace(self._writer(), choose=touched).write(Plan(list(tasks.values())), rows)
+                within = replace(self._writer(), choose=touched).write(Plan(list(tasks.values())), ChangeRows(rows))
                 outcomes += [self._as_it_was(o) if o.state.status == HELD else o for o in within]
             self.progress("writing the ledger")
             done = {o.state.oid: o.state for o in outcomes if o.summary.held is None}

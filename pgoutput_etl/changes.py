@@ -82,6 +82,13 @@ class TableShape:
     def is_bag(self) -> bool:
         return not self.key
 
+    @property
+    def has_unique_key(self) -> bool:
+        """Whether PostgreSQL holds that no two rows have one key: it is the table's replica identity."""
+        flagged = {i for i, column in enumerate(self.relation.columns) if column.is_key}
+        is_full = self.relation.replica_identity is ReplicaIdentity.FULL
+        return bool(self.key) and set(self.key) == flagged and not is_full
+
     def event_schema(self) -> pa.Schema:
         """_file and _ordinal order events within a commit; u3 says that c3 is unchanged; f0… and _from_unrep are the
         old key of a V."""

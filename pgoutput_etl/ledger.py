@@ -42,17 +42,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.arranging import KnownFiles
-from pgoutput_etl.assembling import with_fates
+from pgoutput_etl.assembling import Rows
+from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claims import Claim, Claims
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.lineage import SchemaChange
-from pgoutput_etl.message_rows import HEAD, MESSAGE_SCHEMA, FileScan
+from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
 from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
+from pgoutput_etl.shipping import blocks_of
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
@@ -168,15 +170,11 @@ class Known:
 class Results:
     """What a batch leaves to the ledger.
 
-    fated, rows: all messages of the batch, and all changes, those that waited too, with their fates. tables: those that
-    were looked at. schema_changes: what was changed of them, with the place of the first row that shows it. accounts:
-    bytes per file and fate.
+    tables: those that were looked at. schema_changes: what was changed of them, with the place of the first row that
+    shows it. accounts: bytes per file and fate.
     """
 
-    messages: DataFrame
-    fated: DataFrame
-    rows: DataFrame
-    assembly: Assembly
+    rows: Rows
     before: Known
     scans: Mapping[int, FileScan]
     tables: list[TableState]
@@ -297,7 +295,7 @@ class Ledger:
 
     def close(self, batch: Batch, results: Results) -> None:
         """After everything else of the batch is written; its last row makes it done."""
-        number, assembly = batch.number, results.assembly
+        number, assembly = batch.number, results.rows.assembly
         effects = [
             partial(self._append_open_rows, batch, results),
             partial(self._append_transactions, batch, results),
@@ -362,21 +360,21 @@ class Ledger:
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
 
     def _append_open_rows(self, batch: Batch, results: Results) -> None:
-        if _open_units(results.assembly):
-            waiting = results.rows.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+        if _open_units(results.rows.assembly):
+            changes = results.rows.fated_changes()
+            waiting = changes.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
             rows = waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names)
             self._append("open_transactions", rows, batch.number)
 
     def _append_transactions(self, batch: Batch, results: Results) -> None:
-        self._append("transactions", self.ended(batch, results.messages, results.assembly), batch.number)
+        self._append("transactions", self.ended(batch, results.rows), batch.number)
 
-    def ended(self, batch: Batch, messages: DataFrame, assembly: Assembly) -> DataFrame:
+    def ended(self, batch: Batch, rows: Rows) -> DataFrame:
         """The ordinary ones within a file from the executors, which hold them; the others are the driver's."""
-        ends = messages.where((F.col("tag") == "C") & (F.col("unit") != HEAD))
-        fated = with_fates(self.spark, ends, assembly).where(F.col("fate") != Fate.QUARANTINED.value)
-        ended = fated.select(
+        ended = rows.ended().where(F.col("fate") != Fate.QUARANTINED.value)
+        ended = ended.select(
             *self._stamp(batch),
-            F.col("top_xid").alias("xid"),
+            "xid",
             F.lit(None).cast("string").alias("gid"),
             "fate",
             "commit_lsn",
@@ -385,13 +383,8 @@ class Ledger:
             "unit",
             "changes",
         )
-        others = [_transaction_row(outcome, batch.number) for outcome in assembly.outcomes]
+        others = [_transaction_row(outcome, batch.number) for outcome in rows.assembly.outcomes]
         return self._frame("transactions", others).unionByName(ended, allowMissingColumns=True)
-
-    def fates(self, batch: Batch) -> dict[str, int]:
-        """How many of the batch's transactions ended how."""
-        of_batch = self.read("transactions").where(F.col("batch") == batch.number)
-        return {row["fate"]: row["count"] for row in of_batch.groupBy("fate").count().collect()}
 
     def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
@@ -405,17 +398,17 @@ class Ledger:
             {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, "reason": t.reason}
             for t in news
         ]
-        waited = results.rows.where(F.col("file") < batch.first_file)
+        rows = results.rows
         parts = [
-            unreadable(self.spark, results.messages, results.scans, path_of),
-            parts_of_transactions(self.spark, results.fated.unionByName(waited), results.assembly, path_of),
+            unreadable(self.spark, rows.messages(Kind.DAMAGE), results.scans, path_of),
+            parts_of_transactions(self.spark, rows.fated(), rows.assembly, path_of),
         ]
         frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
         if held or frames:
-            rows = self._frame("quarantine", [{"batch": batch.number, **row} for row in held])
+            found = self._frame("quarantine", [{"batch": batch.number, **row} for row in held])
             for frame in frames:
-                rows = rows.unionByName(frame, allowMissingColumns=True)
-            self._append("quarantine", rows, batch.number)
+                found = found.unionByName(frame, allowMissingColumns=True)
+            self._append("quarantine", found, batch.number)
 
     def _append_schema_changes(
         self, batch: Batch, changes: Iterable[tuple[TableState, Place | None, SchemaChange]]
@@ -437,7 +430,7 @@ class Ledger:
 
     def _append_files(self, batch: Batch, results: Results) -> None:
         marks: dict[int, list[dict[str, int]]] = {}
-        for mark in results.assembly.watermarks:
+        for mark in results.rows.assembly.watermarks:
             marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
         rows = []
         for number, file in batch.files.items():
@@ -487,13 +480,14 @@ class Ledger:
         ]
         self._append_rows("relations", rows, batch)
 
-    def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame:
-        """The message rows of transactions that earlier batches left open."""
+    def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
+        """Blocks of the message rows of transactions that earlier batches left open, if there are any."""
         units = _open_units(assembly)
         if not units:
-            return self._frame("open_transactions", []).select(*MESSAGE_SCHEMA.names)
+            return None
         rows = self.derived("open_transactions", batch)
-        return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi").select(*MESSAGE_SCHEMA.names)
+        waiting = rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
+        return blocks_of(waiting.select(*MESSAGE_SCHEMA.names), Kind.WAITING)
 
     def forget_ended(self, last: Batch) -> None:
         """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""

@@ -19,11 +19,13 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
+    Events,
     all_of,
     bag_content,
     entries_of,
     entries_of_target,
     event_content,
+    net_as_it_is,
     net_key_parts,
     net_of_bag,
     net_rows,
@@ -103,23 +105,26 @@ def has_rows(spark: SparkSession, path: str) -> bool:
     return bool(spark.read.format("delta").load(path).limit(1).count())
 
 
-def write(
-    spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before, commit: Commit
-) -> Written:
+def write(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, commit: Commit) -> Written:
     """One commit. `events` are all of the table's since its last truncate in the batch."""
     with session_settings(spark, commit.settings()) as session:
         if shape.is_bag:
-            return _write_bag(session, path, shape, events, before)
+            return _write_bag(session, path, shape, events.frame, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
             overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+        elif events.may_append:
+            net = _net(session, path, shape, events, before)
+            _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
             _merge(session, path, shape, _net(session, path, shape, events, before))
         return written(session, path)
 
 
-def _net(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> DataFrame:
-    ordered = with_sequence(events)
+def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:
+    if events.is_net:
+        return net_as_it_is(events.frame, shape)
+    ordered = with_sequence(events.frame)
     if shape.moves_toast:
         target = spark.read.format("delta").load(path) if before is Before.ROWS else None
         ordered = resolve_moves(ordered, shape, target)

@@ -10,6 +10,7 @@ Columns of the events are those of TableShape.event_schema(); `_seq` orders them
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,6 +21,16 @@ from pgoutput_etl.naming import quoted
 from pgoutput_etl.storage import comparable, to_event
 
 _ENTRIES = "array<struct<key: string, value: string>>"
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A table's change events. is_net: there is one for each key, and it has every column. may_append: no row that is
+    there has one of their keys."""
+
+    frame: DataFrame
+    is_net: bool = False
+    may_append: bool = False
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
@@ -54,6 +65,19 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
         F.col("last._xid").alias("_xid"),
         unrepresentable.alias("_unrep"),
         F.col("last._op").isin(DELETED, MOVED_OUT).alias("_delete"),
+    )
+
+
+def net_as_it_is(events: DataFrame, shape: TableShape) -> DataFrame:
+    """The same of events of which there is one for each key, and every column in it."""
+    return events.select(
+        *(f"c{i}" for i in range(len(shape.columns))),
+        *(F.lit(False).alias(f"keep{i}") for i in shape.toast),
+        "_lsn",
+        "_ts",
+        "_xid",
+        F.coalesce(F.col("_unrep"), no_entries()).alias("_unrep"),
+        F.col("_op").isin(DELETED, MOVED_OUT).alias("_delete"),
     )
 
 

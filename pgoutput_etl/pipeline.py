@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import account, assemble, committed, count_changes, find_runs, with_fates
+from pgoutput_etl.applying import ChangeBlocks
+from pgoutput_etl.assembling import Rows, assemble, committed, count_changes, counted_changes, find_runs
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
-from pgoutput_etl.config import Config
+from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.continuity import check_history
 from pgoutput_etl.ledger import Batch, Ledger, Results
-from pgoutput_etl.message_rows import CHANGE_TAGS
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
+from pgoutput_etl.relations import Run
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, new_files, read_again, read_files
 from pgoutput_etl.targets import HELD, changed_on_the_way, held_from, make_plan
@@ -92,7 +92,7 @@ def _apply_claimed(
                 return _nothing_new(config, last, landed.remarks)
             return _apply_batch(spark, config, ledger, batch, landed, check_claim, progress)
         finally:
-            landed.messages.unpersist()
+            landed.blocks.unpersist()
 
 
 def _apply_batch(
@@ -106,57 +106,56 @@ def _apply_batch(
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
-    messages, scans = landed.messages_to_apply(), landed.scanned.scans
-    path_of = partial(ledger.path_of, batch)
-    rows: DataFrame | None = None  # used for the counts and every table
-    try:
-        assembly = ledger.assembly(batch)
-        before = ledger.known(assembly)
-        waiting = ledger.open_rows(assembly, batch)
-        assemble(messages, landed.scanned, batch.paths, assembly)
-        if assembly.looks_back:
-            earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
-            check_history(ledger.ended(batch, messages, assembly), earlier, path_of)
+    scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
+    assembly = ledger.assembly(batch)
+    before = ledger.known(assembly)
+    rows = Rows(spark, landed.blocks, ledger.open_rows(assembly, batch), landed.looked_at, assembly)
+    assemble(landed.blocks, landed.scanned, batch.paths, assembly)
+    if assembly.looks_back:
+        earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
+        check_history(ledger.ended(batch, rows), earlier, path_of)
 
-        rows = with_fates(spark, _changes(messages).unionByName(waiting), assembly).persist(StorageLevel.DISK_ONLY)
-        cuts = find_cuts(rows, assembly, batch.tables, path_of)
-        applicable = before_cuts(spark, committed(rows), cuts)
-        changes = count_changes(applicable)
-        suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
-        runs = find_runs(applicable, assembly.relations, suspects)
-        user_types = UserTypes.of(assembly.types.values(), config.types)
-        plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
+    tally = rows.tally()
+    cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}
+    changes = counted_changes(tally)
+    if cuts:
+        changes = count_changes(before_cuts(spark, committed(rows.fated_changes()), cuts))
+    suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
+    runs: dict[int, list[Run]] = {}
+    if suspects:
+        of_suspects = before_cuts(spark, committed(rows.fated_changes(suspects)), cuts)
+        runs = find_runs(of_suspects, assembly.relations, suspects)
+    user_types = UserTypes.of(assembly.types.values(), config.types)
+    plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
 
-        if not batch.resumed:
-            refuse_strangers(spark, plan)
-        check_claim()
-        ledger.begin(batch)
-        writer = Writer(
-            spark,
-            batch.ledger_id,
-            batch.number,
-            batch.last_commit_lsn,
-            assembly.last_commit_lsn,
-            config.merge.parallel_tables,
-            batch.resumed,
-            check_claim,
-            path_of,
-            progress,
-        )
-        outcomes = writer.write(plan, applicable)
+    if not batch.resumed:
+        refuse_strangers(spark, plan)
+    check_claim()
+    ledger.begin(batch)
+    writer = Writer(
+        spark,
+        batch.ledger_id,
+        batch.number,
+        batch.last_commit_lsn,
+        assembly.last_commit_lsn,
+        config.merge.parallel_tables,
+        batch.resumed,
+        check_claim,
+        path_of,
+        progress,
+    )
+    outcomes = writer.write(plan, ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE))
 
-        check_claim()
-        progress("writing the ledger")
-        changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
-        tables = [o.state for o in outcomes]
-        fated = with_fates(spark, messages, assembly)
-        accounts = {**account(fated, held_from(tables, cuts)), **landed.accounts_of_others()}
-        ledger.close(batch, Results(messages, fated, rows, assembly, before, scans, tables, changed, accounts))
-    finally:
-        if rows is not None:
-            rows.unpersist()
+    check_claim()
+    progress("writing the ledger")
+    changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
+    tables = [o.state for o in outcomes]
+    not_applied = held_from(tables, cuts)
+    accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
+    ledger.close(batch, Results(rows, before, scans, tables, changed, accounts))
+    fates = tally.ended + Counter(outcome.fate.value for outcome in assembly.outcomes)
     damages = said_of_damages(scans, path_of)
-    return _summary(config, batch, assembly, ledger.fates(batch), landed, outcomes, plan.skipped, accounts, damages)
+    return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
 
 
 def _summary(
@@ -205,7 +204,3 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         if state.status == HELD
     )
     return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held, files_not_read=remarks)
-
-
-def _changes(messages: DataFrame) -> DataFrame:
-    return messages.where(F.col("tag").isin(*CHANGE_TAGS))

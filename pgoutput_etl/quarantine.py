@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.cuts import Cut, cuts, quarantined, reason_of
 from pgoutput_etl.message_rows import DAMAGE_TAG, FileScan
 from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.spark import cut_out
+from pgoutput_etl.shipping import cut_out
 from pgoutput_etl.transactions import Assembly
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
+from pgoutput_etl.applying import ChangeRows
 from pgoutput_etl.assembling import count_changes
 from pgoutput_etl.config import Config
 from pgoutput_etl.cuts import Cut
@@ -63,7 +64,7 @@ class Rebuilding:
         """What was built, and what was left as it was: at once where it is one commit, else by way of a scratch place,
         so that no reader sees what is half done."""
         tasks = [self._task(task) for task in plan.tasks]
-        outcomes = self.writer.write(Plan(tasks, plan.held), rows)
+        outcomes = self.writer.write(Plan(tasks, plan.held), ChangeRows(rows))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
         built, left = [], []

@@ -15,17 +15,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import refuse, whole_file
-from pgoutput_etl.assembling import account, assemble, collect_scans, committed, with_fates
+from pgoutput_etl.assembling import Rows, assemble, collect_scans, committed
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.identity import KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
-from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place
 from pgoutput_etl.rereading import Archive
-from pgoutput_etl.spark import reading_files, scan_messages
+from pgoutput_etl.shipping import scan_files
+from pgoutput_etl.spark import reading_files
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
@@ -45,24 +46,24 @@ class Redriving:
         spark, framing = self.archive.spark, self.archive.config.source.framing
         tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
-        messages = scan_messages(spark, tasks, KnownContents({}), framing, salvages=True)
-        messages = messages.persist(StorageLevel.DISK_ONLY)
-        rows: DataFrame | None = None
+        blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True)
+        blocks = blocks.persist(StorageLevel.MEMORY_AND_DISK)
+        changes: DataFrame | None = None
         try:
             with reading_files(tasks):
-                scanned = collect_scans(messages)
+                scanned = collect_scans(blocks)
             refuse(scanned.errors.values())
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
-            assemble(messages, scanned, self.batch.paths, assembly)
-            changes = messages.where(F.col("tag").isin(*CHANGE_TAGS))
-            rows = with_fates(spark, changes, assembly).persist(StorageLevel.DISK_ONLY)
-            return self._rebuild(messages, rows, assembly, scanned.scans)
+            assemble(blocks, scanned, self.batch.paths, assembly)
+            rows = Rows(spark, blocks, None, frozenset(), assembly)
+            changes = rows.fated_changes().persist(StorageLevel.DISK_ONLY)
+            return self._rebuild(rows, changes, scanned.scans)
         finally:
-            messages.unpersist()
-            if rows is not None:
-                rows.unpersist()
+            blocks.unpersist()
+            if changes is not None:
+                changes.unpersist()
 
     def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
         """Each file whole, but for what was added to the last one since: that is for the nightly job."""
@@ -78,14 +79,14 @@ class Redriving:
         return tasks, landed
 
     def _rebuild(
-        self, messages: DataFrame, rows: DataFrame, assembly: Assembly, scans: Mapping[int, FileScan]
+        self, rows: Rows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[Outcome], list[str], int]:
-        batch = self.batch
+        batch, assembly = self.batch, rows.assembly
         held = {oid: state for oid, state in batch.tables.items() if state.status == HELD}
-        cuts = find_cuts(rows, assembly, batch.tables, self._path_of)
+        cuts = find_cuts(changes, assembly, batch.tables, self._path_of)
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
-        chosen = committed(rows).where(~F.col("relation").isin(*applied, *worse))
+        chosen = committed(changes).where(~F.col("relation").isin(*applied, *worse))
         applicable = before_cuts(self.archive.spark, chosen, cuts)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
@@ -113,8 +114,7 @@ class Redriving:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        fated = with_fates(self.archive.spark, messages, assembly)
-        accounts = account(fated, held_from(tables, cuts))
+        accounts = rows.tally(held_from(tables, cuts)).accounts()
         before = Known(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}
@@ -123,7 +123,7 @@ class Redriving:
         known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
-        ledger.close(known, Results(messages, fated, rows, assembly, before, scans, tables, news, accounts))
+        ledger.close(known, Results(rows, before, scans, tables, news, accounts))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:

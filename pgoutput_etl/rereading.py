@@ -13,19 +13,20 @@ from functools import cached_property
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.arranging import KnownFiles, refuse
 from pgoutput_etl.assembling import find_runs, joined_with_fates
+from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Ledger
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import RelationHistory, Run
-from pgoutput_etl.spark import check_sizes, list_landing, reading_files, scan_messages
+from pgoutput_etl.shipping import message_rows, scan_files
+from pgoutput_etl.spark import check_sizes, list_landing, reading_files
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -178,11 +179,13 @@ class Archive:
         """
         files = list(files)
         landed = self.landed(file.path for file in files)
-        messages = self.spark.createDataFrame([], from_arrow_schema(MESSAGE_SCHEMA))
+        blocks = self.spark.createDataFrame(BLOCK_SCHEMA.empty_table())
         for tasks in _rounds(files, landed):
-            messages = messages.unionByName(
-                scan_messages(self.spark, tasks, KnownContents({}), self.config.source.framing, salvages=True)
+            blocks = blocks.unionByName(
+                scan_files(self.spark, tasks, KnownContents({}), self.config.source.framing, salvages=True)
             )
+        of_these = F.col("relation").isin(*oids) | (F.col("kind") == Kind.CONTROL.value)
+        messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
         rows = self._with_fates(messages.where(wanted), [file.number for file in files])
         counts = (F.col("fate") == Fate.COMMITTED.value) & F.col("commit_lsn").between(commits.first, commits.last)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, is_distinctive, natural_order, refuse
 from pgoutput_etl.assembling import Scanned, collect_scans
@@ -17,23 +16,21 @@ from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFil
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
-from pgoutput_etl.spark import check_sizes, find_contents, list_landing, reading_files, scan_messages
+from pgoutput_etl.shipping import find_contents, scan_files
+from pgoutput_etl.spark import check_sizes, list_landing, reading_files
 
 _LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Files as a batch reads them. messages: their rows, kept on disk until they are given up; parts: by number."""
+    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number."""
 
-    messages: DataFrame
+    blocks: DataFrame
     scanned: Scanned
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
-
-    def messages_to_apply(self) -> DataFrame:
-        return self.messages.where(~F.col("file").isin(*self.looked_at)) if self.looked_at else self.messages
 
     def content_bytes(self) -> int:
         """Decompressed: all that was read, of files that were not applied, too."""
@@ -98,28 +95,28 @@ def read_files(
     Raises ArchiveError or RunError. What it gives is to be given up in the end.
     """
     tasks = {file.path: Task(number, file.size) for number, file in files.items()}
-    messages = _scan(spark, config, tasks, known.contents)
+    blocks = _scan(spark, config, tasks, known.contents)
     try:
-        scanned = _collect(messages, tasks)
+        scanned = _collect(blocks, tasks)
         arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
         parts = arrangement.parts
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(known, arrangement)
         if arrangement.scan_again:
-            messages.unpersist()
+            blocks.unpersist()
             tasks = _tasks(arrangement.to_read)
-            messages = _scan(spark, config, tasks, known.contents)
-            scanned = _collect(messages, tasks)
+            blocks = _scan(spark, config, tasks, known.contents)
+            scanned = _collect(blocks, tasks)
             refuse(scanned.errors.values())
             parts = {
                 n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in parts.items()
             }
     except BaseException:
-        messages.unpersist()
+        blocks.unpersist()
         raise
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    return Landed(messages, to_apply, parts, arrangement.remarks, others)
+    return Landed(blocks, to_apply, parts, arrangement.remarks, others)
 
 
 def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:
@@ -154,15 +151,15 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
         path: replace(task, end=found[task.number].consumed)
         for path, task in _tasks({n: found[n] for n in to_read}).items()
     }
-    messages = _scan(spark, config, tasks, KnownContents({}))
+    blocks = _scan(spark, config, tasks, KnownContents({}))
     try:
-        scanned = _collect(messages, tasks)
+        scanned = _collect(blocks, tasks)
         refuse(scanned.errors.values())
     except BaseException:
-        messages.unpersist()
+        blocks.unpersist()
         raise
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
-    return Landed(messages, scanned, found)
+    return Landed(blocks, scanned, found)
 
 
 def _list(spark: SparkSession, config: Config) -> list[LandedFile]:
@@ -174,13 +171,13 @@ def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known:
     """Read once; used for the driver's part and for the rows."""
     salvages = config.on_error is OnError.QUARANTINE
     with reading_files(tasks):
-        messages = scan_messages(spark, tasks, known, config.source.framing, salvages)
-    return messages.persist(StorageLevel.DISK_ONLY)
+        blocks = scan_files(spark, tasks, known, config.source.framing, salvages)
+    return blocks.persist(StorageLevel.MEMORY_AND_DISK)
 
 
-def _collect(messages: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
+def _collect(blocks: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
     with reading_files(tasks):
-        scanned = collect_scans(messages)
+        scanned = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in scanned.scans and task.number not in scanned.errors:
             raise ArchiveError(f"{path}: it was listed, and was gone when it was to be read. Run again")

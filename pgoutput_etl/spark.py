@@ -1,4 +1,4 @@
-"""The session, and the only place that ships the pure code to executors."""
+"""The session, and what is asked of Spark about files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote
 
-import pyarrow as pa
 import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from pgoutput_etl.changes import TableShape, event_batches
-from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import KnownContents, LandedFile, Task
+from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.inflate import MAX_SIZE
-from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
-from pgoutput_etl.parts import scan_part
-from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.scan import BATCH_ROWS
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
-_CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
 _UNREADABLE = (
     "FAILED_READ_FILE",
     "FileNotFoundException",
@@ -40,7 +30,6 @@ _UNREADABLE = (
     "Permission denied",
     "PATH_NOT_FOUND",
 )
-_HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
 # What every run needs, whatever the configuration says beside it.
 _SESSION = {
@@ -173,111 +162,3 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
         named = [path for path, part in bare.items() if part in said or quote(part) in said]
         which = max(named, key=len, default="a landed file")
         raise ArchiveError(f"{which}: it can't be read: it is gone, or this job has no right to") from error
-
-
-def scan_messages(
-    spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
-) -> DataFrame:
-    """Message rows (MESSAGE_SCHEMA) of what is new in the files, by path, scanned where their content is read.
-
-    A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
-    """
-    max_size = size_limit(spark)
-
-    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                task = tasks[path.as_py()]
-                try:
-                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages, max_size)
-                except ArchiveError as error:
-                    yield note(task.number, ERROR_TAG, str(error).encode())
-                else:
-                    yield from scanned.batches
-
-    if not tasks:
-        return spark.createDataFrame(MESSAGE_SCHEMA.empty_table())
-    paths = [path.translate(_HADOOP_GLOB) for path in tasks]
-    content = spark.read.format("binaryFile").load(paths).select("path", "content")
-    return content.mapInArrow(lambda batches: together(scan(batches)), from_arrow_schema(MESSAGE_SCHEMA))
-
-
-def together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in few batches: of small files each would be a batch, and a batch has its price."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= BATCH_ROWS:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            held, rows = [], 0
-    if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-
-
-def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
-    """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
-    max_size = size_limit(spark)
-
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = read_content(content.as_py(), path.as_py(), max_size).data
-                for file, begin, end in ranges[path.as_py()]:
-                    row = {"file": file, "offset": begin, "bytes": data[begin:end]}
-                    yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
-
-    paths = [path.translate(_HADOOP_GLOB) for path in ranges]
-    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
-    content = reader.load(paths).select("path", "content")
-    return content.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
-
-
-def find_contents(spark: SparkSession, paths: Iterable[str], known: KnownContents) -> dict[int, list[str]]:
-    """By the numbers of `known`: the files that begin with that content, however they are compressed."""
-
-    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                try:
-                    match = known.match(path.as_py(), read_content(content.as_py(), path.as_py()).data)
-                except ArchiveError:
-                    continue
-                if match.prefix is not None:
-                    yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path.as_py()}], schema)
-
-    schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
-    listed = [path.translate(_HADOOP_GLOB) for path in paths]
-    found: dict[int, list[str]] = {}
-    if listed:
-        content = spark.read.format("binaryFile").load(listed).select("path", "content")
-        for row in content.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
-            found.setdefault(row["file"], []).append(row["path"])
-    return found
-
-
-def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """Change events (shape.event_schema()) from rows of changes.ROW_SCHEMA that belong to one table."""
-
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from event_batches(batch, shape)
-
-    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
-
-
-def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> DataFrame:
-    """Per committed row of these relations, by OID: which version was in force where it stood. -1: none was."""
-    schema = pa.schema([(name, pa.int64()) for name in ("relation", "version", "commit_lsn", "file", "ordinal")])
-
-    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            columns = batch.to_pydict()
-            places = zip(columns["relation"], columns["file"], columns["ordinal"], columns["scope"], strict=True)
-            found = [versions[oid].at((file, ordinal), scope) for oid, file, ordinal, scope in places]
-            columns["version"] = [-1 if version is None else version for version in found]
-            yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema)
-
-    wanted = rows.where(F.col("relation").isin(*versions)).select("relation", "commit_lsn", "file", "ordinal", "scope")
-    return wanted.mapInArrow(number, from_arrow_schema(schema))

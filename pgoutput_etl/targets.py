@@ -55,7 +55,8 @@ class TableState:
 class TableChanges:
     """What the committed rows of one relation amount to, counted without looking into them.
 
-    truncated_at: the last truncate. unchanged: positions of unchanged TOAST.
+    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. size: bytes of the blocks that they are
+    in, if that was counted.
     """
 
     oid: int
@@ -66,6 +67,7 @@ class TableChanges:
     truncated_at: Place | None = None
     unchanged: frozenset[int] = frozenset()
     moves_toast: bool = False
+    size: int | None = None
 
     @property
     def total(self) -> int:

@@ -12,14 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl import merge
-from pgoutput_etl.assembling import rows_to_apply
+from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
-from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
-from pgoutput_etl.spark import typed_events, writes_may_overlap
+from pgoutput_etl.spark import writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
@@ -60,8 +60,8 @@ class Writer:
     progress: Callable[[str], None]
     choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
 
-    def write(self, plan: Plan, rows: DataFrame) -> list[Outcome]:
-        """`rows`: the committed changes of all tables. A table that fails by its own fault is held, the rest go on."""
+    def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
+        """A table that fails by its own fault is held, the rest go on."""
         outcomes = [self._held(held) for held in plan.held]
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
@@ -69,8 +69,9 @@ class Writer:
                 self.progress(f"moving {_name(task)} to its new place")
                 self.check()
                 merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+        changes.prepare(plan.tasks)
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
-            outcomes += pool.map(partial(self._write_table, rows), plan.tasks)
+            outcomes += pool.map(partial(self._write_table, changes), plan.tasks)
         # A table that was held on its way stands where it stood.
         still_there = {outcome.state.path for outcome in outcomes}
         for path in plan.vacated:
@@ -80,14 +81,14 @@ class Writer:
                 merge.vacate(self.spark, path, commit)
         return outcomes
 
-    def _write_table(self, rows: DataFrame, task: Task) -> Outcome:
+    def _write_table(self, changes: Changes, task: Task) -> Outcome:
         self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
         try:
-            written = self._commit_changes(rows, task)
+            written = self._commit_changes(changes, task)
         except TableError as error:
             return self._held_on_the_way(task, str(error))
-        except PySparkException as error:
-            found = _OF_WORKER.search(str(error))
+        except (ArchiveError, PySparkException) as error:
+            found = _OF_WORKER.search(f"{type(error).__name__}: {error}")
             if found is None:
                 raise
             where = f"{self.path_of(int(found['file']))}: " if found["file"] else ""
@@ -122,7 +123,7 @@ class Writer:
         )
         return Outcome(state, summary, task.schema_changes)
 
-    def _commit_changes(self, rows: DataFrame, task: Task) -> merge.Written:
+    def _commit_changes(self, changes: Changes, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
         done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
@@ -136,7 +137,8 @@ class Writer:
                 evolve(self.spark, task.path, segment.reshaping, self.commit(task.oid, f"columns:{number}"))
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
-            events = self.choose(typed_events(rows_to_apply(rows, task.changes, segment), segment.shape), segment.shape)
+            events = changes.events(task, segment)
+            events = replace(events, frame=self.choose(events.frame, segment.shape))
             commit = self.commit(task.oid, f"changes:{number}")
             self.check()
             written = merge.write(self.spark, task.path, segment.shape, events, before, commit)

@@ -16,12 +16,13 @@ PACKAGE = ROOT / "pgoutput_etl"
 # Each module may import those before it. The core needs no JVM.
 CORE = (
     "errors", "lsn", "wire", "messages", "decode", "inflate", "content", "framing", "resync", "message_rows",
-    "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "lineage",
-    "transactions", "cuts", "types", "changes", "reshaping", "replay", "naming", "config", "targets", "report",
-    "backfill_report", "backfill_request", "claims",
+    "salvage", "scan", "blocks", "identity", "parts", "arranging", "numbering", "relations", "outcomes", "fates",
+    "tallies", "lineage", "transactions", "cuts", "types", "changes", "windows", "superseded", "reshaping",
+    "replay", "naming", "config", "targets", "report", "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
+    "shipping",
     "assembling",
     "quarantine",
     "continuity",
@@ -31,6 +32,7 @@ ON_SPARK = (
     "net_effect",
     "merge",
     "evolving",
+    "applying",
     "writing",
     "rereading",
     "rebuilding",

@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableColumn, TableShape
 from pgoutput_etl.evolving import evolve
 from pgoutput_etl.merge import Before, Commit
+from pgoutput_etl.net_effect import Events
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping
 from pgoutput_etl.types import UserTypes, column_type, load_text
@@ -46,9 +47,7 @@ def shape(key: tuple[int, ...], toast: tuple[int, ...] = ()) -> TableShape:
     return TableShape(relation, columns, key, RelationVersions(1, (relation,), {}), toast, moves_toast=bool(toast))
 
 
-def events_of(
-    spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
-) -> DataFrame:
+def events_of(spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]) -> Events:
     """Events in their order, as (what, values, a moved row's old key)."""
     made: dict[str, Any] = {
         "_lsn": range(1, len(events) + 1), "_file": [1] * len(events), "_ordinal": range(len(events)),
@@ -69,7 +68,7 @@ def events_of(
     made["_unrep"] = [entries or None for entries in noted]
     schema = of.event_schema()
     arrays = [made[f.name] if isinstance(made[f.name], pa.Array) else pa.array(made[f.name], f.type) for f in schema]
-    return spark.createDataFrame(pa.table(arrays, schema=schema))
+    return Events(spark.createDataFrame(pa.table(arrays, schema=schema)))
 
 
 def stored(spark: SparkSession, path: Path) -> list[Row]:

@@ -1,0 +1,96 @@
+"""A table's change events for each of its segments: from rows, or from a batch's blocks.
+
+Tables with few changes are typed on the driver, all of whose blocks come there in one job: what Spark takes to start a
+task, to each table, is more than the work is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.assembling import Rows, rows_to_apply
+from pgoutput_etl.changes import TableShape
+from pgoutput_etl.cuts import Cut
+from pgoutput_etl.net_effect import Events
+from pgoutput_etl.shipping import events_of_blocks, typed_events
+from pgoutput_etl.superseded import can_supersede, events_of, without_superseded
+from pgoutput_etl.targets import Segment, Task
+from pgoutput_etl.windows import Window
+
+# Bytes of blocks: of one table, and of all that the driver takes at once.
+FEW = 1 << 20
+_FEW_TOGETHER = 1 << 26
+
+
+class Changes(Protocol):
+    """The committed changes of all tables that are written."""
+
+    def prepare(self, tasks: Iterable[Task]) -> None: ...
+
+    def events(self, task: Task, segment: Segment) -> Events: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRows:
+    """Changes as a row each, with the outcome of their transactions."""
+
+    rows: DataFrame
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        pass
+
+    def events(self, task: Task, segment: Segment) -> Events:
+        return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
+
+
+@dataclass(slots=True)
+class ChangeBlocks:
+    """A batch's changes. is_gapless: no transaction is missing before them, so that inserted keys are new ones."""
+
+    rows: Rows
+    cuts: Mapping[int, Cut]
+    is_gapless: bool
+    _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        room = _FEW_TOGETHER
+        for task in sorted(tasks, key=lambda task: task.changes.size or 0):
+            size = task.changes.size
+            if size is None or size > min(FEW, room):
+                continue
+            room -= size
+            self._here[task.oid] = []
+        if self._here:
+            few = self.rows.changes().where(F.col("relation").isin(*self._here))
+            for block in few.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
+                self._here[block["relation"]].append(block)
+
+    def events(self, task: Task, segment: Segment) -> Events:
+        shape, changes, cut = segment.shape, task.changes, self.cuts.get(task.oid)
+        window = Window(changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
+        only_inserts = shape.has_unique_key and not (changes.updates or changes.deletes or changes.truncates)
+        if task.oid not in self._here:
+            frame = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+            return Events(frame, only_inserts, only_inserts and self.is_gapless)
+        batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
+        table, is_net = _together(batches, shape)
+        return Events(self.rows.spark.createDataFrame(table), is_net, only_inserts and self.is_gapless)
+
+
+def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
+    schema = shape.event_schema()
+    if not any(batch.num_rows for batch in batches):
+        # One batch: Spark takes no table of none that has lists.
+        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)]), False
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    if not can_supersede(shape):
+        return table, False
+    [batch] = table.to_batches()
+    reduced, is_net = without_superseded(batch, shape)
+    return pa.Table.from_batches([reduced]), is_net

@@ -1,0 +1,228 @@
+"""The only place that ships the pure code to executors: files to blocks, and blocks to what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.changes import TableShape, event_batches
+from pgoutput_etl.content import read_content
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.identity import KnownContents, Task
+from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
+from pgoutput_etl.parts import scan_part
+from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.spark import size_limit
+from pgoutput_etl.superseded import events_of
+from pgoutput_etl.tallies import TALLIED, Tally
+from pgoutput_etl.windows import Window
+
+_HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
+_CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
+_ENDED = pa.schema(
+    [
+        ("xid", pa.int64()),
+        ("fate", pa.string()),
+        ("commit_lsn", pa.int64()),
+        ("commit_ts", pa.int64()),
+        ("file", pa.int64()),
+        ("unit", pa.int32()),
+        ("changes", pa.int64()),
+    ]
+)
+
+
+def scan_files(
+    spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
+) -> DataFrame:
+    """Blocks (BLOCK_SCHEMA) of what is new in the files, by path, scanned where their content is read.
+
+    A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
+    """
+    max_size = size_limit(spark)
+
+    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                task = tasks[path.as_py()]
+                try:
+                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages, max_size)
+                except ArchiveError as error:
+                    yield note(task.number, ERROR_TAG, str(error).encode())
+                else:
+                    yield from scanned.batches
+
+    if not tasks:
+        return spark.createDataFrame(BLOCK_SCHEMA.empty_table())
+    paths = [path.translate(_HADOOP_GLOB) for path in tasks]
+    content = spark.read.format("binaryFile").load(paths).select("path", "content")
+    return content.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))
+
+
+def blocks_of(rows: DataFrame, kind: Kind) -> DataFrame:
+    """Change rows (MESSAGE_SCHEMA) as blocks."""
+    return rows.mapInArrow(lambda batches: _packed(batches, kind), from_arrow_schema(BLOCK_SCHEMA))
+
+
+def _packed(batches: Iterable[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:
+    packer = Packer(kind)
+    for batch in batches:
+        if batch.num_rows:
+            yield from packer.add(batch)
+    yield from packer.rest()
+
+
+def of_kind(blocks: DataFrame, *kinds: Kind) -> DataFrame:
+    return blocks.where(F.col("kind").isin(*(kind.value for kind in kinds)))
+
+
+def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names) -> DataFrame:
+    """A row per message, or some columns of it: for what is rare."""
+    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for block in _each(batches):
+            yield unpacked(block, schema.names)
+
+    return blocks.select("rows", "head", "tuples").mapInArrow(unpack, from_arrow_schema(schema))
+
+
+def _each(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
+    """Blocks one after the other, their bytes where Arrow has them."""
+    for batch in batches:
+        for i in range(batch.num_rows):
+            yield {name: _value(batch.column(name)[i]) for name in batch.schema.names}
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    is_bytes = pa.types.is_binary(scalar.type) or pa.types.is_large_binary(scalar.type)
+    return scalar.as_buffer() if is_bytes else scalar.as_py()
+
+
+def tally(blocks: DataFrame, fates: Fates, left_out: Iterable[int], held_from: Mapping[int, int]) -> Tally:
+    """Of all files but those that are `left_out`. One small row per task comes to the driver."""
+    schema = pa.schema([("tally", pa.binary())])
+    without = list(left_out)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = Tally(held_from)
+        for block in _each(batches):
+            rows = _of_other_files(unpacked(block, TALLIED), without)
+            found.add(Kind(block["kind"]), block["relation"], rows, block["size"], fates)
+        yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
+
+    looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
+    total = Tally(held_from)
+    for row in looked_at.mapInArrow(count, from_arrow_schema(schema)).toArrow().to_pylist():
+        total.take(Tally.from_json(row["tally"]))
+    return total
+
+
+def _of_other_files(rows: pa.RecordBatch, left_out: list[int]) -> pa.RecordBatch:
+    if not left_out:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(left_out, pa.int64()))))
+
+
+def ended_transactions(blocks: DataFrame, fates: Fates, left_out: Iterable[int]) -> DataFrame:
+    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes)."""
+    without = list(left_out)
+
+    def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for block in _each(batches):
+            rows = _of_other_files(unpacked(block, [*DECIDED_BY, "changes"]), without)
+            decided = fates.decide(rows)
+            names = pa.array([fate.value for fate in FATES]).take(pa.array(decided.fate))
+            own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
+            own |= {"commit_ts": decided.commit_ts}
+            own |= {name: rows.column(name) for name in ("file", "unit", "changes")}
+            yield pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
+
+    commits = of_kind(blocks, Kind.COMMIT).select("rows", "head", "tuples")
+    return commits.mapInArrow(end, from_arrow_schema(_ENDED))
+
+
+def events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """Change events (shape.event_schema()) of one table, from its relation's blocks."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from events_of(_each(batches), fates, window, shape)
+
+    of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+    return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
+    """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
+    max_size = size_limit(spark)
+
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                data = read_content(content.as_py(), path.as_py(), max_size).data
+                for file, begin, end in ranges[path.as_py()]:
+                    row = {"file": file, "offset": begin, "bytes": data[begin:end]}
+                    yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
+
+    paths = [path.translate(_HADOOP_GLOB) for path in ranges]
+    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
+    content = reader.load(paths).select("path", "content")
+    return content.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
+
+
+def find_contents(spark: SparkSession, paths: Iterable[str], known: KnownContents) -> dict[int, list[str]]:
+    """By the numbers of `known`: the files that begin with that content, however they are compressed."""
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+                try:
+                    match = known.match(path.as_py(), read_content(content.as_py(), path.as_py()).data)
+                except ArchiveError:
+                    continue
+                if match.prefix is not None:
+                    yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path.as_py()}], schema)
+
+    schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
+    listed = [path.translate(_HADOOP_GLOB) for path in paths]
+    found: dict[int, list[str]] = {}
+    if listed:
+        content = spark.read.format("binaryFile").load(listed).select("path", "content")
+        for row in content.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
+            found.setdefault(row["file"], []).append(row["path"])
+    return found
+
+
+def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """Change events (shape.event_schema()) from rows of changes.ROW_SCHEMA that belong to one table."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from event_batches(batch, shape)
+
+    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> DataFrame:
+    """Per committed row of these relations, by OID: which version was in force where it stood. -1: none was."""
+    schema = pa.schema([(name, pa.int64()) for name in ("relation", "version", "commit_lsn", "file", "ordinal")])
+
+    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = batch.to_pydict()
+            places = zip(columns["relation"], columns["file"], columns["ordinal"], columns["scope"], strict=True)
+            found = [versions[oid].at((file, ordinal), scope) for oid, file, ordinal, scope in places]
+            columns["version"] = [-1 if version is None else version for version in found]
+            yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema)
+
+    wanted = rows.where(F.col("relation").isin(*versions)).select("relation", "commit_lsn", "file", "ordinal", "scope")
+    return wanted.mapInArrow(number, from_arrow_schema(schema))

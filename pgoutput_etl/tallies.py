@@ -1,0 +1,150 @@
+"""What a batch's rows amount to, counted block by block: bytes by fate, transactions by fate, changes by relation."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.blocks import Kind
+from pgoutput_etl.fates import COMMITTED, FATES, Decided, Fates
+from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.relations import Place
+
+QUARANTINED = FATES.index(Fate.QUARANTINED)
+# What `Tally.add` looks at.
+TALLIED = (
+    *("file", "ordinal", "begin", "end", "tag", "unit", "stretch", "xid", "relation", "old_kind", "unchanged"),
+    *("commit_lsn", "commit_ts", "top_xid"),
+)
+
+
+@dataclass(slots=True)
+class RelationTally:
+    """Of one relation's committed changes. truncated_at: (commit LSN, file, ordinal) of the last truncate; unchanged:
+    positions of unchanged TOAST; moves_toast: in a row whose key changed, too; size: bytes of its blocks' tuples."""
+
+    tags: Counter[str] = field(default_factory=Counter)
+    truncated_at: Place | None = None
+    unchanged: set[int] = field(default_factory=set)
+    moves_toast: bool = False
+    size: int = 0
+
+    def take(self, other: RelationTally) -> None:
+        self.tags.update(other.tags)
+        if other.truncated_at is not None and (self.truncated_at is None or other.truncated_at > self.truncated_at):
+            self.truncated_at = other.truncated_at
+        self.unchanged |= other.unchanged
+        self.moves_toast |= other.moves_toast
+        self.size += other.size
+
+
+@dataclass(slots=True)
+class Tally:
+    """sizes: bytes, by file and account. ended: ordinary transactions, by fate. held_from: by relation, the commit LSN
+    from which on its changes are not applied, and so in quarantine."""
+
+    held_from: Mapping[int, int] = field(default_factory=dict)
+    sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    relations: dict[int, RelationTally] = field(default_factory=dict)
+
+    def add(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, size: int, fates: Fates) -> None:
+        """One block. Rows that waited were accounted for by the batch that read them."""
+        decided = fates.decide(rows)
+        if kind is not Kind.WAITING:
+            self._account(kind, relation, rows, decided)
+        if kind is Kind.COMMIT:
+            for fate, count in enumerate(np.bincount(decided.fate, minlength=len(FATES)).tolist()):
+                self.ended[FATES[fate].value] += count
+        elif relation is not None:
+            self._count(relation, rows, decided, size)
+
+    def _account(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, decided: Decided) -> None:
+        fate = decided.fate
+        if kind is Kind.DAMAGE:
+            fate = np.full(rows.num_rows, QUARANTINED, np.uint8)
+        elif relation is not None and relation in self.held_from:
+            lsn = pc.fill_null(decided.commit_lsn, -1).to_numpy(zero_copy_only=False)
+            fate = np.where((fate == COMMITTED) & (lsn >= self.held_from[relation]), QUARANTINED, fate)
+        file = rows.column("file").to_numpy(zero_copy_only=False)
+        sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
+        places = file * len(FATES) + fate
+        found, inverse = np.unique(places, return_inverse=True)
+        sums = np.zeros(len(found), np.int64)
+        np.add.at(sums, inverse, sizes)
+        for place, total in zip(found.tolist(), sums.tolist(), strict=True):
+            of_file, of_fate = divmod(place, len(FATES))
+            self.sizes[of_file, ACCOUNTS[FATES[of_fate].value]] += total
+
+    def _count(self, relation: int, rows: pa.RecordBatch, decided: Decided, size: int) -> None:
+        is_committed = decided.fate == COMMITTED
+        if not is_committed.any():
+            return
+        chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
+        found = RelationTally(size=size)
+        for count in pc.value_counts(chosen.column("tag")).to_pylist():
+            found.tags[count["values"]] = count["counts"]
+        if found.tags["T"]:
+            lsn = decided.commit_lsn.filter(pa.array(is_committed))
+            found.truncated_at = _last_truncate(chosen, lsn)
+        unchanged = chosen.column("unchanged")
+        if unchanged.null_count < len(unchanged):
+            found.unchanged = set(pc.unique(pc.list_flatten(unchanged)).to_pylist())
+            moves = pc.and_(pc.is_valid(unchanged), pc.equal(chosen.column("old_kind"), "K"))
+            found.moves_toast = bool(pc.any(moves).as_py())
+        self.relations.setdefault(relation, RelationTally()).take(found)
+
+    def take(self, other: Tally) -> None:
+        self.sizes.update(other.sizes)
+        self.ended.update(other.ended)
+        for oid, tally in other.relations.items():
+            self.relations.setdefault(oid, RelationTally()).take(tally)
+
+    def accounts(self) -> dict[int, dict[str, int]]:
+        """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with."""
+        found: dict[int, dict[str, int]] = {}
+        for (file, account), size in self.sizes.items():
+            found.setdefault(file, {})[account] = size
+        return found
+
+    def to_json(self) -> bytes:
+        relations = {
+            oid: {**asdict(tally), "tags": dict(tally.tags), "unchanged": sorted(tally.unchanged)}
+            for oid, tally in self.relations.items()
+        }
+        sizes = [[*key, size] for key, size in self.sizes.items()]
+        return json.dumps({"bytes": sizes, "ended": dict(self.ended), "relations": relations}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Tally:
+        told: dict[str, Any] = json.loads(text)
+        relations = {
+            int(oid): RelationTally(
+                Counter(each["tags"]),
+                None if each["truncated_at"] is None else _place(each["truncated_at"]),
+                set(each["unchanged"]),
+                each["moves_toast"],
+                each["size"],
+            )
+            for oid, each in told["relations"].items()
+        }
+        sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
+        return cls({}, sizes, Counter(told["ended"]), relations)
+
+
+def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:
+    of_truncates = pc.equal(rows.column("tag"), "T")
+    columns = [lsn, rows.column("file"), rows.column("ordinal")]
+    return max(zip(*(column.filter(of_truncates).to_pylist() for column in columns), strict=True))
+
+
+def _place(parts: Iterable[int]) -> Place:
+    lsn, file, ordinal = parts
+    return lsn, file, ordinal
