@@ -70,6 +70,8 @@ def _import() -> tuple[ModuleType | None, str | None]:
         return None, f"numba can't be imported ({error})"
     if numba.config.DISABLE_JIT:
         return None, "NUMBA_DISABLE_JIT is set"
+    if sys.byteorder != "little":
+        return None, "this processor is big-endian"
     return numba, None
 
 
@@ -136,6 +138,56 @@ def _bytes_of(constant: Any) -> bytes:
 
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function)
+
+
+class _Instruction(Kernel[P, R]):
+    """What numba has no word for; `function` makes it."""
+
+    __slots__ = ()
+
+    def _made(self) -> Any:
+        numba, why_not = _numba()
+        if numba is None:
+            raise RuntimeError(f"{self.__name__} can't be compiled: {why_not}")
+        make: Any = self.function
+        return make(numba)
+
+    def made_from(self) -> bytes:
+        return self.__name__.encode()
+
+
+def _load_word(numba: Any) -> Any:
+    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.load(_place(context, builder, signature, arguments), align=1)
+
+        return numba.types.uint64(data, numba.types.uint64), generate
+
+    return numba.extending.intrinsic(typed)
+
+
+def _store_word(numba: Any) -> Any:
+    def typed(_typing_context: Any, data: Any, _at: Any, _value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            builder.store(arguments[2], _place(context, builder, signature, arguments), align=1)
+            return context.get_dummy_value()
+
+        return numba.types.void(data, numba.types.uint64, numba.types.uint64), generate
+
+    return numba.extending.intrinsic(typed)
+
+
+def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    from llvmlite import ir
+
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+
+
+# Eight bytes as a number, the first of them the lowest: load_word(data, at), and store_word(data, at, word). `data` is
+# an array of bytes. Nothing looks whether these are within it.
+load_word: Any = _Instruction(_load_word)
+store_word: Any = _Instruction(_store_word)
 
 
 class _KeptCode:

@@ -17,8 +17,8 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "resync",
     "message_rows", "salvage", "scan", "identity", "parts", "arranging", "numbering", "relations", "outcomes",
-    "lineage", "transactions", "cuts", "types", "changes", "reshaping", "replay", "naming", "config", "targets",
-    "report", "backfill_report", "backfill_request", "claims",
+    "lineage", "transactions", "cuts", "types", "tuples", "changes", "fast_events", "reshaping", "replay", "naming",
+    "config", "targets", "report", "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "spark",
