@@ -15,7 +15,7 @@ columns. A bag (a table without a key) knows I and D alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -41,7 +41,7 @@ from pgoutput_etl.types import (
 POSTGRES_EPOCH_MICROSECONDS = int(datetime(2000, 1, 1, tzinfo=timezone.utc).timestamp()) * 1_000_000
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-_MAX_SIZE = 2**30  # bytes of the events that are made at a time
+MAX_SIZE = 2**30  # bytes of the events that are made at a time
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
 # What `events` reads of a message row, with its transaction's outcome.
@@ -227,21 +227,6 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     return _to_arrow(built, columns)
 
 
-def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """What `events` gives, in as many parts as it takes: some values are much longer in text than in binary form."""
-    try:
-        found = events(rows, shape)
-    except OverflowError:
-        if rows.num_rows == 1:
-            where = _place(rows.select(["file", "offset"]).to_pydict(), 0)
-            raise ArchiveError(f"{where}: {_name(shape)}: expected values that take less than 1 GiB in a row") from None
-        half = rows.num_rows // 2
-        yield from event_batches(rows.slice(0, half), shape)
-        yield from event_batches(rows.slice(half), shape)
-    else:
-        yield found
-
-
 def _described(shape: TableShape, number: int | None) -> int:
     """The number of a version that has the shape's columns: no row is read by another's description."""
     if number is None:
@@ -255,6 +240,12 @@ def _described(shape: TableShape, number: int | None) -> int:
 def _place(columns: Mapping[str, list[Any]], i: int) -> str:
     """`file 7` is the ledger's number; whoever knows the path puts it there."""
     return f"file {columns['file'][i]}, offset {columns['offset'][i]}"
+
+
+def too_long(row: pa.RecordBatch, shape: TableShape) -> ArchiveError:
+    """What `events` can't do in any batch, however small."""
+    where = _place(row.select(["file", "offset"]).to_pydict(), 0)
+    return ArchiveError(f"{where}: {_name(shape)}: expected values that take less than 1 GiB in a row")
 
 
 def _name(shape: TableShape) -> str:
@@ -366,8 +357,8 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
             name = f"{_name(shape)}, column {shape.columns[column].name!r}"
             raise ArchiveError(f"{where}: {name}: expected {what}, found something else") from None
         size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
-        if size > _MAX_SIZE:
-            raise OverflowError(f"more than {_MAX_SIZE:,} bytes of values in a batch; make it smaller")
+        if size > MAX_SIZE:
+            raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")
         for i, text in loaded.unrepresentable.items():
             noted[i] = [*(noted[i] or []), (shape.columns[column].name, text)]
         return loaded.array

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
-from pgoutput_etl.changes import TableShape, event_batches
+from pgoutput_etl.changes import TableShape
 from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import KnownContents, Task

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.changes import MOVED_IN, TableShape, event_batches
+from pgoutput_etl.changes import MOVED_IN, TableShape
+from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.windows import Window, rows_in
 

@@ -14,8 +14,9 @@ from struct import pack
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.changes import ROW_SCHEMA, event_batches
+from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.messages import Insert, TupleData
 from pgoutput_etl.types import ColumnType, UserTypes, ValueTextError, arrays, column_type, load_binary, load_text
 from pgoutput_etl.types import column as column_module
