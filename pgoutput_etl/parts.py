@@ -10,7 +10,8 @@ from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import FilePart, KnownContents, Match, Prefix, Task, prefix_hashes
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
-from pgoutput_etl.scan import Part, ScannedFile, detected, scan_from_either_side
+from pgoutput_etl.scan import detected, scan_from_either_side
+from pgoutput_etl.scanner import Part, ScannedFile
 
 
 def scan_part(

@@ -26,7 +26,7 @@ from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.scan import BATCH_ROWS
+from pgoutput_etl.scanner import BATCH_ROWS
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
