@@ -40,7 +40,7 @@ from pgoutput_etl.columnar import (
 )
 from pgoutput_etl.compiled import compiled
 from pgoutput_etl.framing import Framing
-from pgoutput_etl.message_rows import MESSAGE_SCHEMA, STORED_TIMES
+from pgoutput_etl.message_rows import MESSAGE_SCHEMA, NO_UNIT, STORED_TIMES
 
 # What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
 NO_KIND, HEAD_UNIT, TRANSACTION, SEGMENT, OTHER = range(5)
@@ -99,7 +99,7 @@ _EXTENTS = 4
 _HAS_XID, _HAS_RELATION, _HAS_OLD, _HAS_NEW, _HAS_UNCHANGED, _HAS_BODY, _HAS_TRANSACTION, _HAS_CHANGES = range(8)
 _PRESENCES = 8
 
-_B, _C, _D, _E, _I, _M, _O, _S, _U = b"BCDEIMOSU"
+_A, _B, _C, _D, _E, _I, _M, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMRSUYc"
 _FIRST_TIME, _LAST_TIME = STORED_TIMES[0], STORED_TIMES[-1]
 _SLOTS = 1024  # of a hash table of relations
 _MOST_RELATIONS = 512
@@ -173,11 +173,11 @@ class Bulk:
             _counted_tags(self.tags),
             [(int(oid), int(count)) for oid, count in self.relations[1:, :different].T],
             batch,
-            offset=int(found.fields[OFFSET, last]),
-            lsn=int(found.fields[LSN, last]) if self.has_lsn else None,
-            read_to=int(found.fields[NEXT, last]),
-            position=int(found.fields[OFFSET, messages]),
-            in_stream=bool(found.fields[IN_STREAM, messages]),
+            offset=int(found.fields[last, OFFSET]),
+            lsn=int(found.fields[last, LSN]) if self.has_lsn else None,
+            read_to=int(found.fields[last, NEXT]),
+            position=int(found.fields[messages, OFFSET]),
+            in_stream=bool(found.fields[messages, IN_STREAM]),
             more=found.more and messages == most,
         )
 
@@ -209,7 +209,7 @@ class Bulk:
                 return pa.nulls(rows, pa.binary())
             ends = extents[which, : rows + 1]
             values = np.empty(int(ends[rows]) + _PADDING, np.uint8)
-            _gather(self.data, found.fields[begin], self.of_message, ends, rows, values)
+            _gather(self.data, found.fields, begin, self.of_message, ends, rows, values)
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
 
@@ -287,8 +287,8 @@ def _follow(  # noqa: C901 - one loop, for speed
     unchanged_end = _I64(0)
     for i in range(most):
         m = _U64(i)
-        tag = fields[TAG, m]
-        lsn = fields[LSN, m]
+        tag = fields[m, TAG]
+        lsn = fields[m, LSN]
         if lsn < 0:
             break
         r = _U64(row)
@@ -298,7 +298,7 @@ def _follow(  # noqa: C901 - one loop, for speed
         if tag in (_I, _U, _D):
             if kind == NO_KIND:
                 break
-            relation = fields[RELATION, m]
+            relation = fields[m, RELATION]
             if relation != last_relation:
                 slot = (relation * 40503 >> 4) % _SLOTS
                 number = relation_counts[0, _U64(slot)]
@@ -316,14 +316,14 @@ def _follow(  # noqa: C901 - one loop, for speed
                 last_relation, last_number = relation, number - 1
             relation_counts[2, _U64(last_number)] += 1
             changes += 1
-            in_stream = fields[IN_STREAM, m]
-            has_old = fields[OLD_KIND, m] != 0
-            now_unchanged = fields[UNCHANGED_END, m]
+            in_stream = fields[m, IN_STREAM]
+            has_old = fields[m, OLD_KIND] != 0
+            now_unchanged = fields[m, UNCHANGED_END]
             if kind == HEAD_UNIT:
                 place[HEAD_MATTERS] = 1
-            numbers[_ROW_XID, r] = fields[XID, m]
+            numbers[_ROW_XID, r] = fields[m, XID]
             numbers[_ROW_RELATION, r] = relation
-            tags[1, r] = fields[OLD_KIND, m]
+            tags[1, r] = fields[m, OLD_KIND]
             presences[_HAS_XID, r] = in_stream
             presences[_HAS_RELATION, r] = 1
             presences[_HAS_OLD, r] = has_old
@@ -332,24 +332,24 @@ def _follow(  # noqa: C901 - one loop, for speed
             presences[_HAS_BODY, r] = 0
             presences[_HAS_CHANGES, r] = 0
             unchanged_end = now_unchanged
-            extents[_OLD_TUPLE, r + _U64(1)] = extents[_OLD_TUPLE, r] + (fields[OLD_END, m] - fields[OLD, m])
-            extents[_NEW_TUPLE, r + _U64(1)] = extents[_NEW_TUPLE, r] + (fields[NEW_END, m] - fields[NEW, m])
+            extents[_OLD_TUPLE, r + _U64(1)] = extents[_OLD_TUPLE, r] + (fields[m, OLD_END] - fields[m, OLD])
+            extents[_NEW_TUPLE, r + _U64(1)] = extents[_NEW_TUPLE, r] + (fields[m, NEW_END] - fields[m, NEW])
             extents[_BODY, r + _U64(1)] = extents[_BODY, r]
         else:
-            body = _I64(0)
+            xid, has_xid = _I64(0), _I64(0)
             if tag == _B:
-                lsn_of_commit, time = fields[COMMIT_LSN, m], fields[COMMIT_TS, m]
+                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
                 if kind != NO_KIND or place[IS_PENDING] or lsn_of_commit < 0 or time < _FIRST_TIME or time > _LAST_TIME:
                     break
                 if place[HAS_LAST] and lsn_of_commit <= place[LAST_COMMIT]:
                     break
                 all_units += 1
                 kind, unit, changes = _I64(TRANSACTION), all_units, _I64(0)
-                unit_xid, unit_lsn, unit_ts = fields[XID, m], lsn_of_commit, time
+                unit_xid, unit_lsn, unit_ts = fields[m, XID], lsn_of_commit, time
                 place[IS_DAMAGED] = 0
                 has_row = False
             elif tag == _C:
-                lsn_of_commit, time = fields[COMMIT_LSN, m], fields[COMMIT_TS, m]
+                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
                 if kind != TRANSACTION or place[IS_DAMAGED] or lsn_of_commit != unit_lsn:
                     break
                 if place[IS_PENDING] or time < _FIRST_TIME or time > _LAST_TIME:
@@ -368,28 +368,47 @@ def _follow(  # noqa: C901 - one loop, for speed
                     place[HIGHEST_XID] = unit_xid
                 place[LOWEST_XID] = min(place[LOWEST_XID], unit_xid)
                 place[HIGHEST_XID] = max(place[HIGHEST_XID], unit_xid)
-                body = fields[END, m] - fields[START, m]
                 kind = _I64(NO_KIND)
+            elif tag == _COMMIT_OF_STREAM:
+                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
+                if kind != NO_KIND or place[IS_PENDING] or lsn_of_commit < 0 or time < _FIRST_TIME or time > _LAST_TIME:
+                    break
+                if place[HAS_LAST]:
+                    if lsn_of_commit <= place[LAST_COMMIT]:
+                        break
+                else:
+                    place[HAS_LAST] = 1
+                    place[FIRST_COMMIT] = lsn_of_commit
+                place[LAST_COMMIT] = lsn_of_commit
+                place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
+                of_unit = _I64(NO_UNIT)
             elif tag == _S:
                 if kind != NO_KIND:
                     break
                 all_units += 1
                 kind, unit, changes = _I64(SEGMENT), all_units, _I64(0)
-                unit_xid = fields[XID, m]
+                unit_xid = fields[m, XID]
                 place[IS_DAMAGED] = 0
                 of_unit = unit
-                body = fields[END, m] - fields[START, m]
             elif tag == _E:
                 if kind != SEGMENT:
                     break
-                body = fields[END, m] - fields[START, m]
                 kind = _I64(NO_KIND)
+            elif tag == _A:
+                if kind != NO_KIND:
+                    break
+                of_unit = _I64(NO_UNIT)
+            elif tag in (_R, _Y):
+                if kind == NO_KIND:
+                    of_unit = _I64(NO_UNIT)
+                xid = fields[m, XID]
+                has_xid = fields[m, IN_STREAM]
             else:
-                if tag == _M and fields[COMMIT_LSN, m] != 0 and kind == NO_KIND:
+                if tag == _M and fields[m, COMMIT_LSN] != 0 and kind == NO_KIND:
                     break
                 has_row = False
             if has_row:
-                presences[_HAS_XID, r] = 0
+                presences[_HAS_XID, r] = has_xid
                 presences[_HAS_RELATION, r] = 0
                 presences[_HAS_OLD, r] = 0
                 presences[_HAS_NEW, r] = 0
@@ -399,14 +418,14 @@ def _follow(  # noqa: C901 - one loop, for speed
                 tags[1, r] = 0
                 extents[_OLD_TUPLE, r + _U64(1)] = extents[_OLD_TUPLE, r]
                 extents[_NEW_TUPLE, r + _U64(1)] = extents[_NEW_TUPLE, r]
-                extents[_BODY, r + _U64(1)] = extents[_BODY, r] + body
-                numbers[_ROW_XID, r] = 0
+                extents[_BODY, r + _U64(1)] = extents[_BODY, r] + (fields[m, END] - fields[m, START])
+                numbers[_ROW_XID, r] = xid
                 numbers[_ROW_RELATION, r] = 0
 
         if has_row:
-            end = fields[NEXT, m]
+            end = fields[m, NEXT]
             numbers[_ROW_ORDINAL, r] = ordinal
-            numbers[_ROW_OFFSET, r] = fields[OFFSET, m]
+            numbers[_ROW_OFFSET, r] = fields[m, OFFSET]
             numbers[_ROW_BEGIN, r] = accounted_to
             numbers[_ROW_END, r] = end
             numbers[_ROW_LSN, r] = lsn
@@ -439,12 +458,12 @@ def _follow(  # noqa: C901 - one loop, for speed
 
 @compiled
 def _gather(
-    data: Bytes, begins: Numbers, of_message: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
+    data: Bytes, fields: Numbers, field: int, of_message: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
 ) -> None:
-    """Copies data[begins[of_message[r]]:] to values[ends[r]:ends[r + 1]], for each row r."""
+    """Copies data[fields[of_message[r], field]:] to values[ends[r]:ends[r + 1]], for each row r."""
     for r in range(rows):
         at = _U64(ends[_U64(r)])
         size = _U64(ends[_U64(r + 1)]) - at
-        begin = _U64(begins[_U64(of_message[_U64(r)])])
+        begin = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
         for k in range(size):
             values[at + k] = data[begin + k]

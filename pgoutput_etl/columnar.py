@@ -1,11 +1,10 @@
 """Bytes to messages at memory speed: the messages that archives are made of, found and checked by a compiled loop.
 
-It takes what is frequent (Begin, Commit, Insert, Update, Delete, keepalives, Origin, Message outside of stream
-segments, Stream Start and Stream Stop) and right, as decode.py and framing.py have it and with text as salvage.py
-wants it. It stops before anything else, without a word: the readable code says what that is.
+It takes what is frequent (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where
+nothing tells its length) and right, as decode.py and framing.py have it and with text as salvage.py wants it. It stops
+before anything else, without a word: the readable code says what that is.
 
-What was found is kept as numbers, one row of a table per field and one column per message; the bytes stay where they
-are.
+What was found is kept as numbers, a row of a table per message; the bytes stay where they are.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NEXT = 3  # behind its frame
 LSN = 4  # the frame's, an unsigned 64-bit number; 0 where the framing has none
 TAG = 5
 IN_STREAM = 6  # 1 if it stands in a stream segment; then XID is the message's
-XID = 7  # of B and S: theirs
+XID = 7  # of B and S: theirs; of M it isn't kept
 RELATION = 8
 OLD_KIND = 9  # K, O or 0
 OLD = 10  # the tuple's beginning and, next, its end; both 0 if there is none
@@ -46,8 +45,8 @@ OLD_END = 11
 NEW = 12
 NEW_END = 13
 UNCHANGED_END = 14  # how many unchanged columns the messages up to this one have
-COMMIT_LSN = 15  # of B and C, unsigned; of M: its flags
-COMMIT_TS = 16  # of B and C
+COMMIT_LSN = 15  # of B, C and c, unsigned; of M: its flags
+COMMIT_TS = 16  # of B, C and c
 _FIELDS = 17
 
 # Framings as numbers
@@ -59,11 +58,12 @@ _NUMBER_OF = {
     Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
 }
 
-_B, _C, _D, _E, _I, _M, _O, _S, _U = b"BCDEIMOSU"
+_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
 _K, _N = b"KN"
+_DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
 _n, _u, _t, _b = b"nutb"
 _NEW_LINE, _COPY, _XLOGDATA, _KEEPALIVE = b"\ndwk"
-FREQUENT = frozenset(b"BCDEIMOSU")
+FREQUENT = frozenset(b"ABCDEIMORSUYc")
 
 _U64 = np.uint64
 _I64 = cast("Callable[[object], int]", np.int64)
@@ -75,7 +75,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(slots=True)
 class Found:
-    """The messages that one call of `find` found. fields[LSN, i] is the LSN of message i; `unchanged`: the positions
+    """The messages that one call of `find` found. fields[i, LSN] is the LSN of message i; `unchanged`: the positions
     of all columns of theirs that are unchanged TOAST.
 
     The arrays are used again by the next call.
@@ -83,7 +83,7 @@ class Found:
 
     messages: int = 0
     more: bool = False  # it stopped as the arrays are full, not at something that it doesn't take
-    fields: Numbers = field(default_factory=lambda: np.empty((_FIELDS, MOST_MESSAGES), np.int64))
+    fields: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
@@ -176,7 +176,7 @@ def _find(  # noqa: C901 - one loop, for speed
     """How many, and whether there may be more."""
     size = len(data)
     first = position
-    most = fields.shape[1]
+    most = len(fields)
     most_unchanged = len(unchanged) - MAX_COLUMNS
     n = 0
     unchanged_end = 0
@@ -258,16 +258,16 @@ def _find(  # noqa: C901 - one loop, for speed
             if is_old:
                 if tag == _I or (kind != _K and kind != _O):
                     break
-                fields[OLD_KIND, _U64(n)] = kind
+                fields[_U64(n), OLD_KIND] = kind
             else:
                 if tag == _D:
                     break
-                fields[OLD_KIND, _U64(n)] = 0
-                fields[OLD, _U64(n)] = 0
-                fields[OLD_END, _U64(n)] = 0
+                fields[_U64(n), OLD_KIND] = 0
+                fields[_U64(n), OLD] = 0
+                fields[_U64(n), OLD_END] = 0
             if tag == _D:
-                fields[NEW, _U64(n)] = 0
-                fields[NEW_END, _U64(n)] = 0
+                fields[_U64(n), NEW] = 0
+                fields[_U64(n), NEW_END] = 0
             is_right = True
             while True:  # over the tuples
                 begin = p
@@ -342,11 +342,11 @@ def _find(  # noqa: C901 - one loop, for speed
                 if not is_right:
                     break
                 if not is_old:
-                    fields[NEW, _U64(n)] = begin
-                    fields[NEW_END, _U64(n)] = p
+                    fields[_U64(n), NEW] = begin
+                    fields[_U64(n), NEW_END] = p
                     break
-                fields[OLD, _U64(n)] = begin
-                fields[OLD_END, _U64(n)] = p
+                fields[_U64(n), OLD] = begin
+                fields[_U64(n), OLD_END] = p
                 if tag == _D:
                     break
                 if p >= end or data[_U64(p)] != _N:
@@ -357,20 +357,20 @@ def _find(  # noqa: C901 - one loop, for speed
             if not is_right:
                 unchanged_end = unchanged_before
                 break
-            fields[RELATION, _U64(n)] = relation
-            fields[XID, _U64(n)] = xid
+            fields[_U64(n), RELATION] = relation
+            fields[_U64(n), XID] = xid
         elif tag == _B:
             if p + 20 > end:
                 break
-            fields[COMMIT_LSN, _U64(n)] = _int64(
+            fields[_U64(n), COMMIT_LSN] = _int64(
                 data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
                 data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
             )  # fmt: skip
-            fields[COMMIT_TS, _U64(n)] = _int64(
+            fields[_U64(n), COMMIT_TS] = _int64(
                 data[_U64(p + 8)], data[_U64(p + 9)], data[_U64(p + 10)], data[_U64(p + 11)],
                 data[_U64(p + 12)], data[_U64(p + 13)], data[_U64(p + 14)], data[_U64(p + 15)],
             )  # fmt: skip
-            fields[XID, _U64(n)] = _uint32(
+            fields[_U64(n), XID] = _uint32(
                 data[_U64(p + 16)], data[_U64(p + 17)], data[_U64(p + 18)], data[_U64(p + 19)]
             )
             p += 20
@@ -379,12 +379,12 @@ def _find(  # noqa: C901 - one loop, for speed
             if p + 25 > end or data[_U64(p)] != 0:
                 break
             p += 1
-            fields[COMMIT_LSN, _U64(n)] = _int64(
+            fields[_U64(n), COMMIT_LSN] = _int64(
                 data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
                 data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
             )  # fmt: skip
             p += 16
-            fields[COMMIT_TS, _U64(n)] = _int64(
+            fields[_U64(n), COMMIT_TS] = _int64(
                 data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
                 data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
             )  # fmt: skip
@@ -392,7 +392,7 @@ def _find(  # noqa: C901 - one loop, for speed
         elif tag == _S:
             if p + 5 > end or data[_U64(p + 4)] > 1:
                 break
-            fields[XID, _U64(n)] = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
+            fields[_U64(n), XID] = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
             p += 5
             in_stream = True
         elif tag == _E:
@@ -404,9 +404,16 @@ def _find(  # noqa: C901 - one loop, for speed
             if p == 0:
                 break
         elif tag == _M:
-            if in_stream or p + 9 > end or data[_U64(p)] > 1:
+            if in_stream:
+                if p + 5 > end:
+                    break
+                # As decode.py tells one of a new connection, which bears no xid.
+                head = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
+                if data[_U64(p)] != 0 or (head != 0 and data[_U64(p + 4)] == 1):
+                    p += 4
+            if p + 9 > end or data[_U64(p)] > 1:
                 break
-            fields[COMMIT_LSN, _U64(n)] = data[_U64(p)]
+            fields[_U64(n), COMMIT_LSN] = data[_U64(p)]
             p = _string_end(data, p + 9, end)
             if p == 0 or p + 4 > end:
                 break
@@ -415,6 +422,60 @@ def _find(  # noqa: C901 - one loop, for speed
             if length < 0 or p + length > end:
                 break
             p += length
+        elif tag in (_R, _Y):
+            fields[_U64(n), XID] = 0
+            if in_stream:
+                if p + 4 > end:
+                    break
+                fields[_U64(n), XID] = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
+                p += 4
+            if p + 4 > end:
+                break
+            p = _string_end(data, p + 4, end)
+            if p == 0:
+                break
+            p = _string_end(data, p, end)
+            if p == 0:
+                break
+            if tag == _R:
+                if p + 3 > end:
+                    break
+                identity = data[_U64(p)]
+                columns = _I64(data[_U64(p + 1)]) << 8 | _I64(data[_U64(p + 2)])
+                if identity not in (_DEFAULT, _NOTHING, _FULL, _INDEX) or columns > MAX_COLUMNS:
+                    break
+                p += 3
+                for _ in range(columns):
+                    if p >= end or data[_U64(p)] > 1:
+                        p = 0
+                        break
+                    p = _string_end(data, p + 1, end)
+                    if p == 0 or p + 8 > end:
+                        p = 0
+                        break
+                    p += 8
+                if p == 0:
+                    break
+        elif tag == _COMMIT_OF_STREAM:
+            if p + 29 > end or data[_U64(p + 4)] != 0:
+                break
+            p += 5
+            fields[_U64(n), COMMIT_LSN] = _int64(
+                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
+                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
+            )  # fmt: skip
+            p += 16
+            fields[_U64(n), COMMIT_TS] = _int64(
+                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
+                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
+            )  # fmt: skip
+            p += 8
+            in_stream = False
+        elif tag == _A and framing != _RECVLOGICAL:
+            p = end
+            if end - start not in (9, 25):
+                break
+            in_stream = False
         else:
             break
 
@@ -427,14 +488,14 @@ def _find(  # noqa: C901 - one loop, for speed
         elif p != end:
             unchanged_end = unchanged_before
             break
-        fields[OFFSET, _U64(n)] = position
-        fields[START, _U64(n)] = start
-        fields[END, _U64(n)] = end
-        fields[NEXT, _U64(n)] = p
-        fields[LSN, _U64(n)] = lsn
-        fields[TAG, _U64(n)] = tag
-        fields[IN_STREAM, _U64(n)] = stands_in_stream
-        fields[UNCHANGED_END, _U64(n)] = unchanged_end
+        fields[_U64(n), OFFSET] = position
+        fields[_U64(n), START] = start
+        fields[_U64(n), END] = end
+        fields[_U64(n), NEXT] = p
+        fields[_U64(n), LSN] = lsn
+        fields[_U64(n), TAG] = tag
+        fields[_U64(n), IN_STREAM] = stands_in_stream
+        fields[_U64(n), UNCHANGED_END] = unchanged_end
         position = p
         n += 1
     return n, False
