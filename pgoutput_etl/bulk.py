@@ -95,9 +95,9 @@ _NUMBERS = 11
 # The columns of a row that are bytes, and how many of them are before the next row's
 _OLD_TUPLE, _NEW_TUPLE, _BODY, _UNCHANGED = range(4)
 _EXTENTS = 4
-# Which of a row's columns aren't NULL
-_HAS_XID, _HAS_RELATION, _HAS_OLD, _HAS_NEW, _HAS_UNCHANGED, _HAS_BODY, _HAS_TRANSACTION, _HAS_CHANGES = range(8)
-_PRESENCES = 8
+# Which of a row's columns aren't NULL, as bits
+_HAS_XID, _HAS_RELATION, _HAS_OLD, _HAS_NEW = 1, 2, 4, 8
+_HAS_UNCHANGED, _HAS_BODY, _HAS_TRANSACTION, _HAS_CHANGES = 16, 32, 64, 128
 
 _A, _B, _C, _D, _E, _I, _M, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMRSUYc"
 _FIRST_TIME, _LAST_TIME = STORED_TIMES[0], STORED_TIMES[-1]
@@ -105,6 +105,9 @@ _SLOTS = 1024  # of a hash table of relations
 _MOST_RELATIONS = 512
 _PADDING = 8
 _LEAST = 8  # messages: fewer are read one by one in less time
+# Messages that are looked for at once: what isn't taken is looked for again.
+_FIRST = 64
+_GROWTH = 8
 
 _U64 = np.uint64
 _I64 = cast("Callable[[object], int]", np.int64)
@@ -139,6 +142,7 @@ class Bulk:
         self.framing = framing
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
         self.found = Found()
+        self.most = _FIRST
         self.files = pa.array(np.full(MOST_MESSAGES, file, np.int64))
         self.tags = np.zeros((2, 256), np.int64)
         self.relations = np.zeros((3, _SLOTS), np.int64)
@@ -146,8 +150,8 @@ class Bulk:
 
     def find(self, position: int, in_stream: bool) -> bool:
         """Whether what is to be had at once from a frame on is worth it."""
-        find(self.data, self.framing, position, in_stream, self.found)
-        return self.found.messages >= _LEAST
+        find(self.data, self.framing, position, in_stream, self.most, self.found)
+        return self.found.messages >= (2 if self.found.more else _LEAST)
 
     def take(self, place: Place, stretch: int) -> Taken:
         """Takes what was found, but for the last one: that it is whole is only known once the next one is."""
@@ -156,8 +160,9 @@ class Bulk:
         numbers = np.empty((_NUMBERS, most), np.int64)
         units = np.empty(most, np.int32)
         tags = np.empty((2, most), np.uint8)
-        extents = np.zeros((_EXTENTS, most + 1), np.int32)
-        presences = np.empty((_PRESENCES, most), np.uint8)
+        extents = np.empty((_EXTENTS, most + 1), np.int32)
+        extents[:, 0] = 0
+        presences = np.empty(most, np.uint8)
         self.tags.fill(0)
         messages, rows, different = _follow(
             found.fields, most, at, self.tags, self.relations, self.of_message, numbers, units, tags, extents, presences
@@ -166,6 +171,7 @@ class Bulk:
         if rows:
             unchanged = found.unchanged[: extents[_UNCHANGED, rows]].copy()
             batch = self._batch(found, rows, numbers, units, tags, extents, presences, stretch, unchanged)
+        self.most = self.most * _GROWTH if messages == most else _FIRST
         last = max(messages - 1, 0)
         return Taken(
             messages,
@@ -193,7 +199,7 @@ class Bulk:
         stretch: int,
         unchanged: NDArray[np.int16],
     ) -> pa.RecordBatch:
-        bits = [_bitmap(presences[which, :rows]) for which in range(_PRESENCES)]
+        bits = {1 << bit: _bitmap(presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
         offsets = np.arange(rows + 1, dtype=np.int32)
 
         def number(which: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
@@ -295,6 +301,7 @@ def _follow(  # noqa: C901 - one loop, for speed
         has_row = True
         has_transaction = kind == TRANSACTION
         of_unit = unit
+        present = 0
         if tag in (_I, _U, _D):
             if kind == NO_KIND:
                 break
@@ -316,21 +323,21 @@ def _follow(  # noqa: C901 - one loop, for speed
                 last_relation, last_number = relation, number - 1
             relation_counts[2, _U64(last_number)] += 1
             changes += 1
-            in_stream = fields[m, IN_STREAM]
-            has_old = fields[m, OLD_KIND] != 0
             now_unchanged = fields[m, UNCHANGED_END]
             if kind == HEAD_UNIT:
                 place[HEAD_MATTERS] = 1
             numbers[_ROW_XID, r] = fields[m, XID]
             numbers[_ROW_RELATION, r] = relation
             tags[1, r] = fields[m, OLD_KIND]
-            presences[_HAS_XID, r] = in_stream
-            presences[_HAS_RELATION, r] = 1
-            presences[_HAS_OLD, r] = has_old
-            presences[_HAS_NEW, r] = tag != _D
-            presences[_HAS_UNCHANGED, r] = now_unchanged > unchanged_end
-            presences[_HAS_BODY, r] = 0
-            presences[_HAS_CHANGES, r] = 0
+            present = _HAS_RELATION
+            if fields[m, IN_STREAM]:
+                present |= _HAS_XID
+            if fields[m, OLD_KIND]:
+                present |= _HAS_OLD
+            if tag != _D:
+                present |= _HAS_NEW
+            if now_unchanged > unchanged_end:
+                present |= _HAS_UNCHANGED
             unchanged_end = now_unchanged
             extents[_OLD_TUPLE, r + _U64(1)] = extents[_OLD_TUPLE, r] + (fields[m, OLD_END] - fields[m, OLD])
             extents[_NEW_TUPLE, r + _U64(1)] = extents[_NEW_TUPLE, r] + (fields[m, NEW_END] - fields[m, NEW])
@@ -408,13 +415,11 @@ def _follow(  # noqa: C901 - one loop, for speed
                     break
                 has_row = False
             if has_row:
-                presences[_HAS_XID, r] = has_xid
-                presences[_HAS_RELATION, r] = 0
-                presences[_HAS_OLD, r] = 0
-                presences[_HAS_NEW, r] = 0
-                presences[_HAS_UNCHANGED, r] = 0
-                presences[_HAS_BODY, r] = 1
-                presences[_HAS_CHANGES, r] = tag == _C
+                present = _HAS_BODY
+                if has_xid:
+                    present |= _HAS_XID
+                if tag == _C:
+                    present |= _HAS_CHANGES
                 tags[1, r] = 0
                 extents[_OLD_TUPLE, r + _U64(1)] = extents[_OLD_TUPLE, r]
                 extents[_NEW_TUPLE, r + _U64(1)] = extents[_NEW_TUPLE, r]
@@ -433,7 +438,7 @@ def _follow(  # noqa: C901 - one loop, for speed
             numbers[_ROW_COMMIT_TS, r] = unit_ts
             numbers[_ROW_TOP_XID, r] = unit_xid
             numbers[_ROW_CHANGES, r] = changes
-            presences[_HAS_TRANSACTION, r] = has_transaction
+            presences[r] = present | _HAS_TRANSACTION if has_transaction else present
             extents[_UNCHANGED, r + _U64(1)] = unchanged_end
             tags[0, r] = tag
             units[r] = of_unit

@@ -87,11 +87,11 @@ class Found:
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
-def find(data: Bytes, framing: Framing, position: int, in_stream: bool, found: Found) -> None:
+def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: Found) -> None:
     """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
-    rare or wrong."""
+    rare or wrong, and not more than `most`."""
     found.messages, found.more = _find(
-        data, _NUMBER_OF[framing], position, in_stream, MOST_BYTES, found.fields, found.unchanged
+        data, _NUMBER_OF[framing], position, in_stream, min(most, MOST_MESSAGES), found.fields, found.unchanged
     )
 
 
@@ -169,19 +169,18 @@ def _find(  # noqa: C901 - one loop, for speed
     framing: int,
     position: int,
     in_stream: bool,
-    most_bytes: int,
+    most: int,
     fields: Numbers,
     unchanged: NDArray[np.int16],
 ) -> tuple[int, bool]:
     """How many, and whether there may be more."""
     size = len(data)
     first = position
-    most = len(fields)
     most_unchanged = len(unchanged) - MAX_COLUMNS
     n = 0
     unchanged_end = 0
     while position < size:
-        if n >= most or position - first > most_bytes or unchanged_end > most_unchanged:
+        if n >= most or position - first > MOST_BYTES or unchanged_end > most_unchanged:
             return n, True
 
         lsn = 0
