@@ -27,7 +27,7 @@ Numbers = NDArray[np.int64]
 # At once: what is found is looked at again while it is in the processor's caches.
 MOST_MESSAGES = 8192
 MOST_BYTES = 1 << 21
-_MOST_UNCHANGED = 4 * MAX_COLUMNS
+_MOST_UNCHANGED = 8 * MOST_MESSAGES
 
 # The fields of a message, all of them offsets in the data unless said otherwise.
 OFFSET = 0  # of its frame
@@ -121,7 +121,7 @@ def _word(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int) -> np.
 
 
 @compiled
-def _is_text(data: Bytes, begin: int, end: int) -> bool:
+def is_text(data: Bytes, begin: int, end: int) -> bool:
     """Whether data[begin:end] is UTF-8 (RFC 3629) without NUL."""
     i = begin
     while i < end:
@@ -149,7 +149,7 @@ def _is_text(data: Bytes, begin: int, end: int) -> bool:
 
 
 @compiled
-def _string_end(data: Bytes, begin: int, limit: int) -> int:
+def string_end(data: Bytes, begin: int, limit: int) -> int:
     """Behind the NUL byte that ends a string of ASCII; 0 for any other."""
     last = min(limit, begin + MAX_STRING)
     i = begin
@@ -315,7 +315,7 @@ def _find(  # noqa: C901 - one loop, for speed
                                 odd |= (word - _ONES) | word
                             else:
                                 odd = _HIGHS
-                        if odd & _HIGHS != _U64(0) and not _is_text(data, p, stop):
+                        if odd & _HIGHS != _U64(0) and not is_text(data, p, stop):
                             is_right = False
                             break
                         p = stop
@@ -399,7 +399,7 @@ def _find(  # noqa: C901 - one loop, for speed
         elif tag == _O:
             if p + 8 > end:
                 break
-            p = _string_end(data, p + 8, end)
+            p = string_end(data, p + 8, end)
             if p == 0:
                 break
         elif tag == _M:
@@ -413,7 +413,7 @@ def _find(  # noqa: C901 - one loop, for speed
             if p + 9 > end or data[_U64(p)] > 1:
                 break
             fields[_U64(n), COMMIT_LSN] = data[_U64(p)]
-            p = _string_end(data, p + 9, end)
+            p = string_end(data, p + 9, end)
             if p == 0 or p + 4 > end:
                 break
             length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
@@ -430,10 +430,10 @@ def _find(  # noqa: C901 - one loop, for speed
                 p += 4
             if p + 4 > end:
                 break
-            p = _string_end(data, p + 4, end)
+            p = string_end(data, p + 4, end)
             if p == 0:
                 break
-            p = _string_end(data, p, end)
+            p = string_end(data, p, end)
             if p == 0:
                 break
             if tag == _R:
@@ -448,7 +448,7 @@ def _find(  # noqa: C901 - one loop, for speed
                     if p >= end or data[_U64(p)] > 1:
                         p = 0
                         break
-                    p = _string_end(data, p + 1, end)
+                    p = string_end(data, p + 1, end)
                     if p == 0 or p + 8 > end:
                         p = 0
                         break
