@@ -131,7 +131,7 @@ def _bytes_of(constant: Any) -> bytes:
         return constant.made_from()
     if isinstance(constant, ModuleType):
         return constant.__name__.encode()
-    if hasattr(constant, "tobytes") and hasattr(constant, "dtype"):
+    if not isinstance(constant, type) and hasattr(constant, "tobytes") and hasattr(constant, "dtype"):
         return repr((constant.dtype, constant.shape)).encode() + bytes(constant.tobytes())
     return repr(constant).encode()
 

@@ -105,20 +105,21 @@ class KnownContents:
             same_length[prefix.hash] = (*same_length.get(prefix.hash, ()), prefix)
         return cls(by_length)
 
-    def match(self, path: str, data: bytes) -> Match:
+    def match(self, path: str, hashes: Hashes) -> Match:
         """The longest known prefix of a file's content; of several parts with the same, that of its name or the last.
 
         A content that goes on otherwise than the known one does was sent anew: it is no continuation.
         """
-        lengths = sorted(length for length in self.by_length if 0 < length <= len(data))
+        lengths = sorted(length for length in self.by_length if 0 < length <= len(hashes.data))
         name = uncompressed_name(path)
         resembles = None
-        for length, digest in zip(reversed(lengths), reversed(prefix_hashes(data, lengths)), strict=True):
+        digests = [hashes.of(length) for length in lengths]
+        for length, digest in zip(reversed(lengths), reversed(digests), strict=True):
             same = self.by_length[length].get(digest, ())
             known = [prefix for prefix in same if prefix.distinctive or name == prefix.name]
             if known:
                 best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
-                return Match(best) if not best.goes_on or length == len(data) else Match()
+                return Match(best) if not best.goes_on or length == len(hashes.data) else Match()
             if same and resembles is None:
                 resembles = max(prefix.number for prefix in same)
         return Match(None, resembles)
@@ -130,14 +131,22 @@ def uncompressed_name(path: str) -> str:
     return name if f"{dot}{suffix.lower()}" in COMPRESSED else path
 
 
-def prefix_hashes(data: bytes, lengths: Iterable[int]) -> list[str]:
-    """Of data[:length], for ascending lengths, in one pass."""
-    view, running, position, found = memoryview(data), hashlib.sha256(), 0, []
-    for length in lengths:
-        running.update(view[position:length])
-        position = length
-        found.append(running.copy().hexdigest())
-    return found
+class Hashes:
+    """SHA-256 of the beginnings of a content, in hexadecimal digits. Each goes on from the one asked for before, if it
+    is no shorter: all of them together cost one pass."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._running = hashlib.sha256()
+        self._length = 0
+
+    def of(self, length: int) -> str:
+        """Of data[:length]."""
+        if length < self._length:
+            self._running, self._length = hashlib.sha256(), 0
+        self._running.update(memoryview(self.data)[self._length : length])
+        self._length = length
+        return self._running.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

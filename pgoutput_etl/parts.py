@@ -7,10 +7,11 @@ from dataclasses import replace
 from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import FilePart, KnownContents, Match, Prefix, Task, prefix_hashes
+from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix, Task
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
-from pgoutput_etl.scan import Part, ScannedFile, detected, scan_from_either_side
+from pgoutput_etl.scan import detected, scan_from_either_side
+from pgoutput_etl.scanner import Part, ScannedFile
 
 
 def scan_part(
@@ -42,7 +43,8 @@ def _scan(path: str, read: Content, task: Task, known: KnownContents, framing: F
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
-    match = known.match(path, data) if task.part is None else Match(_decided(data, task))
+    hashes = Hashes(data)
+    match = known.match(path, hashes) if task.part is None else Match(_decided(hashes, task))
     part = Part(data, task.number, framing, salvages, task.leaves_tail)
     start = match.prefix
     if start is not None:
@@ -53,18 +55,18 @@ def _scan(path: str, read: Content, task: Task, known: KnownContents, framing: F
     summary = scanned.summary
     summary.same_as = None if start is None else start.number
     summary.resembles = match.resembles
-    summary.prefix_hash = prefix_hashes(data, [summary.consumed])[0]
+    summary.prefix_hash = hashes.of(summary.consumed)
     summary.tail = summary.tail or read.cut_off
     summary.remark = read.remark
     of_file = note(task.number, SUMMARY_TAG, summary.to_json(), summary.consumed - scanned.left, summary.consumed)
     return ScannedFile(summary, [*scanned.batches[:-1], of_file], scanned.left)
 
 
-def _decided(data: bytes, task: Task) -> Prefix | None:
+def _decided(hashes: Hashes, task: Task) -> Prefix | None:
     """Where a part begins that was looked at before. Raises FramingError if it isn't there any more."""
     part = task.part
     assert part is not None
-    if len(data) < part.consumed or prefix_hashes(data, [part.consumed])[0] != part.prefix_hash:
+    if len(hashes.data) < part.consumed or hashes.of(part.consumed) != part.prefix_hash:
         raise FramingError("it has changed since an earlier run began to apply it; put it back as it was")
     if part.same_as is None:
         return None

@@ -21,7 +21,8 @@ from pgoutput_etl.messages import Relation
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
-from pgoutput_etl.scan import ScannedFile, scan_file
+from pgoutput_etl.scan import scan_file
+from pgoutput_etl.scanner import ScannedFile
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 

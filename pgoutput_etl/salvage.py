@@ -50,14 +50,27 @@ Read = tuple[PgoutputMessage, Frame]
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """Where a reader stands that took `messages` of them: before another one that is whole and right."""
+
+    messages: int
+    position: int
+    in_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """How a file is to be read from data[start] on. refuses: asked at bytes that can't be read, whether to raise."""
+    """How a file is to be read from data[start] on. refuses: asked at bytes that can't be read, whether to raise.
+
+    takes: may take many messages at once, from the frame of one that is right on; then they aren't given.
+    """
 
     data: bytes
     framing: Framing
     begins_in_stream: bool
     start: int
     refuses: Callable[[], bool]
+    takes: Callable[[Frame, bool], Reached | None] | None = None
 
     def messages(self) -> Iterator[Read | Gap]:
         """All messages in order, and what stands between them. Raises ArchiveError naming offset and LSN."""
@@ -106,6 +119,13 @@ class Reading:
                 if self.refuses():
                     raise placed(frame, ordinal, error)
                 return self._unreadable(frame, in_stream, error, budget), ordinal
+            reached = None if self.takes is None else self.takes(frame, in_stream)
+            if reached is not None:
+                ordinal += reached.messages
+                in_stream = reached.in_stream
+                walk = frames(self.data, self.framing, in_stream, reached.position)
+                frame = next(walk)
+                message = decode(self.data[frame.start : frame.end], in_stream)
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 

@@ -18,7 +18,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import KnownContents, Task
+from pgoutput_etl.identity import Hashes, KnownContents, Task
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
@@ -187,7 +187,7 @@ def find_contents(spark: SparkSession, paths: Iterable[str], known: KnownContent
         for batch in batches:
             for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
                 try:
-                    match = known.match(path.as_py(), read_content(content.as_py(), path.as_py()).data)
+                    match = known.match(path.as_py(), Hashes(read_content(content.as_py(), path.as_py()).data))
                 except ArchiveError:
                     continue
                 if match.prefix is not None:
