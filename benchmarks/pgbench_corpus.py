@@ -63,7 +63,9 @@ _HISTORY = Table(
 _TABLES = (_ACCOUNTS, _TELLERS_TABLE, _BRANCHES, _HISTORY)
 
 
-def pgbench(transactions: int, accounts: int, files: int, framing: Framing = Framing.RECVLOGICAL) -> Corpus:
+def pgbench(
+    transactions: int, accounts: int, files: int, framing: Framing = Framing.RECVLOGICAL, name: str = "pgbench"
+) -> Corpus:
     """Six messages a transaction. The first night makes the tables and runs a fiftieth of that."""
     parameters = {"transactions": transactions, "accounts": accounts, "files": files, "framing": framing.value}
 
@@ -78,7 +80,7 @@ def pgbench(transactions: int, accounts: int, files: int, framing: Framing = Fra
         )
         return landed, _expected(run, warm, expected)
 
-    return corpus("pgbench", parameters, generate)
+    return corpus(name, parameters, generate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,3 +107,11 @@ def write_expected(
         pq.write_table(final.filter(pa.array(~in_net)), kept, row_group_size=_ROW_GROUP)
     net_path = str(folder / f"{name}.net.parquet")
     return TableFiles(schema, name, key, net_path, kept, net.num_rows, final.num_rows, inserts_only)
+
+
+def random_texts(rng: np.random.Generator, count: int, shortest: int, longest: int) -> pa.Array:
+    """Words of lower-case letters, of any length in between."""
+    lengths = rng.integers(shortest, longest + 1, count)
+    offsets = np.r_[0, np.cumsum(lengths)].astype(np.int32)
+    letters = rng.integers(ord("a"), ord("z") + 1, int(offsets[-1]), dtype=np.uint8)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(letters))
