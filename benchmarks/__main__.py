@@ -55,7 +55,19 @@ def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return found
 
 
-PARTS: dict[str, Callable[[Options, Progress], Any]] = {"job": job}
+def decoding(options: Options, progress: Progress) -> dict[str, Any]:
+    from benchmarks.decoding import measure_decoding
+
+    found = measure_decoding(options.scale, options.runs, progress)
+    found["figures"] = [asdict(figure) for figure in found["figures"]]
+    show(f"Decoding {found['messages']:,} messages on one core", found["figures"])
+    show("To typed columns, as a multiple of others", found["ratios"])
+    for line in found["left_out"]:
+        console().print(line, markup=False)
+    return found
+
+
+PARTS: dict[str, Callable[[Options, Progress], Any]] = {"decoding": decoding, "job": job}
 
 
 def main() -> int:
