@@ -1,6 +1,6 @@
 """Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
 
-    python -m benchmarks [job …] [--scale 0.1] [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding job merge growth memory] [--scale 0.1] [--runs 3] [--only pgbench]
 
 Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
 """
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,35 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """only: of the job's scenarios; all if empty."""
+    """only: of the job's scenarios; all if empty. folder: where drawings go."""
 
     scale: float
     runs: int
     only: tuple[str, ...]
+    folder: Path
 
 
 Progress = Callable[[str], None]
-
-
-def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
-    from benchmarks.jobs import compare
-    from benchmarks.scenarios import SCENARIOS
-    from benchmarks.sessions import session
-
-    found = []
-    with session() as spark:
-        for name in options.only or SCENARIOS:
-            progress(f"{name}: writing the archive")
-            corpus = SCENARIOS[name](options.scale)
-            found.append(asdict(compare(spark, corpus, options.runs, lambda s, name=name: progress(f"{name}: {s}"))))  # type: ignore[misc]
-    wanted = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
-    show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in wanted} for row in found])
-    stages = sorted({stage for row in found for stage in row["stages"]})
-    show(
-        "Where the job's seconds go",
-        [{"scenario": row["scenario"], **{s: row["stages"].get(s) for s in stages}} for row in found],
-    )
-    return found
 
 
 def decoding(options: Options, progress: Progress) -> dict[str, Any]:
@@ -67,7 +48,69 @@ def decoding(options: Options, progress: Progress) -> dict[str, Any]:
     return found
 
 
-PARTS: dict[str, Callable[[Options, Progress], Any]] = {"decoding": decoding, "job": job}
+def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.jobs import compare
+    from benchmarks.scenarios import SCENARIOS
+    from benchmarks.sessions import WORK, session
+
+    found = []
+    with session() as spark:
+        for name in options.only or SCENARIOS:
+            said = partial(_said_of, progress, name)
+            said("writing the archive")
+            corpus = SCENARIOS[name](options.scale)
+            found.append(asdict(compare(spark, corpus, WORK / name, options.runs, said)))
+    wanted = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
+    show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in wanted} for row in found])
+    stages = dict.fromkeys(stage for row in found for stage in row["stages"])
+    of_stages = [
+        {"scenario": row["scenario"], **{stage: row["stages"].get(stage) for stage in stages}} for row in found
+    ]
+    show("Where the job's seconds go", of_stages)
+    return found
+
+
+def _said_of(progress: Progress, name: str, step: str) -> None:
+    progress(f"{name}: {step}")
+
+
+def merge(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.merge_settings import measure_merge_settings
+
+    found = [asdict(cost) for cost in measure_merge_settings(options.scale, options.runs, progress)]
+    show("Choices about MERGE, each against the first of its kind", found)
+    return found
+
+
+def growth(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.drawing import draw
+    from benchmarks.growth import measure_growth
+
+    points = measure_growth(options.scale, options.runs, progress)
+    draw(points, options.folder / "growth.svg")
+    found = [asdict(point) for point in points]
+    show("How the job grows", found)
+    console().print(f"Drawn in {options.folder / 'growth.svg'}", markup=False)
+    return found
+
+
+def memory(options: Options, progress: Progress) -> dict[str, Any]:
+    from benchmarks.memory import measure_memory
+
+    held, slope = measure_memory(options.scale, progress)
+    found = [asdict(of) for of in held]
+    show("Memory at its peak, MB", found)
+    console().print(f"A Python worker holds {slope:.1f} bytes more for each byte of its file.", markup=False)
+    return {"held": found, "worker_bytes_per_byte_of_file": slope}
+
+
+PARTS: dict[str, Callable[[Options, Progress], Any]] = {
+    "decoding": decoding,
+    "job": job,
+    "merge": merge,
+    "growth": growth,
+    "memory": memory,
+}
 
 
 def main() -> int:
@@ -81,7 +124,7 @@ def main() -> int:
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
-    options = Options(arguments.scale, arguments.runs, tuple(arguments.only))
+    options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json.parent)
     save(arguments.json, {"machine": machine()})
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:

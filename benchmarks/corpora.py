@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.landing_files import Landed
@@ -47,8 +47,7 @@ def corpus(name: str, parameters: Parameters, generate: Generator) -> Corpus:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         landed, tables = generate(first, second, expected)
-        of_landed = {"files": landed.files, "messages": landed.messages, "bytes": landed.bytes}
-        manifest.write_text(json.dumps({"landed": of_landed, "tables": [table.to_json() for table in tables]}))
+        manifest.write_text(json.dumps({"landed": asdict(landed), "tables": [asdict(table) for table in tables]}))
     values = json.loads(manifest.read_text())
-    tables = [TableFiles.from_json(table) for table in values["tables"]]
+    tables = [TableFiles(**{**table, "key": tuple(table["key"])}) for table in values["tables"]]
     return Corpus(name, first, second, Landed(**values["landed"]), tuple(tables))

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from benchmarks.checking import Fingerprint, check_tables, expected_fingerprints
 from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
-from benchmarks.sessions import WORK, copied, fresh, linked
+from benchmarks.sessions import copied, fresh, linked
 from pgoutput_etl.config import Config, load_config
 from pgoutput_etl.pipeline import apply
 from pgoutput_etl.report import RunSummary
@@ -93,9 +93,12 @@ def run_job(spark: SparkSession, config: Config, progress: Progress) -> tuple[Jo
     return JobRun(ended - started, stages.taken(ended)), summaries[-1]
 
 
-def compare(spark: SparkSession, corpus: Corpus, runs: int, progress: Progress) -> Comparison:
-    """Floor and job in turn, each from the same tables; every result is checked."""
-    work = fresh(WORK / corpus.name)
+def compare(spark: SparkSession, corpus: Corpus, work: Path, runs: int, progress: Progress) -> Comparison:
+    """Floor and job in turn, each from the same tables, below a folder `work`; every result is checked.
+
+    The first floor isn't counted: the first night has warmed up the job, and nothing Delta's MERGE.
+    """
+    work = fresh(work)
     landing, tables, before, floor = (work / name for name in ("landing", "tables", "before", "floor"))
     linked(corpus.first, landing)
     config = configured(landing, tables)
@@ -106,6 +109,8 @@ def compare(spark: SparkSession, corpus: Corpus, runs: int, progress: Progress) 
     expected = expected_fingerprints(spark, corpus.tables)
     has_append = any(table.inserts_only and table.key for table in corpus.tables)
     merges, appends, jobs = [], [], []
+    progress("the floor, to warm up")
+    _floor(spark, before, floor, corpus, expected, merge_all)
     for run in range(runs):
         said = f"run {run + 1} of {runs}"
         progress(f"{said}: the floor")

@@ -25,7 +25,7 @@ def session(cores: int = 2, memory: str = "4g") -> Iterator[SparkSession]:
         "spark.master": f"local[{cores}]",
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
+        "spark.log.level": "FATAL",
         "spark.sql.warehouse.dir": str(WORK / "warehouse"),
     }
     spark = start_session("benchmarks", settings)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +36,6 @@ class TableFiles:
     net_rows: int
     final_rows: int
     inserts_only: bool
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, object]) -> TableFiles:
-        return cls(**{**values, "key": tuple(json.loads(json.dumps(values["key"])))})  # type: ignore[arg-type]
 
 
 def wall_clock(micros: Ints) -> pa.Array:
