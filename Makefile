@@ -32,8 +32,8 @@ lint: $(stamp) ## check style, format and types
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 
-bench: java $(stamp) ## measure, and compare with others
-	$(venv)/bin/python -m benchmarks
+bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
+	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
 soak: java $(stamp) ## run the long tests: every archive, long random histories
 	$(venv)/bin/python -m pytest -q -m soak
@@ -52,4 +52,8 @@ $(stamp): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(venv)
 	@$(venv)/bin/python -m pip install -q -r requirements.lock
 	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(venv)/.bench: $(stamp) requirements-bench.lock
+	@$(venv)/bin/python -m pip install -q -r requirements-bench.lock
 	@touch $@

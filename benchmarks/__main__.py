@@ -1,149 +1,147 @@
-"""How fast the readable scanner is, against what memory allows, and where the time of a whole job goes.
+"""Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
 
-    python -m benchmarks [--runs 5] [--job-runs 3] [--json]
+    python -m benchmarks [decoding job merge growth memory] [--scale 0.1] [--runs 3] [--only pgbench]
 
-Throughput is in bytes of decompressed archive. Machines differ, and so do minutes on one machine: read the ratios. The
-archive fits into a processor's cache: memcpy is a ceiling that nothing which looks at the bytes comes near.
+Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import os
 import sys
-import tempfile
-import time
 from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from benchmarks.corpora import BUILD
+from benchmarks.report import console, machine, save, show
 
-from pgoutput_etl.config import load_config
-from pgoutput_etl.decode import decode
-from pgoutput_etl.framing import Framing, frames
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.spark import start_session
-
-ROOT = Path(__file__).parents[1]
-# Protocol 1 alone, and whole slots: each begins outside any transaction, and so may follow on another in one file.
-SLOTS = ("pg16/v1", "pg14/v1", "pg10/v1", "random16/v1")
-LANDING = ROOT / "tests/data/random16/v2"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-def corpus() -> bytes:
-    files = [path for slot in SLOTS for path in sorted((ROOT / "tests/data" / slot).glob("*.gz"))]
-    return b"".join(gzip.decompress(path.read_bytes()) for path in files)
+@dataclass(frozen=True, slots=True)
+class Options:
+    """only: of the job's scenarios; all if empty. folder: where drawings go."""
+
+    scale: float
+    runs: int
+    only: tuple[str, ...]
+    folder: Path
 
 
-def cut(data: bytes) -> list[bytes]:
-    return [data[frame.start : frame.end] for frame in frames(data, Framing.COPYDATA)]
+Progress = Callable[[str], None]
 
 
-def seconds(work: Callable[[], object], runs: int) -> float:
-    """The median of several runs, after one that isn't counted."""
-    taken = []
-    for _ in range(runs + 1):
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
-    return median(taken[1:])
+def decoding(options: Options, progress: Progress) -> dict[str, Any]:
+    from benchmarks.decoding import measure_decoding
+
+    found = measure_decoding(options.scale, options.runs, progress)
+    found["figures"] = [asdict(figure) for figure in found["figures"]]
+    show(f"Decoding {found['messages']:,} messages on one core", found["figures"])
+    show("To typed columns, as a multiple of others", found["ratios"])
+    for line in found["left_out"]:
+        console().print(line, markup=False)
+    return found
 
 
-def decoding(runs: int) -> list[dict[str, float | str]]:
-    data = corpus()
-    messages = len(cut(data))
-    fresh = memoryview(bytearray(len(data)))
+def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.jobs import compare
+    from benchmarks.scenarios import SCENARIOS
+    from benchmarks.sessions import WORK, session
 
-    def memcpy() -> None:
-        fresh[:] = data
-
-    works: dict[str, Callable[[], object]] = {
-        "memcpy, into memory in use": memcpy,
-        "copy, into fresh memory": lambda: bytearray(data),
-        "frames: cut into messages": lambda: cut(data),
-        "+ decode: to dataclasses": lambda: [decode(message, False) for message in cut(data)],
-        "scan_file: all that, to Arrow rows": lambda: scan_file("bench.copydata", 0, data, Framing.COPYDATA),
-    }
-    times = {name: seconds(work, runs) for name, work in works.items()}
-    scan = times["scan_file: all that, to Arrow rows"]
-    return [
-        {
-            "what": name,
-            "bytes": len(data),
-            "messages": messages,
-            "seconds": taken,
-            "MB_per_s": len(data) / taken / 1e6,
-            "messages_per_s": messages / taken,
-            "times_scan_file": scan / taken,
-        }
-        for name, taken in times.items()
+    found = []
+    with session() as spark:
+        for name in options.only or SCENARIOS:
+            said = partial(_said_of, progress, name)
+            said("writing the archive")
+            corpus = SCENARIOS[name](options.scale)
+            found.append(asdict(compare(spark, corpus, WORK / name, options.runs, said)))
+    wanted = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
+    show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in wanted} for row in found])
+    stages = dict.fromkeys(stage for row in found for stage in row["stages"])
+    of_stages = [
+        {"scenario": row["scenario"], **{stage: row["stages"].get(stage) for stage in stages}} for row in found
     ]
+    show("Where the job's seconds go", of_stages)
+    return found
 
 
-class Stages:
-    """A job's progress, as the seconds at which its parts began."""
-
-    def __init__(self) -> None:
-        self.began: dict[str, float] = {}
-
-    def __call__(self, step: str) -> None:
-        known = {"looking for": "list files", "batch": "scan, assemble, plan", "writing the ledger": "write the ledger"}
-        stage = next((stage for prefix, stage in known.items() if step.startswith(prefix)), "write the tables")
-        self.began.setdefault(stage, time.perf_counter())
-
-    def taken(self, ended: float) -> dict[str, float]:
-        ends = [*list(self.began.values())[1:], ended]
-        return {stage: end - begin for (stage, begin), end in zip(self.began.items(), ends, strict=True)}
+def _said_of(progress: Progress, name: str, step: str) -> None:
+    progress(f"{name}: {step}")
 
 
-def job(runs: int) -> list[dict[str, float | str]]:
-    """The whole job on the demo's archive, each time into new tables, in one warm session on two cores."""
-    from pgoutput_etl.pipeline import apply
+def merge(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.merge_settings import measure_merge_settings
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the workers
-    spark = start_session("benchmarks", {"spark.master": "local[2]", "spark.log.level": "ERROR"})
-    taken: list[dict[str, float]] = []
-    try:
-        for _ in range(runs + 1):
-            with tempfile.TemporaryDirectory() as folder:
-                overrides = [f"source.landing={LANDING}", f"target.root={folder}/tables"]
-                config = load_config(str(ROOT / "conf/demo.yaml"), overrides)
-                stages = Stages()
-                apply(spark, config, stages)
-                taken.append(stages.taken(time.perf_counter()))
-    finally:
-        spark.stop()
-    medians = {stage: median(run[stage] for run in taken[1:]) for stage in taken[0]}
-    return [{"stage": stage, "seconds": s, "share": s / sum(medians.values())} for stage, s in medians.items()]
+    found = [asdict(cost) for cost in measure_merge_settings(options.scale, options.runs, progress)]
+    show("Choices about MERGE, each against the first of its kind", found)
+    return found
 
 
-def show(title: str, rows: list[dict[str, float | str]]) -> None:
-    grid = Table(title=title, title_justify="left")
-    for name, value in rows[0].items():
-        grid.add_column(name, justify="left" if isinstance(value, str) else "right")
-    for row in rows:
-        grid.add_row(*(v if isinstance(v, str) else f"{v:,.0f}" if v >= 100 else f"{v:,.3g}" for v in row.values()))
-    Console(width=None if sys.stdout.isatty() else 120).print(grid)
+def growth(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.drawing import draw
+    from benchmarks.growth import measure_growth
+
+    points = measure_growth(options.scale, options.runs, progress)
+    draw(points, options.folder / "growth.svg")
+    found = [asdict(point) for point in points]
+    show("How the job grows", found)
+    console().print(f"Drawn in {options.folder / 'growth.svg'}", markup=False)
+    return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("--runs", type=int, default=5, help="of each decoding; the median counts")
-    parser.add_argument("--job-runs", type=int, default=3, help="of the whole job on Spark; 0: leave it out")
-    parser.add_argument("--json", action="store_true")
+def memory(options: Options, progress: Progress) -> dict[str, Any]:
+    from benchmarks.memory import measure_memory
+
+    held, slope = measure_memory(options.scale, progress)
+    found = [asdict(of) for of in held]
+    show("Memory at its peak, MB", found)
+    console().print(f"A Python worker holds {slope:.1f} bytes more for each byte of its file.", markup=False)
+    return {"held": found, "worker_bytes_per_byte_of_file": slope}
+
+
+PARTS: dict[str, Callable[[Options, Progress], Any]] = {
+    "decoding": decoding,
+    "job": job,
+    "merge": merge,
+    "growth": growth,
+    "memory": memory,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all unless told")
+    parser.add_argument("--scale", type=float, default=1.0, help="of every archive; 1 is what is reported")
+    parser.add_argument("--runs", type=int, default=3, help="of each figure; the median counts")
+    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="of the job's; more than once")
+    parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="where figures go")
     arguments = parser.parse_args()
-    found = {"decoding": decoding(arguments.runs), "job": job(arguments.job_runs) if arguments.job_runs else []}
-    if arguments.json:
-        print(json.dumps(found, indent=2))
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
+    options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json.parent)
+    save(arguments.json, {"machine": machine()})
+    for part in arguments.parts or PARTS:
+        with _progress(part) as progress:
+            found = PARTS[part](options, progress)
+        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, "found": found}})
+    return 0
+
+
+@contextmanager
+def _progress(part: str) -> Iterator[Progress]:
+    err = console(stderr=True)
+    if not err.is_terminal:
+        yield lambda said: err.print(f"{part}: {said}", markup=False)
         return
-    show("Decoding, one core, archives of protocol 1 in memory", found["decoding"])
-    if found["job"]:
-        show("The job on the demo's archive, local[2], warm", found["job"])
+    with err.status(part) as status:
+        yield lambda said: status.update(f"{part}: {said}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

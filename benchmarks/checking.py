@@ -1,0 +1,60 @@
+"""Whether tables hold what they should: a benchmark that is fast and wrong fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType
+
+from benchmarks.floor import table_path
+from benchmarks.typed_columns import TableFiles
+
+
+class WrongResultError(Exception):
+    """A table that was written is not what the generator says it should be."""
+
+
+def check_tables(
+    spark: SparkSession, root: Path, tables: Iterable[TableFiles], expected: Mapping[str, Fingerprint]
+) -> None:
+    """`expected`: by the table's name. Raises WrongResultError."""
+    for table in tables:
+        found = fingerprint(spark.read.format("delta").load(str(table_path(root, table))))
+        if found != expected[table.name]:
+            raise WrongResultError(
+                f"{table.schema}.{table.name} below {root}: expected rows, columns and hash sum "
+                f"{expected[table.name]}, found {found}"
+            )
+
+
+Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
+
+
+def expected_fingerprints(spark: SparkSession, tables: Iterable[TableFiles]) -> dict[str, Fingerprint]:
+    """Also checks that the files hold as many rows as the generator says."""
+    found = {}
+    for table in tables:
+        rows = spark.read.parquet(table.net).where("not _delete").drop("_delete")
+        if table.kept is not None:
+            rows = rows.unionByName(spark.read.parquet(table.kept))
+        found[table.name] = fingerprint(rows)
+        if found[table.name][0] != table.final_rows:
+            raise WrongResultError(f"{table.name}: expected {table.final_rows} rows, found {found[table.name][0]}")
+    return found
+
+
+def fingerprint(rows: DataFrame) -> Fingerprint:
+    """Number of rows, columns with their types, and the sum of the rows' hashes."""
+    values = []
+    for field in rows.schema.fields:
+        column = F.col(f"`{field.name}`")
+        is_null = column.isNull().cast("int")
+        values += [F.map_entries(column) if isinstance(field.dataType, MapType) else column, is_null]
+    total = F.sum(F.xxhash64(*values).cast("decimal(20,0)"))
+    row = rows.agg(F.count("*").alias("rows"), total.alias("hashes")).collect()[0]
+    columns = tuple(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema.fields)
+    return row["rows"], columns, row["hashes"]

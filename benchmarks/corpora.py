@@ -1,0 +1,53 @@
+"""Archives to measure with, made once and kept under build/bench/corpora, and what is expected to come of them.
+
+Each has two nights: the first one brings the tables into being, the second is what is measured. What the second night
+should make of them is worked out by the generator from its own numbers, and not by reading the archive.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.landing_files import Landed
+from benchmarks.typed_columns import TableFiles
+
+ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build/bench"
+_VERSION = 1  # of what the generators write: another one makes all anew
+
+Parameters = Mapping[str, int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """An archive on disk. first, second: the folders of its two nights."""
+
+    name: str
+    first: Path
+    second: Path
+    landed: Landed
+    tables: tuple[TableFiles, ...]
+
+
+# Writes the first and the second night into two folders and what is expected into a third; tells about the second.
+Generator = Callable[[Path, Path, Path], tuple[Landed, list[TableFiles]]]
+
+
+def corpus(name: str, parameters: Parameters, generate: Generator) -> Corpus:
+    """The archive with these parameters, made now unless it is there."""
+    said = "-".join(f"{key}={value}" for key, value in parameters.items())
+    folder = BUILD / "corpora" / f"{name}-{_VERSION}-{said}"
+    manifest = folder / "manifest.json"
+    first, second, expected = folder / "first", folder / "second", folder / "expected"
+    if not manifest.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        landed, tables = generate(first, second, expected)
+        manifest.write_text(json.dumps({"landed": asdict(landed), "tables": [asdict(table) for table in tables]}))
+    values = json.loads(manifest.read_text())
+    tables = [TableFiles(**{**table, "key": tuple(table["key"])}) for table in values["tables"]]
+    return Corpus(name, first, second, Landed(**values["landed"]), tuple(tables))

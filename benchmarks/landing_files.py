@@ -1,0 +1,98 @@
+"""Encoded messages to landed files, in every framing, cut at any message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from struct import pack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.wire_arrays import Ints, fixed, joined
+from pgoutput_etl.framing import Framing
+
+_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + pack(">Ii", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages in the order in which they were sent, with their LSNs."""
+
+    messages: pa.Array
+    lsns: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What lies in a folder."""
+
+    files: int
+    messages: int
+    bytes: int
+
+
+def framed(block: Block, framing: Framing) -> pa.Array:
+    """Each message within its frame."""
+    size = len(block.messages)
+    lengths = pc.binary_length(block.messages).to_numpy()
+    match framing:
+        case Framing.RECVLOGICAL:
+            return joined([block.messages, b"\n"], size)
+        case Framing.LENGTH_PREFIXED:
+            return joined([fixed((">i4", lengths), size=size), block.messages], size)
+        case Framing.COPYDATA:
+            head = fixed(
+                ("S1", b"d"),
+                (">i4", lengths + 4 + 25),
+                ("S1", b"w"),
+                (">i8", block.lsns),
+                (">i8", block.lsns),
+                (">i8", 0),
+                size=size,
+            )
+            return joined([head, block.messages], size)
+        case Framing.PGCOPY:
+            head = fixed(
+                (">i2", 3), (">i4", 8), (">i8", block.lsns), (">i4", 4), (">u4", 0), (">i4", lengths), size=size
+            )
+            return joined([head, block.messages], size)
+        case Framing.AUTO:
+            raise ValueError("expected the framing to write")
+
+
+def land(folder: Path, blocks: Iterable[Block], framing: Framing, per_file: int) -> Landed:
+    """Files of `per_file` messages each, the last one with what is left; they sort as they were written."""
+    folder.mkdir(parents=True)
+    files = messages = size = 0
+    for data, count in _files(blocks, framing, per_file):
+        path = folder / f"{files:06}.bin"
+        path.write_bytes(data)
+        files, messages, size = files + 1, messages + count, size + len(data)
+    return Landed(files, messages, size)
+
+
+def _files(blocks: Iterable[Block], framing: Framing, per_file: int) -> Iterator[tuple[bytes, int]]:
+    head, tail = (_COPY_SIGNATURE, pack(">h", -1)) if framing is Framing.PGCOPY else (b"", b"")
+    held: list[pa.Buffer] = []
+    count = 0
+    for block in blocks:
+        frames = framed(block, framing)
+        offsets = np.frombuffer(frames.buffers()[1], np.int32)[: len(frames) + 1]
+        at = 0
+        while at < len(frames):
+            end = min(len(frames), at + per_file - count)
+            held.append(frames.buffers()[2].slice(int(offsets[at]), int(offsets[end] - offsets[at])))
+            count, at = count + end - at, end
+            if count == per_file:
+                yield b"".join([head, *held, tail]), count
+                held, count = [], 0
+    if held:
+        yield b"".join([head, *held, tail]), count
+
+
+def interleaved(kinds: Iterable[pa.Array], order: Ints) -> pa.Array:
+    """Messages of all kinds, put in order: numbers into the kinds behind each other."""
+    return pa.concat_arrays([*kinds]).take(pa.array(order))

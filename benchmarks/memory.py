@@ -1,0 +1,123 @@
+"""How much memory the job's processes hold at their peaks: the driver's JVM, its Python, and the Python workers.
+
+All run on this machine under local[2], so that the JVM is driver and executor in one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from pyspark.sql import SparkSession
+
+from benchmarks.corpora import Corpus
+from benchmarks.jobs import configured, run_job
+from benchmarks.scenarios import scaled
+from benchmarks.sessions import WORK, fresh, linked, session
+from benchmarks.wide_corpus import wide
+
+Progress = Callable[[str], None]
+_INTERVAL = 0.05  # seconds
+_ROWS_PER_MB = 900
+_MB_OF_ONE_FILE = (50, 200, 400)
+_MB_PER_FILE, _TIMES = 25, (1, 2, 4)
+
+
+@dataclass(slots=True)
+class Peaks:
+    """Bytes of resident memory; worker: of the largest one."""
+
+    jvm: int = 0
+    driver_python: int = 0
+    worker: int = 0
+    workers: int = 0
+
+    def look(self) -> None:
+        here = psutil.Process()
+        sizes = [0]
+        self.driver_python = max(self.driver_python, here.memory_info().rss)
+        for process in here.children(recursive=True):
+            try:
+                name, size = process.name(), process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            if name == "java":
+                self.jvm = max(self.jvm, size)
+            elif "python" in name:
+                sizes.append(size)
+        self.worker = max(self.worker, *sizes)
+        self.workers = max(self.workers, sum(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one job held at its peaks, in MB. file: of the largest one, decompressed."""
+
+    series: str
+    archive: float
+    file: float
+    worker: float
+    workers_together: float
+    jvm: float
+    driver_python: float
+    worker_per_file: float
+
+
+@contextmanager
+def watched() -> Iterator[Peaks]:
+    peaks, ended = Peaks(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_INTERVAL):
+            peaks.look()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measure_memory(scale: float, progress: Progress) -> tuple[list[Held], float]:
+    """Also: how many bytes a worker's peak grows by with each byte of its file."""
+    found = []
+    for megabytes in _MB_OF_ONE_FILE:
+        progress(f"one file of {megabytes * scale:,.0f} MB")
+        found.append(_measured("one file", wide(scaled(megabytes * _ROWS_PER_MB, scale, 1000), 1)))
+    for times in _TIMES:
+        progress(f"{times} times the archive, in files of {_MB_PER_FILE * scale:,.0f} MB")
+        files = 4 * times
+        corpus = wide(scaled(files * _MB_PER_FILE * _ROWS_PER_MB, scale, 1000), files)
+        found.append(_measured("the archive grows", corpus))
+    single = [of for of in found if of.series == "one file"]
+    slope, _ = np.polyfit([of.file for of in single], [of.worker for of in single], 1)
+    return found, float(slope)
+
+
+def _measured(series: str, corpus: Corpus) -> Held:
+    """In a session of its own: memory that was once taken is seldom given back."""
+    with session() as spark:
+        peaks = _peaks(spark, corpus)
+    largest = max(path.stat().st_size for path in corpus.second.iterdir())
+    sizes = (corpus.landed.bytes, largest, peaks.worker, peaks.workers, peaks.jvm, peaks.driver_python)
+    archive, file, worker, workers, jvm, python = (size / 1e6 for size in sizes)
+    return Held(series, archive, file, worker, workers, jvm, python, worker / file)
+
+
+def _peaks(spark: SparkSession, corpus: Corpus) -> Peaks:
+    work: Path = fresh(WORK / "memory")
+    landing = work / "landing"
+    linked(corpus.first, landing)
+    config = configured(landing, work / "tables")
+    run_job(spark, config, lambda _: None)
+    linked(corpus.second, landing)
+    with watched() as peaks:
+        run_job(spark, config, lambda _: None)
+    return peaks

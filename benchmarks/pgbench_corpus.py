@@ -1,0 +1,232 @@
+"""pgbench's own transactions: three updates of accounts, tellers and branches, a row of history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.corpora import Corpus, corpus
+from benchmarks.landing_files import Block, Landed, interleaved, land
+from benchmarks.typed_columns import BEGUN, TableFiles, printed, stamps, wall_clock, write_expected
+from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation, updates
+from pgoutput_etl.framing import Framing
+
+_INT4, _BPCHAR, _TIMESTAMP = 23, 1042, 1114
+_PER_BRANCH, _TELLERS = 100_000, 10
+_FILLER = " " * 84
+_BLOCK = 20_000  # transactions
+_LSN, _LSN_STEP = 0x1_0000_0000, 1024
+_XID = 1000
+
+_ACCOUNTS = Table(
+    16401,
+    "pgbench_accounts",
+    (
+        Column("aid", _INT4, is_key=True),
+        Column("bid", _INT4),
+        Column("abalance", _INT4),
+        Column("filler", _BPCHAR, 88),
+    ),
+)
+_TELLERS_TABLE = Table(
+    16402,
+    "pgbench_tellers",
+    (
+        Column("tid", _INT4, is_key=True),
+        Column("bid", _INT4),
+        Column("tbalance", _INT4),
+        Column("filler", _BPCHAR, 88),
+    ),
+)
+_BRANCHES = Table(
+    16403,
+    "pgbench_branches",
+    (Column("bid", _INT4, is_key=True), Column("bbalance", _INT4), Column("filler", _BPCHAR, 92)),
+)
+_HISTORY = Table(
+    16404,
+    "pgbench_history",
+    (
+        Column("tid", _INT4),
+        Column("bid", _INT4),
+        Column("aid", _INT4),
+        Column("delta", _INT4),
+        Column("mtime", _TIMESTAMP),
+        Column("filler", _BPCHAR, 26),
+    ),
+)
+_TABLES = (_ACCOUNTS, _TELLERS_TABLE, _BRANCHES, _HISTORY)
+
+
+def pgbench(
+    transactions: int, accounts: int, files: int, framing: Framing = Framing.RECVLOGICAL, name: str = "pgbench"
+) -> Corpus:
+    """Six messages a transaction. The first night makes the tables and runs a fiftieth of that."""
+    parameters = {"transactions": transactions, "accounts": accounts, "files": files, "framing": framing.value}
+
+    def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
+        warm = max(transactions // 50, 1)
+        run = _Run.drawn(warm + transactions, accounts)
+        blocks = [_initial_rows(run), *(_block(run, *part) for part in _parts(0, warm))]
+        land(first, blocks, framing, sum(len(block.messages) for block in blocks))
+        messages = 6 * transactions + len(_TABLES)
+        landed = land(
+            second, (_block(run, *part) for part in _parts(warm, warm + transactions)), framing, -(-messages // files)
+        )
+        return landed, _expected(run, warm, expected)
+
+    return corpus(name, parameters, generate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Every transaction's numbers, and the balances after it."""
+
+    accounts: int
+    branches: int
+    aid: Ints
+    tid: Ints
+    bid: Ints
+    delta: Ints
+    abalance: Ints
+    tbalance: Ints
+    bbalance: Ints
+    time: Ints
+
+    @classmethod
+    def drawn(cls, transactions: int, accounts: int) -> _Run:
+        rng = np.random.default_rng(20260601)
+        branches = max(accounts // _PER_BRANCH, 1)
+        aid = rng.integers(1, accounts + 1, transactions)
+        tid = rng.integers(1, branches * _TELLERS + 1, transactions)
+        bid = rng.integers(1, branches + 1, transactions)
+        delta = rng.integers(-5000, 5001, transactions)
+        time = BEGUN + np.cumsum(rng.integers(1, 2000, transactions))
+        abalance, tbalance, bbalance = (_running_sum(key, delta) for key in (aid, tid, bid))
+        return cls(accounts, branches, aid, tid, bid, delta, abalance, tbalance, bbalance, time)
+
+    @property
+    def lsn(self) -> Ints:
+        """Of each commit; the one before the first is the initial rows'."""
+        return _LSN + _LSN_STEP * np.arange(1, len(self.aid) + 1)
+
+    @property
+    def xid(self) -> Ints:
+        return _XID + np.arange(1, len(self.aid) + 1)
+
+    def bid_of_account(self, aid: Ints) -> Ints:
+        return np.minimum((aid - 1) // _PER_BRANCH + 1, self.branches)
+
+    def bid_of_teller(self, tid: Ints) -> Ints:
+        return (tid - 1) // _TELLERS + 1
+
+
+def _running_sum(key: Ints, delta: Ints) -> Ints:
+    """The balance of the transaction's key after it."""
+    order = np.argsort(key, kind="stable")
+    sums = np.cumsum(delta[order])
+    begins_key = np.r_[True, np.diff(key[order]) != 0]
+    before = np.where(begins_key, sums - delta[order], 0)
+    starts = np.maximum.accumulate(np.where(begins_key, np.arange(len(key)), 0))
+    balance = np.empty_like(sums)
+    balance[order] = sums - before[starts]
+    return balance
+
+
+def _parts(begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    for at in range(begin, end, _BLOCK):
+        yield at, min(at + _BLOCK, end), at == begin
+
+
+def _text(values: Ints) -> pa.Array:
+    return printed(pa.array(values, pa.int64()))
+
+
+def _accounts(run: _Run, aid: Ints, balance: Ints) -> list[pa.Array | None]:
+    filler = pa.repeat(pa.scalar(_FILLER), len(aid))
+    return [_text(aid), _text(run.bid_of_account(aid)), _text(balance), filler]
+
+
+def _block(run: _Run, begin: int, end: int, connects: bool) -> Block:
+    """Transactions [begin, end); with the Relation messages of a new connection in the first."""
+    part, size = slice(begin, end), end - begin
+    aid, tid, bid, lsn = run.aid[part], run.tid[part], run.bid[part], run.lsn[part]
+    mtime = printed(wall_clock(run.time[part]))
+    history = [_text(tid), _text(bid), _text(aid), _text(run.delta[part]), mtime, None]
+    kinds = [
+        begins(lsn, run.time[part], run.xid[part]),
+        updates(_ACCOUNTS, _accounts(run, aid, run.abalance[part]), size),
+        updates(_TELLERS_TABLE, [_text(tid), _text(run.bid_of_teller(tid)), _text(run.tbalance[part]), None], size),
+        updates(_BRANCHES, [_text(bid), _text(run.bbalance[part]), None], size),
+        inserts(_HISTORY, history, size),
+        commits(lsn, run.time[part]),
+    ]
+    order = (np.arange(6) * size + np.arange(size)[:, None]).ravel()
+    lsns = (lsn[:, None] - _LSN_STEP + 64 + 128 * np.arange(6)).ravel()
+    if connects:
+        kinds.append(pa.array([relation(table) for table in _TABLES], pa.binary()))
+        order = np.r_[order[:1], 6 * size + np.arange(len(_TABLES)), order[1:]]
+        lsns = np.r_[lsns[:1], np.repeat(lsns[:1], len(_TABLES)), lsns[1:]]
+    return Block(interleaved(kinds, order), lsns)
+
+
+def _initial_rows(run: _Run) -> Block:
+    """pgbench -i, in one transaction."""
+    aid = np.arange(1, run.accounts + 1)
+    tid = np.arange(1, run.branches * _TELLERS + 1)
+    bid = np.arange(1, run.branches + 1)
+    lsn, time, xid = (np.array([value]) for value in (_LSN, BEGUN, _XID))
+    messages = pa.concat_arrays(
+        [
+            begins(lsn, time, xid),
+            pa.array([relation(table) for table in _TABLES], pa.binary()),
+            inserts(_BRANCHES, [_text(bid), _text(0 * bid), None], len(bid)),
+            inserts(_TELLERS_TABLE, [_text(tid), _text(run.bid_of_teller(tid)), _text(0 * tid), None], len(tid)),
+            inserts(_ACCOUNTS, _accounts(run, aid, 0 * aid), len(aid)),
+            commits(lsn, time),
+        ]
+    )
+    return Block(messages, np.full(len(messages), _LSN - 64))
+
+
+def _expected(run: _Run, warm: int, folder: Path) -> list[TableFiles]:
+    aid = np.arange(1, run.accounts + 1)
+    tid = np.arange(1, run.branches * _TELLERS + 1)
+    bid = np.arange(1, run.branches + 1)
+    tables = []
+    for table, key, of_run, balances, others in (
+        (_ACCOUNTS, aid, run.aid, run.abalance, {"bid": run.bid_of_account(aid)}),
+        (_TELLERS_TABLE, tid, run.tid, run.tbalance, {"bid": run.bid_of_teller(tid)}),
+        (_BRANCHES, bid, run.bid, run.bbalance, {}),
+    ):
+        last = _last_of(key, of_run)
+        touched = last >= 0
+        values = {table.columns[0].name: key, **others}
+        values[table.columns[-2].name] = np.where(touched, balances[last], 0)
+        filler = pa.repeat(pa.scalar(_FILLER), len(key)) if table is _ACCOUNTS else pa.nulls(len(key), pa.string())
+        columns = {name: pa.array(value, pa.int32()) for name, value in values.items()}
+        marks = stamps(*(np.where(touched, of[last], initial) for of, initial in _initial_stamps(run)))
+        final = pa.table({**columns, "filler": filler, **marks})
+        tables.append(write_expected(folder, "public", table.name, table.key, final, last >= warm))
+    columns = {name: pa.array(getattr(run, name), pa.int32()) for name in ("tid", "bid", "aid", "delta")}
+    columns |= {"mtime": wall_clock(run.time), "filler": pa.nulls(len(run.aid), pa.string())}
+    final = pa.table({**columns, **stamps(run.lsn, run.time, run.xid)})
+    in_net = np.arange(len(run.aid)) >= warm
+    tables.append(write_expected(folder, "public", _HISTORY.name, (), final, in_net, inserts_only=True))
+    return tables
+
+
+def _initial_stamps(run: _Run) -> list[tuple[Ints, int]]:
+    return [(run.lsn, _LSN), (run.time, BEGUN), (run.xid, _XID)]
+
+
+def _last_of(keys: Ints, of_transactions: npt.NDArray[np.int64]) -> Ints:
+    """The number of the last transaction that wrote each key (1, 2, …), -1 if none did."""
+    last = np.full(len(keys), -1)
+    np.maximum.at(last, of_transactions - 1, np.arange(len(of_transactions)))
+    return last

@@ -1,0 +1,58 @@
+"""The session that all of a comparison runs in, and the folders that it works in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.corpora import BUILD
+from pgoutput_etl.spark import start_session
+
+WORK = BUILD / "work"
+
+
+@contextmanager
+def session(cores: int = 2, memory: str = "4g") -> Iterator[SparkSession]:
+    """A session of its own on this machine."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the workers
+    settings = {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.log.level": "FATAL",
+        "spark.sql.warehouse.dir": str(WORK / "warehouse"),
+    }
+    spark = start_session("benchmarks", settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def copied(spark: SparkSession, source: Path, target: Path) -> None:
+    """A folder with Delta tables, in place of whatever Spark believes to be there."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    jvm = spark._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    spark.catalog.clearCache()
+
+
+def linked(source: Path, target: Path) -> None:
+    """Lands a night's files: as hard links, so that 10,000 take no time and keep when they were written."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        os.link(path, target / f"{source.name}-{path.name}")

@@ -1,0 +1,145 @@
+"""Many tables, of which each changes a little every night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.corpora import Corpus, corpus
+from benchmarks.landing_files import Block, Landed, interleaved, land
+from benchmarks.typed_columns import (
+    BEGUN,
+    TableFiles,
+    decimals,
+    instant,
+    printed,
+    random_texts,
+    stamps,
+    write_expected,
+)
+from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, deletes, inserts, relation, updates
+from pgoutput_etl.framing import Framing
+
+_ROWS, _UPDATES, _INSERTS, _DELETES = 1000, 30, 10, 10  # of each table
+_CHANGES = _UPDATES + _INSERTS + _DELETES
+_COLUMNS = (
+    Column("id", 23, is_key=True),
+    Column("name", 25),
+    Column("amount", 1700, (10 << 16) + 2 + 4),
+    Column("at", 1184),
+    Column("note", 25),
+)
+_LSN, _LSN_STEP, _XID = 0x3_0000_0000, 1 << 16, 7000
+
+
+def many_tables(tables: int, files: int, changed: int | None = None) -> Corpus:
+    """The first night inserts 1,000 rows into each, the second has 50 transactions with a change of each table.
+
+    changed: how many of the tables the second night is about; all unless told.
+    """
+    of_second = tables if changed is None else changed
+
+    def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
+        made = [_OneTable(number) for number in range(tables)]
+        land(first, [_first_night(made)], Framing.PGCOPY, 1 << 30)
+        block = _second_night(made[:of_second])
+        landed = land(second, [block], Framing.PGCOPY, -(-len(block.messages) // files))
+        return landed, [table.expected(expected) for table in made[:of_second]]
+
+    return corpus("tables", {"tables": tables, "changed": of_second, "files": files}, generate)
+
+
+class _OneTable:
+    """Rows 1 to 1,000, and then 50 changes: the first 30 are updated, the last 10 deleted, and 10 are new."""
+
+    def __init__(self, number: int) -> None:
+        rng = np.random.default_rng([3, number])
+        self.table = Table(20_000 + number, f"table_{number:03}", _COLUMNS)
+        self.first = self._rows(rng, np.arange(1, _ROWS + 1))
+        changed = np.r_[np.arange(1, _UPDATES + 1), np.arange(_ROWS + 1, _ROWS + _INSERTS + 1)]
+        self.second = self._rows(rng, changed)
+        self.deleted = np.arange(_ROWS - _DELETES + 1, _ROWS + 1)
+
+    @staticmethod
+    def _rows(rng: np.random.Generator, ids: Ints) -> pa.Table:
+        size = len(ids)
+        columns = [
+            pa.array(ids, pa.int32()),
+            random_texts(rng, size, 5, 20),
+            decimals(rng.integers(0, 10**9, size), 10, 2),
+            instant(BEGUN + rng.integers(0, 10**13, size)),
+            random_texts(rng, size, 0, 40),
+        ]
+        return pa.table(columns, names=[column.name for column in _COLUMNS])
+
+    def initial_inserts(self) -> pa.Array:
+        return inserts(self.table, _printed(self.first), _ROWS)
+
+    def changes(self) -> pa.Array:
+        """One of each transaction."""
+        news = _printed(self.second)
+        keys = [pa.array(self.deleted).cast(pa.string()), *[None] * (len(_COLUMNS) - 1)]
+        return pa.concat_arrays(
+            [
+                updates(self.table, [column.slice(0, _UPDATES) for column in news], _UPDATES),
+                inserts(self.table, [column.slice(_UPDATES) for column in news], _INSERTS),
+                deletes(self.table, keys, _DELETES),
+            ]
+        )
+
+    def expected(self, folder: Path) -> TableFiles:
+        size = _ROWS - _DELETES - _UPDATES
+        marks = stamps(*(of(np.full(size, 0)) for of in (_lsn, _time, _xid)))
+        kept = self.first.slice(_UPDATES, size)
+        numbers = 1 + np.arange(_UPDATES + _INSERTS)
+        new_marks = stamps(*(of(numbers) for of in (_lsn, _time, _xid)))
+        final = pa.concat_tables([_beside(kept, marks), _beside(self.second, new_marks)])
+        nulls = {name: pa.nulls(_DELETES, final.schema.field(name).type) for name in final.column_names[1:]}
+        gone = pa.table({"id": pa.array(self.deleted, pa.int32()), **nulls})
+        in_net = np.arange(final.num_rows) >= size
+        return write_expected(folder, "public", self.table.name, ("id",), final, in_net, gone)
+
+
+def _printed(rows: pa.Table) -> list[pa.Array]:
+    return [printed(rows.column(name).combine_chunks()) for name in rows.column_names]
+
+
+def _beside(rows: pa.Table, marks: dict[str, pa.Array]) -> pa.Table:
+    return pa.table({**{name: rows.column(name) for name in rows.column_names}, **marks})
+
+
+def _lsn(transaction: Ints) -> Ints:
+    return _LSN + _LSN_STEP * (transaction + 1)
+
+
+def _time(transaction: Ints) -> Ints:
+    return BEGUN + 60_000_000 * transaction
+
+
+def _xid(transaction: Ints) -> Ints:
+    return _XID + transaction
+
+
+def _first_night(tables: list[_OneTable]) -> Block:
+    """All in one transaction."""
+    number = np.array([0])
+    parts = [begins(_lsn(number), _time(number), _xid(number))]
+    for table in tables:
+        parts += [pa.array([relation(table.table)], pa.binary()), table.initial_inserts()]
+    messages = pa.concat_arrays([*parts, commits(_lsn(number), _time(number))])
+    return Block(messages, np.full(len(messages), _LSN + 64))
+
+
+def _second_night(tables: list[_OneTable]) -> Block:
+    """Transaction by transaction the change of every table; each table's Relation before its first."""
+    numbers = 1 + np.arange(_CHANGES)
+    count = len(tables)
+    kinds = [table.changes() for table in tables]
+    kinds.append(pa.array([relation(table.table) for table in tables], pa.binary()))
+    kinds += [begins(_lsn(numbers), _time(numbers), _xid(numbers)), commits(_lsn(numbers), _time(numbers))]
+    transaction = np.r_[np.tile(numbers, count), np.ones(count, int), numbers, numbers]
+    stage = np.r_[np.full(_CHANGES * count, 2), np.full(count, 1), np.zeros(_CHANGES, int), np.full(_CHANGES, 3)]
+    order = np.lexsort((stage, transaction))
+    return Block(interleaved(kinds, order), _lsn(transaction[order] - 1) + 64 * (1 + stage[order]))

@@ -1,0 +1,28 @@
+"""The benchmarks measure a job that is right, and say so if it isn't."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks import corpora
+from benchmarks.checking import WrongResultError, check_tables, expected_fingerprints
+from benchmarks.jobs import compare
+from benchmarks.streamed_corpus import streamed
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_job_against_the_floor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "BUILD", tmp_path)
+    corpus = streamed(12_000, 2)
+    found = compare(spark, corpus, tmp_path / "work", 1, lambda _: None)
+    assert (found.messages, found.files, found.tables, found.runs) == (corpus.landed.messages, 2, 1, 1)
+    assert found.ratio == pytest.approx(found.job / found.floor)
+    assert sum(found.stages.values()) == pytest.approx(found.job, rel=0.01)
+    table = tmp_path / "work/tables/public/ledger"
+    spark.read.format("delta").load(str(table)).limit(1).write.format("delta").mode("append").save(str(table))
+    with pytest.raises(WrongResultError, match=r"public\.ledger .*: expected rows"):
+        check_tables(spark, tmp_path / "work/tables", corpus.tables, expected_fingerprints(spark, corpus.tables))
