@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.assembling import Rows, rows_to_apply
 from pgoutput_etl.changes import TableShape
@@ -80,7 +81,9 @@ class ChangeBlocks:
             return Events(frame, only_inserts, only_inserts and self.is_gapless)
         batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
         table, is_net = _together(batches, shape)
-        return Events(self.rows.spark.createDataFrame(table), is_net, only_inserts and self.is_gapless)
+        # With its schema said, as a time without a zone would get one.
+        frame = self.rows.spark.createDataFrame(table, from_arrow_schema(table.schema))
+        return Events(frame, is_net, only_inserts and self.is_gapless)
 
 
 def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
