@@ -21,6 +21,8 @@ CORE = (
     "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
+    "connecting",
+    "delta_table",
     "spark",
     "assembling",
     "quarantine",
