@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.assembling import Rows, rows_to_apply
 from pgoutput_etl.changes import TableShape
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.net_effect import Events
 from pgoutput_etl.shipping import events_of_blocks, typed_events
@@ -77,13 +77,11 @@ class ChangeBlocks:
         window = Window(changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
         only_inserts = shape.has_unique_key and not (changes.updates or changes.deletes or changes.truncates)
         if task.oid not in self._here:
-            frame = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
-            return Events(frame, only_inserts, only_inserts and self.is_gapless)
+            there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+            return Events(there, only_inserts, only_inserts and self.is_gapless)
         batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
         table, is_net = _together(batches, shape)
-        # With its schema said, as a time without a zone would get one.
-        frame = self.rows.spark.createDataFrame(table, from_arrow_schema(table.schema))
-        return Events(frame, is_net, only_inserts and self.is_gapless)
+        return Events(frame(self.rows.spark, table), is_net, only_inserts and self.is_gapless)
 
 
 def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:

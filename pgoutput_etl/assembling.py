@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.blocks import Kind, unpacked
 from pgoutput_etl.changes import ROW_SCHEMA
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
@@ -167,8 +168,8 @@ def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Data
         for file, unit in outcome.units
     ]
     marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
-    of_units = spark.createDataFrame(pa.Table.from_pylist(units, _OF_UNITS))
-    return joined_with_fates(rows, of_units, spark.createDataFrame(pa.Table.from_pylist(marks, _OF_STRETCHES)))
+    of_units = frame(spark, pa.Table.from_pylist(units, _OF_UNITS))
+    return joined_with_fates(rows, of_units, frame(spark, pa.Table.from_pylist(marks, _OF_STRETCHES)))
 
 
 def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame) -> DataFrame:

@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from uuid import uuid4
 
-from delta.tables import DeltaTable
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,6 +25,7 @@ from pgoutput_etl.backfill_report import BackfilledTable, BackfillSummary
 from pgoutput_etl.backfill_request import Order, Request
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.config import Config
+from pgoutput_etl.delta_table import is_delta_table
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.evolving import applications
 from pgoutput_etl.ledger import Batch, Ledger
@@ -340,7 +340,7 @@ class _Beside:
 
     def _refuse_others(self, place: str, oid: int) -> None:
         """Raises RunError if there is a table that no earlier backfill of the same one put there."""
-        if not DeltaTable.isDeltaTable(self.archive.spark, place):
+        if not is_delta_table(self.archive.spark, place):
             return
         mine = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
         if not any(a.startswith(mine) and a.endswith(f":{oid}") for a in applications(self.archive.spark, place)):

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.changes import UNREPRESENTABLE
+from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.merge import STAMPS, Commit, as_map, has_rows, overwrite
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import entries_of_target, no_entries
@@ -41,9 +41,9 @@ def applications(spark: SparkSession, path: str) -> set[str]:
 
 def _told(spark: SparkSession, path: str) -> list[dict[str, object]]:
     """merge.Commit.note of every commit that has one. What somebody else put there is none of ours."""
-    if not DeltaTable.isDeltaTable(spark, path):
+    if not is_delta_table(spark, path):
         return []
-    notes = DeltaTable.forPath(spark, path).history().select("userMetadata").collect()
+    notes = delta_table(spark, path).history().select("userMetadata").collect()
     found = []
     for row in notes:
         try:
@@ -100,7 +100,7 @@ def _is_other_name(reshaping: Reshaping, place: int) -> bool:
 
 
 def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
-    table = DeltaTable.forPath(spark, path)
+    table = delta_table(spark, path)
     there = {field.name: field.dataType for field in table.toDF().schema.fields}
     location = table.detail().select("location").collect()[0][0]
     for clause in _clauses(reshaping, there):

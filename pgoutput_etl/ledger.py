@@ -35,7 +35,6 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -46,6 +45,8 @@ from pgoutput_etl.assembling import Rows
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claims import Claim, Claims
+from pgoutput_etl.connecting import frame
+from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.lineage import SchemaChange
@@ -194,7 +195,7 @@ class Ledger:
         return f"{self.root}/{table}"
 
     def read(self, table: str) -> DataFrame:
-        if not DeltaTable.isDeltaTable(self.spark, self.path(table)):
+        if not is_delta_table(self.spark, self.path(table)):
             return self._frame(table, [])
         return self.spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
@@ -216,9 +217,7 @@ class Ledger:
 
     def _frame(self, table: str, rows: list[dict[str, Any]]) -> DataFrame:
         stamped = [{"source": self.source, **row} for row in rows]
-        return self.spark.createDataFrame(
-            pa.Table.from_pylist(stamped, to_arrow_schema(_schema(table), timezone="UTC"))
-        )
+        return frame(self.spark, pa.Table.from_pylist(stamped, to_arrow_schema(_schema(table), timezone="UTC")))
 
     def last_batch(self) -> Batch | None:
         """The batch to finish, if one was begun; else the last one that is done; None before the first."""
@@ -336,9 +335,9 @@ class Ledger:
 
     def redriven(self, batch: Batch, which: Column) -> None:
         """Notes with what was in quarantine before that the batch took it up again."""
-        if DeltaTable.isDeltaTable(self.spark, self.path("quarantine")):
+        if is_delta_table(self.spark, self.path("quarantine")):
             before = (F.col("source") == self.source) & (F.col("batch") < batch.number) & F.col("redriven").isNull()
-            quarantine = DeltaTable.forPath(self.spark, self.path("quarantine"))
+            quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
     def _append_done(
@@ -499,14 +498,14 @@ class Ledger:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
         if not ended:
             return
-        target = DeltaTable.forPath(self.spark, self.path("open_transactions")).alias("t")
+        target = delta_table(self.spark, self.path("open_transactions")).alias("t")
         same = (F.col("t.file") == F.col("s.file")) & (F.col("t.unit") == F.col("s.unit"))
         here = same & (F.col("t.source") == self.source)
         target.merge(self._units(ended).alias("s"), here).whenMatchedDelete().execute()
 
     def _units(self, units: list[UnitId]) -> DataFrame:
         listed = [{"file": file, "unit": unit} for file, unit in units]
-        return self.spark.createDataFrame(pa.Table.from_pylist(listed, _UNITS))
+        return frame(self.spark, pa.Table.from_pylist(listed, _UNITS))
 
 
 def _file_statistics(scan: FileScan) -> dict[str, Any]:

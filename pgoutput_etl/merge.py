@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
+from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
     Events,
@@ -100,7 +100,7 @@ class Written:
 
 
 def has_rows(spark: SparkSession, path: str) -> bool:
-    if not DeltaTable.isDeltaTable(spark, path):
+    if not is_delta_table(spark, path):
         return False
     return bool(spark.read.format("delta").load(path).limit(1).count())
 
@@ -132,7 +132,7 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, befo
 
 
 def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> None:
-    target = DeltaTable.forPath(spark, path).alias("t")
+    target = delta_table(spark, path).alias("t")
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
     condition = all_of(stored.eqNullSafe(key) for stored, key in pairs)
     deleted = F.col("s._delete")
@@ -191,7 +191,7 @@ def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
 def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     """In one commit, which makes the table if there is none."""
     writer = _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true")
-    if not DeltaTable.isDeltaTable(spark, path):
+    if not is_delta_table(spark, path):
         writer = writer.options(**_PROPERTIES)
     writer.save(path)
 
@@ -250,14 +250,14 @@ def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit
 def vacate(spark: SparkSession, path: str, commit: Commit) -> None:
     """Empties the place that a table has left; its rows stay in reach of time travel."""
     with session_settings(spark, commit.settings()) as session:
-        DeltaTable.forPath(session, path).delete()
+        delta_table(session, path).delete()
 
 
 def take_back(spark: SparkSession, path: str, version: int | None) -> None:
     """The table as it was at a version, or empty if it is new."""
-    if not DeltaTable.isDeltaTable(spark, path):
+    if not is_delta_table(spark, path):
         return
-    table = DeltaTable.forPath(spark, path)
+    table = delta_table(spark, path)
     if version is None:
         table.delete()
     elif table.history(1).collect()[0]["version"] > version:
@@ -265,7 +265,7 @@ def take_back(spark: SparkSession, path: str, version: int | None) -> None:
 
 
 def written(spark: SparkSession, path: str) -> Written:
-    last = DeltaTable.forPath(spark, path).history(1).collect()[0]
+    last = delta_table(spark, path).history(1).collect()[0]
     metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
     if last.operation == "MERGE":
         counts = [metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted")]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut, cuts, quarantined, reason_of
 from pgoutput_etl.message_rows import DAMAGE_TAG, FileScan
 from pgoutput_etl.outcomes import Fate
@@ -46,7 +47,7 @@ def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cu
     if not of_tables:
         return rows
     listed = [{"relation": oid, "cut": cut.lsn} for oid, cut in of_tables.items()]
-    of_relations = spark.createDataFrame(pa.Table.from_pylist(listed, _CUTS))
+    of_relations = frame(spark, pa.Table.from_pylist(listed, _CUTS))
     joined = rows.join(F.broadcast(of_relations), "relation", "left")
     return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
 
@@ -77,7 +78,7 @@ def unreadable(
     ]
     if not reasons:
         return None
-    listed = spark.createDataFrame(pa.Table.from_pylist(reasons, _REASONS))
+    listed = frame(spark, pa.Table.from_pylist(reasons, _REASONS))
     damaged = messages.where(F.col("tag") == DAMAGE_TAG)
     found = damaged.select("file", "offset", "lsn", F.col("body").alias("bytes"), F.length("body").alias("length"))
     return found.join(F.broadcast(listed), ["file", "offset"])
@@ -106,5 +107,5 @@ def parts_of_transactions(
         why = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(reason_of(outcome), path_of)}
         described.append({**place, **why})
     of_parts = [("length", pa.int64()), ("lsn", pa.int64()), ("xid", pa.int64())]
-    listed = spark.createDataFrame(pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))
+    listed = frame(spark, pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))
     return listed.join(cut_out(spark, ranges), ["file", "offset"], "left")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.delta_table import is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.targets import HELD
@@ -53,7 +53,7 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
     """A row per batch that is done: batch, last_commit_lsn, at, and `tables` with each one's schema, table, path,
     version, status and last_commit_lsn. Of several with one LSN the last counts: backfills read nothing new."""
     path = f"{state_root.rstrip('/')}/batches"
-    if not DeltaTable.isDeltaTable(spark, path):
+    if not is_delta_table(spark, path):
         raise RunError(f"there is no ledger at {state_root}")
     done = spark.read.format("delta").load(path).where((F.col("source") == source) & (F.col("status") == "done"))
     return done.select("batch", "last_commit_lsn", "at", "tables")

@@ -19,6 +19,7 @@ from pgoutput_etl.assembling import find_runs, joined_with_fates
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Ledger
@@ -179,7 +180,7 @@ class Archive:
         """
         files = list(files)
         landed = self.landed(file.path for file in files)
-        blocks = self.spark.createDataFrame(BLOCK_SCHEMA.empty_table())
+        blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
         for tasks in _rounds(files, landed):
             blocks = blocks.unionByName(
                 scan_files(self.spark, tasks, KnownContents({}), self.config.source.framing, salvages=True)

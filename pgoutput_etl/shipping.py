@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
 from pgoutput_etl.changes import TableShape
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.fast_events import event_batches
@@ -63,7 +64,7 @@ def scan_files(
                     yield from scanned.batches
 
     if not tasks:
-        return spark.createDataFrame(BLOCK_SCHEMA.empty_table())
+        return frame(spark, BLOCK_SCHEMA.empty_table())
     paths = [path.translate(_HADOOP_GLOB) for path in tasks]
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
     return content.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))

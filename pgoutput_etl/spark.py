@@ -15,6 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.connecting import connect, is_connect, server_of
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.inflate import MAX_SIZE
@@ -32,15 +33,18 @@ _UNREADABLE = (
 )
 
 # What every run needs, whatever the configuration says beside it.
-_SESSION = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+_OF_SESSION = {
     # Timestamps are instants or wall clocks as PostgreSQL has them; no zone of the machine may come in between.
     "spark.sql.session.timeZone": "UTC",
     # Readers other than Spark's misread INT96, Spark's own choice, before 1677 and after 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without it a comparison with a constant day of October 1582 goes through a calendar that skipped ten of them.
     "spark.sql.datetime.java8API.enabled": "true",
+}
+_SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **_OF_SESSION,
 }
 _DEFAULTS = {
     # Identifiers of an archive are never resolved as something else; AQE sizes what it shuffles.
@@ -56,11 +60,15 @@ _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-
 
 
 def start_session(app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset()) -> SparkSession:
-    """The session of a job. Under spark-submit the Delta package is there already; otherwise it is asked for.
+    """The session of a job: of the Connect server that `spark.remote` names, else of a Spark that starts here.
+
+    Under spark-submit the Delta package is there already; otherwise it is asked for, but of a server.
 
     The values of the settings in `secrets` are in no listing of settings, nor on a command line.
     """
     chosen = {**_DEFAULTS, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
+    if server := server_of(settings):
+        return connect(server, app_name, {**_DEFAULTS, **settings, **_OF_SESSION}, [*settings, *_OF_SESSION])
     if secrets:
         names = {name for secret in secrets for name in (secret, secret.removeprefix("spark.hadoop."))}
         chosen["spark.redaction.regex"] += "".join(f"|^{re.escape(name)}$" for name in sorted(names))
@@ -92,7 +100,7 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
     Spark Connect has no newSession; there the settings are put on the given session, so that writes must not overlap.
     """
-    own = spark.newSession() if hasattr(spark, "newSession") and not _is_connect(spark) else spark
+    own = spark.newSession() if hasattr(spark, "newSession") and not is_connect(spark) else spark
     if own is not spark:
         for key, value in spark.conf.getAll.items():
             if key.startswith(("spark.sql.", "spark.databricks.delta.")) and spark.conf.isModifiable(key):
@@ -108,11 +116,7 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
 def writes_may_overlap(spark: SparkSession) -> bool:
     """Whether `session_settings` gives each thread its own session."""
-    return not _is_connect(spark)
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return "connect" in type(spark).__module__
+    return not is_connect(spark)
 
 
 def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:

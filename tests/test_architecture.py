@@ -22,6 +22,8 @@ CORE = (
     "report", "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
+    "connecting",
+    "delta_table",
     "spark",
     "shipping",
     "assembling",

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-_STARTED_WITHIN = 120  # seconds, on a machine that does something else as well
+from pgoutput_etl.spark import delta_package
+
+_STARTED_WITHIN = 180  # seconds, in which jars may have to come from afar
 _STOPPED_WITHIN = 20
 # Compiled lightly and collected by one thread: what runs for a minute has no time to earn more.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -70,14 +72,10 @@ def _wait_for(process: subprocess.Popen[bytes], log: Path, started: str) -> re.M
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """A worker takes its executors along; whatever of its process group is left is ended the hard way."""
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(_STOPPED_WITHIN)
-    except subprocess.TimeoutExpired:
-        pass
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 
@@ -85,16 +83,38 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
     """A master and its workers, one core each. Gives the master's URL; a worker's executors work below `worker<n>`."""
     spark_class = spark_home() / "bin" / "spark-class"
-    daemon: Mapping[str, str] = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
+    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
     anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as running:
-        command = (spark_class, "org.apache.spark.deploy.master.Master", *anywhere)
-        told = server(folder, "master", *command, started=r"Starting Spark master at (spark://\S+)", **daemon)
+        master = (spark_class, "org.apache.spark.deploy.master.Master", *anywhere)
+        told = server(folder, "master", *master, started=r"Starting Spark master at (spark://\S+)", **small)
         url = running.enter_context(told)[1]
         for number in range(workers):
             name = f"worker{number}"
-            command = (spark_class, "org.apache.spark.deploy.worker.Worker", *anywhere, "--cores", "1")
-            own = {**daemon, "SPARK_LOCAL_DIRS": str(folder / f"{name}.local"), "PYSPARK_PYTHON": sys.executable}
-            command = (*command, "--memory", "1g", "--work-dir", str(folder / name), url)
-            running.enter_context(server(folder, name, *command, started="Successfully registered with master", **own))
+            place = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / name))
+            worker = (spark_class, "org.apache.spark.deploy.worker.Worker", *anywhere, *place, url)
+            own = {**small, "SPARK_LOCAL_DIRS": str(folder / f"{name}.local")}
+            running.enter_context(server(folder, name, *worker, started="Successfully registered with master", **own))
         yield url
+
+
+@contextmanager
+def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
+    """A Spark Connect server with Delta, as docs/spark-connect.md starts one. Gives its URL."""
+    chosen = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.jars.packages": delta_package(),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **settings,
+    }
+    options = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
+    command = (
+        spark_home() / "bin" / "spark-submit",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    )
+    said = r"Spark Connect server started at: \S*:(\d+)"
+    with server(folder, "connect", *command, *options, started=said, PYSPARK_PYTHON=sys.executable) as found:
+        yield f"sc://127.0.0.1:{found[1]}"

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +16,121 @@ from pyspark.sql import SparkSession
 from tests.captures import CAPTURES, files_of, truth_tables
 from tests.conftest import SETTINGS
 from tests.spark.jobs import Job
-from tests.spark.spark_servers import JAVA_OPTIONS, environment, standalone_cluster
+from tests.spark.spark_servers import JAVA_OPTIONS, connect_server, environment, standalone_cluster
 
 ROOT = Path(__file__).parents[2]
 SLOT, TRUTH = CAPTURES / "random16" / "v4b", CAPTURES / "random16" / "truth"
-# Few tasks, lightly compiled: the settings of the other tests' session that are no matter of where Spark runs.
+# Those of the other tests' settings that a session takes wherever it is.
 LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
+APPLY = (sys.executable, "-m", "jobs.apply")
 
 pytestmark = pytest.mark.spark
 
 
-def _run(*command: str | Path, **variables: str) -> dict[str, Any]:
+def _run(job: Job, *command: str | Path, **variables: str) -> dict[str, Any]:
     """The job's summary."""
-    done = subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, check=False)
+    done = _try(*command, "--config", job.config, "--json", "--quiet", **variables)
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
 
-def _options(settings: Mapping[str, str]) -> list[str]:
-    return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+def _try(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, check=False)
 
 
-def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    job = Job(spark, tmp_path, landing)
+def _land(files: Sequence[Path], landing: Path) -> None:
+    for file in files:
+        shutil.copy(file, landing)
+
+
+def _configured(job: Job, **settings: str) -> Job:
     job.write_config()
-    files = files_of(SLOT)
-    with standalone_cluster(tmp_path, workers=2) as master:
-        settings = {
-            **LIGHT,
-            "spark.executor.memory": "700m",
-            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-            "spark.pyspark.python": sys.executable,
-            "spark.ui.enabled": "false",
-        }
-        submit = (ROOT / "spark-submit.sh", "--master", master, "--driver-memory", "1g", *_options(settings))
-        nights = []
-        for night in (files[:5], files[5:]):
-            for file in night:
-                shutil.copy(file, landing)
-            nights.append(_run(*submit, "jobs/apply.py", "--config", job.config, "--json", "--quiet"))
+    with job.config.open("a") as config:
+        config.write(f"spark: {json.dumps({**LIGHT, **settings})}\n")
+    return job
 
-    assert [summary["files"] for summary in nights] == [5, 5]
+
+def _submit(job: Job, master: str) -> dict[str, Any]:
+    options = {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.memory": "700m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+    }
+    given = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
+    return _run(job, ROOT / "spark-submit.sh", "--master", master, *given, "jobs/apply.py")
+
+
+def _server_settings(master: str) -> dict[str, str]:
+    return {
+        "spark.master": master,
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.memory": "700m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.ui.enabled": "false",
+    }
+
+
+def _executors(folder: Path, worker: str) -> list[Path]:
+    return sorted(path.parent for path in (folder / worker).glob("app-*/*/stderr"))
+
+
+def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    files = files_of(SLOT)
+    job = _configured(Job(spark, tmp_path, landing))
+    with standalone_cluster(tmp_path, workers=2) as master:
+        _land(files[:5], landing)
+        first = _submit(job, master)
+        _land(files[5:], landing)
+        with connect_server(tmp_path, _server_settings(master)) as url:
+            second = _run(job, *APPLY, SPARK_REMOTE=url)
+
+    assert (first["files"], second["files"]) == (5, 5)
     job.assert_equals(truth_tables(TRUTH), "random16")
     for worker in ("worker0", "worker1"):
-        executors = [path.parent for path in (tmp_path / worker).glob("app-*/*/stderr")]
-        assert len(executors) == len(nights), "an executor on each worker in each night"
+        executors = _executors(tmp_path, worker)
+        assert len(executors) == 2, "an executor on each worker in each night"
         for executor in executors:
             assert "Finished task" in (executor / "stderr").read_text()
-            assert (executor / "pgoutput_etl.zip").exists(), "the code came with the job"
+            assert list(executor.rglob("pgoutput_etl.zip")), "the code came with the job"
+
+
+@pytest.mark.soak
+def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = _configured(Job(spark, tmp_path, landing))
+    with standalone_cluster(tmp_path, workers=2) as master:
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            assert _submit(job, master)["files"] == 5
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+
+
+@pytest.mark.soak
+def test_spark_connect(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = Job(spark, tmp_path, landing)
+    with connect_server(tmp_path, _server_settings("local[2]")) as url:
+        _configured(job, **{"spark.remote": url})
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            assert _run(job, *APPLY)["files"] == 5
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+
+
+def test_a_connect_server_that_is_not_there(tmp_path: Path, landing: Path) -> None:
+    job = Job(None, tmp_path, landing)  # type: ignore[arg-type]  # nothing is read
+    job.write_config()
+
+    done = _try(*APPLY, "--config", job.config, SPARK_REMOTE="localhost:15002")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ConfigError: spark.remote: expected sc://HOST:PORT\n"
