@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -18,7 +19,7 @@ from pgoutput_etl.assembling import Rows, rows_to_apply
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
-from pgoutput_etl.net_effect import Events
+from pgoutput_etl.net_effect import Events, prunable
 from pgoutput_etl.shipping import events_of_blocks, typed_events
 from pgoutput_etl.superseded import can_supersede, events_of, without_superseded
 from pgoutput_etl.targets import Segment, Task
@@ -78,10 +79,17 @@ class ChangeBlocks:
         only_inserts = shape.has_unique_key and not (changes.updates or changes.deletes or changes.truncates)
         if task.oid not in self._here:
             there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
-            return Events(there, only_inserts, only_inserts and self.is_gapless)
+            return Events(there, only_inserts, only_inserts and self.is_gapless, changes.size)
         batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
         table, is_net = _together(batches, shape)
-        return Events(frame(self.rows.spark, table), is_net, only_inserts and self.is_gapless)
+        limits = {i: _limits(table.column(f"c{i}")) for i in prunable(shape)} if table.num_rows else {}
+        there = frame(self.rows.spark, table)
+        return Events(there, is_net, only_inserts and self.is_gapless, changes.size, is_here=True, limits=limits)
+
+
+def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    found = pc.min_max(column).as_py()
+    return found["min"], found["max"]
 
 
 def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:

@@ -33,7 +33,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """With its schema said: a Connect client takes an empty table no other way, and a time without a zone keeps none."""
+    """With its schema said: a Connect client takes an empty table only so, and a time without a zone keeps none."""
     return spark.createDataFrame(table, from_arrow_schema(table.schema))
 
 

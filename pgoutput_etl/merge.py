@@ -7,6 +7,7 @@ again after it died leaves alone what it had committed.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
@@ -30,6 +31,7 @@ from pgoutput_etl.net_effect import (
     net_of_bag,
     net_rows,
     no_entries,
+    prunable,
     resolve_moves,
     target_key_parts,
     with_sequence,
@@ -49,6 +51,10 @@ _PROPERTIES = {
     "delta.columnMapping.mode": "name",
     "delta.feature.timestampNtz": "supported",
 }
+
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PARTITION_BYTES = 1 << 25
 
 
 class Before(Enum):
@@ -107,7 +113,7 @@ def has_rows(spark: SparkSession, path: str) -> bool:
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, commit: Commit) -> Written:
     """One commit. `events` are all of the table's since its last truncate in the batch."""
-    with session_settings(spark, commit.settings()) as session:
+    with session_settings(spark, {**commit.settings(), **_for_size(spark, events.size)}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events.frame, before)
         if before is Before.NOTHING:
@@ -117,8 +123,14 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: Events, bef
             net = _net(session, path, shape, events, before)
             _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
-            _merge(session, path, shape, _net(session, path, shape, events, before))
+            _merge(session, path, shape, _net(session, path, shape, events, before), events)
         return written(session, path)
+
+
+def _for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
+    """What is merged is kept already; a shuffle has partitions of a size that a task takes at once."""
+    partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
+    return {"spark.databricks.delta.merge.materializeSource": "none", _PARTITIONS: str(partitions)}
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:
@@ -131,10 +143,29 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, befo
     return net_rows(ordered, shape)
 
 
-def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> None:
+def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events) -> None:
+    """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known."""
+    if events.is_here:
+        _merge_kept(spark, path, shape, net, events.limits)
+        return
+    net = net.localCheckpoint()  # persisted, it would be refused
+    limits = [f(F.col(f"c{i}")) for i in prunable(shape) for f in (F.min, F.max)]
+    found = net.agg(*limits).collect()[0] if limits else ()
+    ranges = {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
+    _merge_kept(spark, path, shape, net, ranges)
+
+
+def _merge_kept(
+    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Mapping[int, tuple[Any, Any]]
+) -> None:
     target = delta_table(spark, path).alias("t")
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
-    condition = all_of(stored.eqNullSafe(key) for stored, key in pairs)
+    # A key that PostgreSQL holds to be unique has no NULL, and Spark joins best by plain equality.
+    may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
+    condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
+    for i, (least, greatest) in ranges.items():
+        if least is not None:
+            condition = F.col(f"t.{quoted(shape.columns[i].name)}").between(least, greatest) & condition
     deleted = F.col("s._delete")
     merge = target.merge(net.alias("s"), condition)
     merge = merge.whenMatchedDelete(deleted)

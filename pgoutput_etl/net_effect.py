@@ -9,10 +9,12 @@ Columns of the events are those of TableShape.event_schema(); `_seq` orders them
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial, reduce
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -26,11 +28,20 @@ _ENTRIES = "array<struct<key: string, value: string>>"
 @dataclass(frozen=True, slots=True)
 class Events:
     """A table's change events. is_net: there is one for each key, and it has every column. may_append: no row that is
-    there has one of their keys."""
+    there has one of their keys. size: bytes, about; None if nobody counted. is_here: they are the driver's, not
+    computed anew each time that they are asked for. limits: least and greatest value of a column of the key."""
 
     frame: DataFrame
     is_net: bool = False
     may_append: bool = False
+    size: int | None = None
+    is_here: bool = False
+    limits: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
+
+
+def prunable(shape: TableShape) -> tuple[int, ...]:
+    """Columns of the key that a batch has a least and a greatest value of, by which Delta leaves files out."""
+    return tuple(i for i in shape.key if pa.types.is_integer(shape.columns[i].type.arrow))
 
 
 def with_sequence(events: DataFrame) -> DataFrame:

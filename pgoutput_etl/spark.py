@@ -100,18 +100,44 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
 
     Spark Connect has no newSession; there the settings are put on the given session, so that writes must not overlap.
     """
-    own = spark.newSession() if hasattr(spark, "newSession") and not is_connect(spark) else spark
-    if own is not spark:
-        for key, value in spark.conf.getAll.items():
-            if key.startswith(("spark.sql.", "spark.databricks.delta.")) and spark.conf.isModifiable(key):
-                own.conf.set(key, value)
-    for key, value in settings.items():
-        own.conf.set(key, value)
-    try:
+    if is_connect(spark):
+        with _set(spark, settings):
+            yield spark
+        return
+    at_first = {k: v for k, v in spark.conf.getAll.items() if k.startswith(("spark.sql.", "spark.databricks.delta."))}
+    key = (id(spark), frozenset(at_first.items()))
+    own = _SPARE[key].pop() if _SPARE.get(key) else _session_like(spark, at_first)
+    with _set(own, settings):
         yield own
+    _SPARE.setdefault(key, []).append(own)
+
+
+# Sessions that a write is done with, by the session that they are like: to make one takes as long as a small query.
+_SPARE: dict[tuple[int, frozenset[tuple[str, str]]], list[SparkSession]] = {}
+
+
+def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    own = spark.newSession()
+    for key, value in settings.items():
+        if spark.conf.isModifiable(key):
+            own.conf.set(key, value)
+    return own
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """For what is done within; then as they were."""
+    before: dict[str, str | None] = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
     finally:
-        for key in settings:
-            own.conf.unset(key)
+        for key, was in before.items():
+            if was is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, was)
 
 
 def writes_may_overlap(spark: SparkSession) -> bool:
