@@ -135,7 +135,7 @@ def test_windows(
     assert Window(truncated_at, start, end, cut).holds(*columns).tolist() == expected
 
 
-UNITS = st.tuples(st.integers(0, 2), st.integers(-1, 3))
+XIDS = st.none() | st.integers(7, 9)
 ROWS = st.fixed_dictionaries(
     {
         "file": st.integers(0, 2),
@@ -152,12 +152,7 @@ ROWS = st.fixed_dictionaries(
 @given(
     st.lists(ROWS, max_size=30),
     st.lists(
-        st.tuples(
-            st.sampled_from(Fate),
-            st.none() | st.integers(7, 9),
-            st.none() | st.integers(1, 9),
-            st.sets(st.integers(7, 9)),
-        ),
+        st.tuples(st.sampled_from(Fate), XIDS, st.none() | st.integers(1, 9), st.sets(st.integers(7, 9))),
         max_size=4,
     ),
     st.lists(st.integers(0, 3), min_size=12, max_size=12),
@@ -253,13 +248,8 @@ def played(events: list[dict[str, Any]]) -> dict[tuple[int, str], tuple[Any, ...
         known = found.get(key, ("unknown",))
         note = event["c2"]
         if event.get("u2"):
-            note = (
-                known[2]
-                if known[0] == "there" and event["_op"] != "V"
-                else "the target's"
-                if known[0] != "gone"
-                else None
-            )
+            goes_on = known[0] == "there" and event["_op"] != "V"
+            note = known[2] if goes_on else "nobody's" if known[0] == "gone" else "the target's"
         found[key] = ("there", event["_ordinal"], note)
     return found
 
