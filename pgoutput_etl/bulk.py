@@ -6,7 +6,7 @@ the readable scanner takes that message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import cast
 
@@ -106,8 +106,8 @@ _MOST_RELATIONS = 512
 _PADDING = 8
 _LEAST = 8  # messages: fewer are read one by one in less time
 # Messages that are looked for at once: what isn't taken is looked for again.
-_FIRST = 64
-_GROWTH = 8
+_FIRST = 512
+_GROWTH = 16
 
 _U64 = np.uint64
 _I64 = cast("Callable[[object], int]", np.int64)
@@ -118,7 +118,7 @@ class Taken:
     """So many messages, of what was found, and where a scanner stands behind them.
 
     tags, relations: what was counted, and how often, in the order in which they first came. offset, lsn, read_to: of
-    the last one's frame. position, in_stream: of the first that was not taken. more: it may be taken as well.
+    the last one's frame. position, in_stream: of the first that was not taken, or the end. more: it may be taken too.
     """
 
     messages: int
@@ -153,9 +153,16 @@ class Bulk:
         find(self.data, self.framing, position, in_stream, self.most, self.found)
         return self.found.messages >= (2 if self.found.more else _LEAST)
 
+    def bodies(self) -> Iterator[bytes]:
+        """Of what was found, in order."""
+        for message in self.found.fields[: self.found.messages]:
+            yield self.data[message[START] : message[END]].tobytes()
+
     def take(self, place: Place, stretch: int) -> Taken:
-        """Takes what was found, but for the last one: that it is whole is only known once the next one is."""
-        found, most = self.found, self.found.messages - 1
+        """Takes what was found, but for the last one that something else follows: whether it is whole is only known
+        once that is."""
+        found = self.found
+        most = found.messages if found.to_the_end else found.messages - 1
         at = place.to_array()
         numbers = np.empty((_NUMBERS, most), np.int64)
         units = np.empty(most, np.int32)
@@ -173,6 +180,7 @@ class Bulk:
             batch = self._batch(found, rows, numbers, units, tags, extents, presences, stretch, unchanged)
         self.most = self.most * _GROWTH if messages == most else _FIRST
         last = max(messages - 1, 0)
+        is_all = messages == found.messages
         return Taken(
             messages,
             Place.from_array(at),
@@ -182,8 +190,8 @@ class Bulk:
             offset=int(found.fields[last, OFFSET]),
             lsn=int(found.fields[last, LSN]) if self.has_lsn else None,
             read_to=int(found.fields[last, NEXT]),
-            position=int(found.fields[messages, OFFSET]),
-            in_stream=bool(found.fields[messages, IN_STREAM]),
+            position=len(self.data) if is_all else int(found.fields[messages, OFFSET]),
+            in_stream=not is_all and bool(found.fields[messages, IN_STREAM]),
             more=found.more and messages == most,
         )
 

@@ -58,6 +58,8 @@ _NUMBER_OF = {
     Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
 }
 
+_STOPPED, _ARRAYS_FULL, _AT_END = range(3)
+
 _A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
 _K, _N = b"KN"
 _DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
@@ -83,6 +85,7 @@ class Found:
 
     messages: int = 0
     more: bool = False  # it stopped as the arrays are full, not at something that it doesn't take
+    to_the_end: bool = False  # of the data, with nothing left to read
     fields: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
@@ -90,9 +93,10 @@ class Found:
 def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: Found) -> None:
     """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
     rare or wrong, and not more than `most`."""
-    found.messages, found.more = _find(
+    found.messages, why = _find(
         data, _NUMBER_OF[framing], position, in_stream, min(most, MOST_MESSAGES), found.fields, found.unchanged
     )
+    found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
 
 
 @compiled
@@ -172,8 +176,8 @@ def _find(  # noqa: C901 - one loop, for speed
     most: int,
     fields: Numbers,
     unchanged: NDArray[np.int16],
-) -> tuple[int, bool]:
-    """How many, and whether there may be more."""
+) -> tuple[int, int]:
+    """How many, and why not more."""
     size = len(data)
     first = position
     most_unchanged = len(unchanged) - MAX_COLUMNS
@@ -181,7 +185,7 @@ def _find(  # noqa: C901 - one loop, for speed
     unchanged_end = 0
     while position < size:
         if n >= most or position - first > MOST_BYTES or unchanged_end > most_unchanged:
-            return n, True
+            return n, _ARRAYS_FULL
 
         lsn = 0
         if framing == _RECVLOGICAL:
@@ -497,4 +501,5 @@ def _find(  # noqa: C901 - one loop, for speed
         fields[_U64(n), UNCHANGED_END] = unchanged_end
         position = p
         n += 1
-    return n, False
+    # A file of COPY has a trailer.
+    return n, _AT_END if position >= size and framing != _PGCOPY else _STOPPED

@@ -6,7 +6,9 @@ else there is, one by one, and so is everything where they can't.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -61,11 +63,17 @@ BATCH_ROWS = 8192
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """left: how many bytes that were read have no row, as they came after the last one."""
+    """rows: of messages. left: how many bytes that were read have no row, as they came after the last one."""
 
     summary: FileScan
-    batches: list[pa.RecordBatch]
+    rows: list[pa.RecordBatch]
     left: int = 0
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows, and the summary's."""
+        end = self.summary.consumed
+        return [*self.rows, note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +216,7 @@ class Scanner:
 
     def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
-        if self.data[frame.start] not in FREQUENT or not self.summary.varied:
+        if self.data[frame.start] not in FREQUENT:
             return None
         if self.bulk is None:
             self.bulk = Bulk(self.data, self.framing, self.file)
@@ -217,6 +225,7 @@ class Scanner:
             taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1)
             if not taken.messages:
                 break
+            self._compare(islice(self.bulk.bodies(), taken.messages))
             self._put(taken)
             position, in_stream = taken.position, taken.in_stream
             if not taken.more:
@@ -284,10 +293,18 @@ class Scanner:
             self._flush()
             self.batches.append(taken.batch)
 
+    def _compare(self, bodies: Iterable[bytes]) -> None:
+        """Notes whether the next messages differ from the one before them."""
+        if self.summary.varied:
+            return
+        for body in bodies:
+            if self.body not in (b"", body):
+                self.summary.varied = True
+                return
+            self.body = body
+
     def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
-        if not self.summary.varied:
-            before, self.body = self.body, self.data[frame.start : frame.end]
-            self.summary.varied = self.ordinal > 0 and before != self.body
+        self._compare((self.data[frame.start : frame.end],))
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._lsn_range(frame)
@@ -543,8 +560,6 @@ class Scanner:
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
-        summary, left = self.summary.to_json(), self.summary.consumed - self.accounted_to
-        self.batches.append(note(self.file, SUMMARY_TAG, summary, self.summary.consumed - left, self.summary.consumed))
 
     def result(self) -> ScannedFile:
         return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to)
