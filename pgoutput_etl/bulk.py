@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +143,7 @@ class Bulk:
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
         self.found = Found()
         self.most = _FIRST
-        self.files = pa.array(np.full(MOST_MESSAGES, file, np.int64))
+        self.files = np.full(MOST_MESSAGES, file, np.int64)
         self.tags = np.zeros((2, 256), np.int64)
         self.relations = np.zeros((3, _SLOTS), np.int64)
         self.of_message = np.empty(MOST_MESSAGES, np.int64)
@@ -231,19 +231,19 @@ class Bulk:
         positions = pa.nulls(rows, pa.list_(pa.int16()))
         if len(unchanged):
             buffers = [bits[_HAS_UNCHANGED][1], pa.py_buffer(extents[_UNCHANGED, : rows + 1])]
-            values = pa.array(unchanged)
+            values = _column(pa.int16(), unchanged)
             nulls = bits[_HAS_UNCHANGED][0]
             positions = pa.Array.from_buffers(pa.list_(pa.int16()), rows, buffers, nulls, children=[values])
         columns = {
-            "file": self.files[:rows],
+            "file": _column(pa.int64(), self.files[:rows]),
             "ordinal": number(_ROW_ORDINAL),
             "offset": number(_ROW_OFFSET),
             "begin": number(_ROW_BEGIN),
             "end": number(_ROW_END),
             "lsn": number(_ROW_LSN) if self.has_lsn else pa.nulls(rows, pa.int64()),
             "tag": letters(0),
-            "unit": pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(units[:rows])]),
-            "stretch": pa.array(np.full(rows, stretch, np.int32)),
+            "unit": _column(pa.int32(), units[:rows]),
+            "stretch": _column(pa.int32(), np.full(rows, stretch, np.int32)),
             "xid": number(_ROW_XID, bits[_HAS_XID]),
             "relation": number(_ROW_RELATION, bits[_HAS_RELATION]),
             "old_kind": letters(1, bits[_HAS_OLD]),
@@ -257,6 +257,11 @@ class Bulk:
             "changes": number(_ROW_CHANGES, bits[_HAS_CHANGES]),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
+
+
+def _column(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
+    """Without a copy, and without pandas, which pa.array() imports to look at an array."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _bitmap(presence: Bytes) -> tuple[int, pa.Buffer | None]:
