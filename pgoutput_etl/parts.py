@@ -11,7 +11,7 @@ from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, Begins, FileScan, OpenUnit, UnitKind
 from pgoutput_etl.scan import detected, scan_from_either_side
-from pgoutput_etl.scanner import Part, ScannedFile
+from pgoutput_etl.units import Part, ScannedFile
 
 
 def scan_part(
