@@ -58,6 +58,8 @@ _NUMBER_OF = {
     Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
 }
 
+_STOPPED, _ARRAYS_FULL, _AT_END = range(3)
+
 _A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
 _K, _N = b"KN"
 _DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
@@ -83,6 +85,7 @@ class Found:
 
     messages: int = 0
     more: bool = False  # it stopped as the arrays are full, not at something that it doesn't take
+    to_the_end: bool = False  # of the data, with nothing left to read
     fields: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
@@ -90,34 +93,36 @@ class Found:
 def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: Found) -> None:
     """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
     rare or wrong, and not more than `most`."""
-    found.messages, found.more = _find(
+    found.messages, why = _find(
         data, _NUMBER_OF[framing], position, in_stream, min(most, MOST_MESSAGES), found.fields, found.unchanged
     )
+    found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
 
 
 @compiled
-def _int32(a: int, b: int, c: int, d: int) -> int:
-    """Four bytes, the first the highest, as a signed number."""
-    return _I64(np.int32(_I64(a) << 24 | _I64(b) << 16 | _I64(c) << 8 | _I64(d)))
+def _int32(data: Bytes, at: int) -> int:
+    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
+    return _I64(np.int32(high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])))
 
 
 @compiled
-def _uint32(a: int, b: int, c: int, d: int) -> int:
-    return _I64(a) << 24 | _I64(b) << 16 | _I64(c) << 8 | _I64(d)
+def _uint32(data: Bytes, at: int) -> int:
+    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
+    return high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])
 
 
 @compiled
-def _int64(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int) -> int:
-    high = _I64(a) << 56 | _I64(b) << 48 | _I64(c) << 40 | _I64(d) << 32
-    return high | _I64(e) << 24 | _I64(f) << 16 | _I64(g) << 8 | _I64(h)
+def _int64(data: Bytes, at: int) -> int:
+    return _uint32(data, at) << 32 | _uint32(data, at + 4)
 
 
 @compiled
-def _word(a: int, b: int, c: int, d: int, e: int, f: int, g: int, h: int) -> np.uint64:
-    """Eight bytes as the processor has them."""
-    low = _U64(a) | _U64(b) << _U64(8) | _U64(c) << _U64(16) | _U64(d) << _U64(24)
-    high = _U64(e) << _U64(32) | _U64(f) << _U64(40) | _U64(g) << _U64(48) | _U64(h) << _U64(56)
-    return low | high
+def _word(data: Bytes, at: int) -> np.uint64:
+    """Eight bytes, the first the lowest."""
+    a = _U64(data[_U64(at)]) | _U64(data[_U64(at + 1)]) << _U64(8) | _U64(data[_U64(at + 2)]) << _U64(16)
+    b = _U64(data[_U64(at + 3)]) << _U64(24) | _U64(data[_U64(at + 4)]) << _U64(32)
+    c = _U64(data[_U64(at + 5)]) << _U64(40) | _U64(data[_U64(at + 6)]) << _U64(48)
+    return a | b | c | _U64(data[_U64(at + 7)]) << _U64(56)
 
 
 @compiled
@@ -149,7 +154,7 @@ def is_text(data: Bytes, begin: int, end: int) -> bool:
 
 
 @compiled
-def string_end(data: Bytes, begin: int, limit: int) -> int:
+def _string_end(data: Bytes, begin: int, limit: int) -> int:
     """Behind the NUL byte that ends a string of ASCII; 0 for any other."""
     last = min(limit, begin + MAX_STRING)
     i = begin
@@ -164,7 +169,75 @@ def string_end(data: Bytes, begin: int, limit: int) -> int:
 
 
 @compiled
-def _find(  # noqa: C901 - one loop, for speed
+def _tuple_end(  # noqa: C901 - one branch for each kind
+    data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int
+) -> tuple[int, int]:
+    """Behind a TupleData, or 0; and behind its unchanged columns, which are put to unchanged[at:]."""
+    p = begin + 2
+    if p > limit:
+        return 0, at
+    columns = _I64(data[_U64(begin)]) << 8 | _I64(data[_U64(begin + 1)])
+    if columns > MAX_COLUMNS:
+        return 0, at
+    for column in range(columns):
+        if p >= limit:
+            return 0, at
+        kind = data[_U64(p)]
+        p += 1
+        if kind in (_t, _b):
+            if p + 4 > limit:
+                return 0, at
+            length = _int32(data, p)
+            p += 4
+            end = p + length
+            if length < 0 or end > limit:
+                return 0, at
+            if kind == _t:
+                odd = _U64(0)  # a byte of 0 or past 127 leaves its highest bit, or one of a byte behind it
+                i = p
+                while i + 8 <= end:
+                    word = _word(data, i)
+                    odd |= (word - _ONES) | word
+                    i += 8
+                if i < end:
+                    if i + 8 <= len(data):
+                        beyond = _ALL << (_U64(end - i) << _U64(3))
+                        word = (_word(data, i) & ~beyond) | (_ONES & beyond)
+                        odd |= (word - _ONES) | word
+                    else:
+                        odd = _HIGHS
+                if odd & _HIGHS != _U64(0) and not is_text(data, p, end):
+                    return 0, at
+            p = end
+        elif kind == _u:
+            unchanged[_U64(at)] = column
+            at += 1
+        elif kind != _n:
+            return 0, at
+    return p, at
+
+
+@compiled
+def _relation_end(data: Bytes, identity: int, limit: int) -> int:
+    """Behind a Relation, of which data[identity] is the replica identity; 0 for a wrong one, or names not of ASCII."""
+    p = identity + 3
+    if p > limit or data[_U64(identity)] not in (_DEFAULT, _NOTHING, _FULL, _INDEX):
+        return 0
+    columns = _I64(data[_U64(identity + 1)]) << 8 | _I64(data[_U64(identity + 2)])
+    if columns > MAX_COLUMNS:
+        return 0
+    for _ in range(columns):
+        if p >= limit or data[_U64(p)] > 1:
+            return 0
+        p = _string_end(data, p + 1, limit)
+        if p == 0 or p + 8 > limit:
+            return 0
+        p += 8
+    return p
+
+
+@compiled
+def _find(  # noqa: C901 - one branch for each message
     data: Bytes,
     framing: int,
     position: int,
@@ -172,329 +245,179 @@ def _find(  # noqa: C901 - one loop, for speed
     most: int,
     fields: Numbers,
     unchanged: NDArray[np.int16],
-) -> tuple[int, bool]:
-    """How many, and whether there may be more."""
+) -> tuple[int, int]:
+    """How many, and why not more."""
     size = len(data)
     first = position
-    most_unchanged = len(unchanged) - MAX_COLUMNS
-    n = 0
+    most_unchanged = len(unchanged) - 2 * MAX_COLUMNS
     unchanged_end = 0
+    n = 0
     while position < size:
         if n >= most or position - first > MOST_BYTES or unchanged_end > most_unchanged:
-            return n, True
-
+            return n, _ARRAYS_FULL
         lsn = 0
         if framing == _RECVLOGICAL:
-            start = position
-            end = size
+            start, end = position, size
         elif framing == _LENGTH_PREFIXED:
             start = position + 4
             if start > size:
                 break
-            p = position
-            length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
+            length = _int32(data, position)
             end = start + length
             if length < 1 or end > size:
                 break
         elif framing == _COPYDATA:
-            body = position + 5
-            if data[_U64(position)] != _COPY or body >= size:
+            start = position + 30
+            if position + 5 > size or data[_U64(position)] != _COPY:
                 break
-            p = position + 1
-            length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-            end = body + length - 4
+            length = _int32(data, position + 1)
+            end = position + 1 + length
             if length < 5 or end > size:
                 break
-            if data[_U64(body)] == _KEEPALIVE:
-                if end - body != 18:
-                    break
+            if data[_U64(position + 5)] == _KEEPALIVE and length == 22:
                 position = end
                 continue
-            start = body + 25
-            if data[_U64(body)] != _XLOGDATA or end <= start:
+            if data[_U64(position + 5)] != _XLOGDATA or end <= start:
                 break
-            p = body + 1
-            lsn = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
+            lsn = _int64(data, position + 6)
         else:
-            p = position
             start = position + 26
-            if start > size or data[_U64(p)] != 0 or data[_U64(p + 1)] != 3:
+            if start > size or data[_U64(position)] != 0 or data[_U64(position + 1)] != 3:
                 break
-            if _int32(data[_U64(p + 2)], data[_U64(p + 3)], data[_U64(p + 4)], data[_U64(p + 5)]) != 8:
-                break
-            if _int32(data[_U64(p + 14)], data[_U64(p + 15)], data[_U64(p + 16)], data[_U64(p + 17)]) != 4:
-                break
-            length = _int32(data[_U64(p + 22)], data[_U64(p + 23)], data[_U64(p + 24)], data[_U64(p + 25)])
+            length = _int32(data, position + 22)
             end = start + length
-            if length < 1 or end > size:
+            if length < 1 or end > size or _int32(data, position + 2) != 8 or _int32(data, position + 14) != 4:
                 break
-            p = position + 6
-            lsn = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
+            lsn = _int64(data, position + 6)
 
+        fields[_U64(n), IN_STREAM] = in_stream
         tag = data[_U64(start)]
-        stands_in_stream = in_stream
-        unchanged_before = unchanged_end
         p = start + 1
+        unchanged_to = unchanged_end
         if tag in (_I, _U, _D):
-            xid = 0
-            if in_stream:
-                if p + 4 > end:
-                    break
-                xid = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
+            fields[_U64(n), XID] = 0
+            if in_stream and p + 4 <= end:
+                fields[_U64(n), XID] = _uint32(data, p)
                 p += 4
-            if p + 5 > end:
+            elif in_stream:
                 break
-            relation = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-            kind = data[_U64(p + 4)]
             p += 5
-            is_old = kind != _N
-            if is_old:
-                if tag == _I or (kind != _K and kind != _O):
+            if p > end:
+                break
+            fields[_U64(n), RELATION] = _uint32(data, p - 5)
+            kind = data[_U64(p - 1)]
+            fields[_U64(n), OLD_KIND] = 0
+            fields[_U64(n), OLD] = 0
+            fields[_U64(n), OLD_END] = 0
+            fields[_U64(n), NEW] = 0
+            fields[_U64(n), NEW_END] = 0
+            if kind == _N:
+                if tag == _D:
+                    break
+            else:
+                if tag == _I or kind not in (_K, _O):
                     break
                 fields[_U64(n), OLD_KIND] = kind
-            else:
-                if tag == _D:
+                fields[_U64(n), OLD] = p
+                p, _ = _tuple_end(data, p, end, unchanged, unchanged_end)
+                if p == 0:
                     break
-                fields[_U64(n), OLD_KIND] = 0
-                fields[_U64(n), OLD] = 0
-                fields[_U64(n), OLD_END] = 0
-            if tag == _D:
-                fields[_U64(n), NEW] = 0
-                fields[_U64(n), NEW_END] = 0
-            is_right = True
-            while True:  # over the tuples
-                begin = p
-                if p + 2 > end:
-                    is_right = False
-                    break
-                columns = _I64(data[_U64(p)]) << 8 | _I64(data[_U64(p + 1)])
-                p += 2
-                if columns > MAX_COLUMNS:
-                    is_right = False
-                    break
-                for column in range(columns):
-                    if p >= end:
-                        is_right = False
-                        break
-                    value = data[_U64(p)]
-                    p += 1
-                    if value == _t:
-                        if p + 4 > end:
-                            is_right = False
-                            break
-                        length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-                        p += 4
-                        stop = p + length
-                        if length < 0 or stop > end:
-                            is_right = False
-                            break
-                        # A byte of 0 or past 127 leaves its highest bit, or one of a byte behind it.
-                        odd = _U64(0)
-                        i = p
-                        while i + 8 <= stop:
-                            word = _word(
-                                data[_U64(i)], data[_U64(i + 1)], data[_U64(i + 2)], data[_U64(i + 3)],
-                                data[_U64(i + 4)], data[_U64(i + 5)], data[_U64(i + 6)], data[_U64(i + 7)],
-                            )  # fmt: skip
-                            odd |= (word - _ONES) | word
-                            i += 8
-                        if i < stop:
-                            if i + 8 <= size:
-                                word = _word(
-                                    data[_U64(i)], data[_U64(i + 1)], data[_U64(i + 2)], data[_U64(i + 3)],
-                                    data[_U64(i + 4)], data[_U64(i + 5)], data[_U64(i + 6)], data[_U64(i + 7)],
-                                )  # fmt: skip
-                                mask = _ALL << (_U64(stop - i) * _EIGHT)
-                                word = (word & ~mask) | (_ONES & mask)
-                                odd |= (word - _ONES) | word
-                            else:
-                                odd = _HIGHS
-                        if odd & _HIGHS != _U64(0) and not is_text(data, p, stop):
-                            is_right = False
-                            break
-                        p = stop
-                    elif value == _n:
-                        pass
-                    elif value == _u:
-                        if not is_old:
-                            unchanged[_U64(unchanged_end)] = column
-                            unchanged_end += 1
-                    elif value == _b:
-                        if p + 4 > end:
-                            is_right = False
-                            break
-                        length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-                        p += 4
-                        if length < 0 or p + length > end:
-                            is_right = False
-                            break
-                        p += length
-                    else:
-                        is_right = False
-                        break
-                if not is_right:
-                    break
-                if not is_old:
-                    fields[_U64(n), NEW] = begin
-                    fields[_U64(n), NEW_END] = p
-                    break
-                fields[_U64(n), OLD] = begin
                 fields[_U64(n), OLD_END] = p
-                if tag == _D:
+                if tag == _U:
+                    if p >= end or data[_U64(p)] != _N:
+                        break
+                    p += 1
+            if tag != _D:
+                fields[_U64(n), NEW] = p
+                p, unchanged_to = _tuple_end(data, p, end, unchanged, unchanged_end)
+                if p == 0:
                     break
-                if p >= end or data[_U64(p)] != _N:
-                    is_right = False
-                    break
-                p += 1
-                is_old = False
-            if not is_right:
-                unchanged_end = unchanged_before
-                break
-            fields[_U64(n), RELATION] = relation
-            fields[_U64(n), XID] = xid
+                fields[_U64(n), NEW_END] = p
         elif tag == _B:
-            if p + 20 > end:
-                break
-            fields[_U64(n), COMMIT_LSN] = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
-            fields[_U64(n), COMMIT_TS] = _int64(
-                data[_U64(p + 8)], data[_U64(p + 9)], data[_U64(p + 10)], data[_U64(p + 11)],
-                data[_U64(p + 12)], data[_U64(p + 13)], data[_U64(p + 14)], data[_U64(p + 15)],
-            )  # fmt: skip
-            fields[_U64(n), XID] = _uint32(
-                data[_U64(p + 16)], data[_U64(p + 17)], data[_U64(p + 18)], data[_U64(p + 19)]
-            )
             p += 20
+            if p > end:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 20)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 12)
+            fields[_U64(n), XID] = _uint32(data, p - 4)
             in_stream = False
         elif tag == _C:
-            if p + 25 > end or data[_U64(p)] != 0:
+            p += 25
+            if p > end or data[_U64(p - 25)] != 0:
                 break
-            p += 1
-            fields[_U64(n), COMMIT_LSN] = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
-            p += 16
-            fields[_U64(n), COMMIT_TS] = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
-            p += 8
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
         elif tag == _S:
-            if p + 5 > end or data[_U64(p + 4)] > 1:
-                break
-            fields[_U64(n), XID] = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
             p += 5
+            if p > end or data[_U64(p - 1)] > 1:
+                break
+            fields[_U64(n), XID] = _uint32(data, p - 5)
             in_stream = True
         elif tag == _E:
             in_stream = False
-        elif tag == _O:
-            if p + 8 > end:
+        elif tag == _COMMIT_OF_STREAM:
+            p += 29
+            if p > end or data[_U64(p - 25)] != 0:
                 break
-            p = string_end(data, p + 8, end)
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
+            in_stream = False
+        elif tag == _A and framing != _RECVLOGICAL:
+            if end - start not in (9, 25):
+                break
+            p = end
+            in_stream = False
+        elif tag in (_R, _Y):
+            fields[_U64(n), XID] = 0
+            if in_stream and p + 4 <= end:
+                fields[_U64(n), XID] = _uint32(data, p)
+                p += 4
+            elif in_stream:
+                break
+            p = _string_end(data, p + 4, end)
+            if p != 0:
+                p = _string_end(data, p, end)
+            if p != 0 and tag == _R:
+                p = _relation_end(data, p, end)
+            if p == 0:
+                break
+        elif tag == _O:
+            p = _string_end(data, p + 8, end)
             if p == 0:
                 break
         elif tag == _M:
-            if in_stream:
-                if p + 5 > end:
-                    break
-                # As decode.py tells one of a new connection, which bears no xid.
-                head = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-                if data[_U64(p)] != 0 or (head != 0 and data[_U64(p + 4)] == 1):
-                    p += 4
+            # As decode.py tells one of a new connection, which bears no xid.
+            if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
+                p += 4
             if p + 9 > end or data[_U64(p)] > 1:
                 break
             fields[_U64(n), COMMIT_LSN] = data[_U64(p)]
-            p = string_end(data, p + 9, end)
+            p = _string_end(data, p + 9, end)
             if p == 0 or p + 4 > end:
                 break
-            length = _int32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-            p += 4
-            if length < 0 or p + length > end:
+            length = _int32(data, p)
+            p += 4 + length
+            if length < 0 or p > end:
                 break
-            p += length
-        elif tag in (_R, _Y):
-            fields[_U64(n), XID] = 0
-            if in_stream:
-                if p + 4 > end:
-                    break
-                fields[_U64(n), XID] = _uint32(data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)])
-                p += 4
-            if p + 4 > end:
-                break
-            p = string_end(data, p + 4, end)
-            if p == 0:
-                break
-            p = string_end(data, p, end)
-            if p == 0:
-                break
-            if tag == _R:
-                if p + 3 > end:
-                    break
-                identity = data[_U64(p)]
-                columns = _I64(data[_U64(p + 1)]) << 8 | _I64(data[_U64(p + 2)])
-                if identity not in (_DEFAULT, _NOTHING, _FULL, _INDEX) or columns > MAX_COLUMNS:
-                    break
-                p += 3
-                for _ in range(columns):
-                    if p >= end or data[_U64(p)] > 1:
-                        p = 0
-                        break
-                    p = string_end(data, p + 1, end)
-                    if p == 0 or p + 8 > end:
-                        p = 0
-                        break
-                    p += 8
-                if p == 0:
-                    break
-        elif tag == _COMMIT_OF_STREAM:
-            if p + 29 > end or data[_U64(p + 4)] != 0:
-                break
-            p += 5
-            fields[_U64(n), COMMIT_LSN] = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
-            p += 16
-            fields[_U64(n), COMMIT_TS] = _int64(
-                data[_U64(p)], data[_U64(p + 1)], data[_U64(p + 2)], data[_U64(p + 3)],
-                data[_U64(p + 4)], data[_U64(p + 5)], data[_U64(p + 6)], data[_U64(p + 7)],
-            )  # fmt: skip
-            p += 8
-            in_stream = False
-        elif tag == _A and framing != _RECVLOGICAL:
-            p = end
-            if end - start not in (9, 25):
-                break
-            in_stream = False
         else:
             break
 
         if framing == _RECVLOGICAL:
             end = p
             if p >= size or data[_U64(p)] != _NEW_LINE:
-                unchanged_end = unchanged_before
                 break
             p += 1
         elif p != end:
-            unchanged_end = unchanged_before
             break
+        unchanged_end = unchanged_to
         fields[_U64(n), OFFSET] = position
+        fields[_U64(n), LSN] = lsn
         fields[_U64(n), START] = start
         fields[_U64(n), END] = end
         fields[_U64(n), NEXT] = p
-        fields[_U64(n), LSN] = lsn
         fields[_U64(n), TAG] = tag
-        fields[_U64(n), IN_STREAM] = stands_in_stream
         fields[_U64(n), UNCHANGED_END] = unchanged_end
         position = p
         n += 1
-    return n, False
+    # A file of COPY has a trailer.
+    return n, _AT_END if position >= size and framing != _PGCOPY else _STOPPED

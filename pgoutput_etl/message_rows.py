@@ -158,7 +158,7 @@ class FileScan:
         return self.begins == Begins.INSIDE.value
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, default=asdict).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> FileScan:

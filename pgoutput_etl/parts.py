@@ -9,9 +9,9 @@ from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix, Task
 from pgoutput_etl.inflate import MAX_SIZE
-from pgoutput_etl.message_rows import HEAD, SUMMARY_TAG, Begins, FileScan, OpenUnit, UnitKind, note
+from pgoutput_etl.message_rows import HEAD, Begins, FileScan, OpenUnit, UnitKind
 from pgoutput_etl.scan import detected, scan_from_either_side
-from pgoutput_etl.scanner import Part, ScannedFile
+from pgoutput_etl.units import Part, ScannedFile
 
 
 def scan_part(
@@ -58,8 +58,7 @@ def _scan(path: str, read: Content, task: Task, known: KnownContents, framing: F
     summary.prefix_hash = hashes.of(summary.consumed)
     summary.tail = summary.tail or read.cut_off
     summary.remark = read.remark
-    of_file = note(task.number, SUMMARY_TAG, summary.to_json(), summary.consumed - scanned.left, summary.consumed)
-    return ScannedFile(summary, [*scanned.batches[:-1], of_file], scanned.left)
+    return scanned
 
 
 def _decided(hashes: Hashes, task: Task) -> Prefix | None:
@@ -92,7 +91,7 @@ def _scan_in_its_framing(part: Part) -> ScannedFile:
 def _nothing_in(part: Part) -> ScannedFile:
     summary = _empty(part.file, part.framing, len(part.data), part.start)
     summary.begins_in_stream = part.begins_in_stream
-    return ScannedFile(summary, [note(part.file, SUMMARY_TAG, summary.to_json())])
+    return ScannedFile(summary, [])
 
 
 def nothing_to_read(number: int, part: FilePart) -> FileScan:

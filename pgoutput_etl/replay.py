@@ -22,9 +22,9 @@ from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
 from pgoutput_etl.scan import scan_file
-from pgoutput_etl.scanner import ScannedFile
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.units import ScannedFile
 
 Row = dict[str, Any]
 _Key = tuple[Any, ...]

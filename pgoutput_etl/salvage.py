@@ -51,7 +51,7 @@ Read = tuple[PgoutputMessage, Frame]
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where a reader stands that took `messages` of them: before another one that is whole and right."""
+    """Where a reader stands that took `messages` of them: before another one that is whole and right, or at the end."""
 
     messages: int
     position: int
@@ -124,6 +124,9 @@ class Reading:
                 ordinal += reached.messages
                 in_stream = reached.in_stream
                 walk = frames(self.data, self.framing, in_stream, reached.position)
+                if reached.position == len(self.data):
+                    held = None
+                    continue
                 frame = next(walk)
                 message = decode(self.data[frame.start : frame.end], in_stream)
             held, held_in_stream = (message, frame), in_stream

@@ -16,7 +16,8 @@ from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.framing import Framing, detect
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.salvage import framing_of_damaged
-from pgoutput_etl.scanner import HeadError, Part, ScannedFile, Scanner
+from pgoutput_etl.scanner import Scanner
+from pgoutput_etl.units import HeadError, Part, ScannedFile
 
 
 def scan_file(

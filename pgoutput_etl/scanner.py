@@ -6,30 +6,30 @@ else there is, one by one, and so is everything where they can't.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_etl import compiled
-from pgoutput_etl.bulk import HEAD_UNIT, NO_KIND, OTHER, SEGMENT, TRANSACTION, Bulk, Place, Taken
+from pgoutput_etl.bulk import Bulk, Taken
 from pgoutput_etl.columnar import FREQUENT
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
-from pgoutput_etl.framing import Frame, Framing
+from pgoutput_etl.following import NO_KIND, TRANSACTION, Place
+from pgoutput_etl.framing import Frame
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
     DAMAGE_TAG,
     HEAD,
     MESSAGE_SCHEMA,
     NO_UNIT,
-    STORED_TIMES,
-    SUMMARY_TAG,
     Begins,
     FileScan,
     Interrupted,
     OpenUnit,
     UnitKind,
-    note,
 )
 from pgoutput_etl.messages import (
     Begin,
@@ -55,85 +55,9 @@ from pgoutput_etl.messages import (
     Update,
 )
 from pgoutput_etl.salvage import Gap, Reached, Reading, damage_of, placed
+from pgoutput_etl.units import HeadError, Part, ScannedFile, Unit, check_time, kind_of
 
 BATCH_ROWS = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedFile:
-    """left: how many bytes that were read have no row, as they came after the last one."""
-
-    summary: FileScan
-    batches: list[pa.RecordBatch]
-    left: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
-
-    leaves_tail: what is not a whole message at the end is no error, but told, and left unread.
-    """
-
-    data: bytes
-    file: int
-    framing: Framing
-    salvages: bool
-    leaves_tail: bool = False
-    start: int = 0
-    begins_in_stream: bool | None = None
-
-
-def _check_time(message: PgoutputMessage) -> None:
-    match message:
-        case Begin() | Commit() | StreamCommit() | CommitPrepared() if message.commit_timestamp not in STORED_TIMES:
-            raise SequenceError("a commit time that is not in the years 1 to 9999, which a TIMESTAMP holds")
-        case _:
-            pass
-
-
-class HeadError(Exception):
-    """An error before the head ended: the other reading of the head may be the right one."""
-
-    def __init__(self, cause: ArchiveError, messages_read: int) -> None:
-        super().__init__(cause, messages_read)
-        self.cause = cause
-        self.messages_read = messages_read
-
-    @property
-    def is_short(self) -> bool:
-        return isinstance(self.cause, FramingError) and self.cause.short
-
-
-@dataclass(slots=True)
-class _Unit:
-    number: int
-    kind: UnitKind
-    xid: int | None = None
-    commit_lsn: int | None = None
-    commit_ts: int | None = None
-    changes: int = 0
-    is_damaged: bool = False
-
-    def begin_fields(self) -> dict[str, int | None]:
-        """What Begin tells every row of its transaction."""
-        if self.kind is not UnitKind.TRANSACTION:
-            return {}
-        return {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
-
-
-def _kind_of(unit: _Unit | None) -> int:
-    if unit is None:
-        return NO_KIND
-    match unit.kind:
-        case UnitKind.HEAD:
-            return HEAD_UNIT
-        case UnitKind.SEGMENT:
-            return SEGMENT
-        case UnitKind.TRANSACTION:
-            return OTHER if unit.commit_lsn is None else TRANSACTION
-        case UnitKind.PREPARED:
-            return OTHER
 
 
 class Scanner:
@@ -148,7 +72,7 @@ class Scanner:
         self.summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
         self.summary.offset = part.start
         self.summary.begins_in_stream = part.begins_in_stream
-        self.unit: _Unit | None = _Unit(HEAD, UnitKind.HEAD)
+        self.unit: Unit | None = Unit(HEAD, UnitKind.HEAD)
         self.units = 0
         self.head_matters = False
         self.ordinal = 0
@@ -208,7 +132,7 @@ class Scanner:
 
     def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
-        if self.data[frame.start] not in FREQUENT or not self.summary.varied:
+        if self.data[frame.start] not in FREQUENT:
             return None
         if self.bulk is None:
             self.bulk = Bulk(self.data, self.framing, self.file)
@@ -217,6 +141,7 @@ class Scanner:
             taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1)
             if not taken.messages:
                 break
+            self._compare(islice(self.bulk.bodies(), taken.messages))
             self._put(taken)
             position, in_stream = taken.position, taken.in_stream
             if not taken.more:
@@ -230,7 +155,7 @@ class Scanner:
         stretch, xids = summary.stretches[-1], summary.xids
         is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
         return Place(
-            kind=_kind_of(unit),
+            kind=kind_of(unit),
             unit=self.unit_number,
             units=self.units,
             unit_xid=0 if unit is None else unit.xid or 0,
@@ -260,11 +185,11 @@ class Scanner:
             self.unit = None
         elif self.unit is None or self.unit.number != place.unit:
             if place.kind == TRANSACTION:
-                self.unit = _Unit(
+                self.unit = Unit(
                     place.unit, UnitKind.TRANSACTION, place.unit_xid, place.unit_lsn, place.unit_ts, place.changes
                 )
             else:
-                self.unit = _Unit(place.unit, UnitKind.SEGMENT, place.unit_xid, changes=place.changes)
+                self.unit = Unit(place.unit, UnitKind.SEGMENT, place.unit_xid, changes=place.changes)
         else:
             self.unit.changes = place.changes
         self.units, self.commit_lsn = place.units, place.commit_lsn
@@ -284,14 +209,22 @@ class Scanner:
             self._flush()
             self.batches.append(taken.batch)
 
+    def _compare(self, bodies: Iterable[bytes]) -> None:
+        """Notes whether the next messages differ from the one before them."""
+        if self.summary.varied:
+            return
+        for body in bodies:
+            if self.body not in (b"", body):
+                self.summary.varied = True
+                return
+            self.body = body
+
     def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
-        if not self.summary.varied:
-            before, self.body = self.body, self.data[frame.start : frame.end]
-            self.summary.varied = self.ordinal > 0 and before != self.body
+        self._compare((self.data[frame.start : frame.end],))
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
             self._lsn_range(frame)
-            _check_time(message)
+            check_time(message)
             self._message(message, frame)
         except SequenceError as error:
             raise placed(frame, self.ordinal, error) from None
@@ -370,7 +303,7 @@ class Scanner:
                 for oid in message.relation_oids:
                     self._row("T", unit, message.xid, oid)
 
-    def _current_unit(self, message: PgoutputMessage) -> _Unit:
+    def _current_unit(self, message: PgoutputMessage) -> Unit:
         if self.unit is None:
             raise SequenceError(f"{type(message).__name__} outside any transaction")
         if self.unit.kind is UnitKind.HEAD:
@@ -480,7 +413,7 @@ class Scanner:
     def _new_unit(self, kind: UnitKind, xid: int | None) -> None:
         self._end_unit()
         self.units += 1
-        self.unit = _Unit(self.units, kind, xid)
+        self.unit = Unit(self.units, kind, xid)
 
     def _control(self, frame: Frame, xid: int | None = None, unit: int | None = None) -> None:
         current = self.unit
@@ -496,7 +429,7 @@ class Scanner:
     def _row(
         self,
         tag: str,
-        unit: _Unit,
+        unit: Unit,
         xid: int | None,
         relation: int,
         old_kind: str | None = None,
@@ -543,8 +476,6 @@ class Scanner:
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
-        summary, left = self.summary.to_json(), self.summary.consumed - self.accounted_to
-        self.batches.append(note(self.file, SUMMARY_TAG, summary, self.summary.consumed - left, self.summary.consumed))
 
     def result(self) -> ScannedFile:
         return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to)

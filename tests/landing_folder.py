@@ -9,7 +9,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identity import FilePart, LandedFile, Task
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.replay import Replay
-from pgoutput_etl.scanner import ScannedFile
+from pgoutput_etl.units import ScannedFile
 from tests.small_archives import Rows, tables
 
 

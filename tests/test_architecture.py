@@ -16,10 +16,10 @@ PACKAGE = ROOT / "pgoutput_etl"
 # Each module may import those before it. The core needs no JVM.
 CORE = (
     "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "resync",
-    "message_rows", "salvage", "columnar", "bulk", "scanner", "scan", "blocks", "identity", "parts", "arranging",
-    "numbering", "relations", "outcomes", "fates", "tallies", "lineage", "transactions", "cuts", "types", "tuples",
-    "changes", "fast_events", "windows", "superseded", "reshaping", "replay", "naming", "config", "targets",
-    "report", "backfill_report", "backfill_request", "claims",
+    "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks", "identity",
+    "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage", "transactions",
+    "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping", "replay", "naming",
+    "config", "targets", "report", "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",

@@ -30,7 +30,8 @@ from pgoutput_etl.messages import (
     Update,
 )
 from pgoutput_etl.scan import scan_from_either_side
-from pgoutput_etl.scanner import Part, Scanner
+from pgoutput_etl.scanner import Scanner
+from pgoutput_etl.units import Part
 from tests import encoder
 from tests.captures import CAPTURES, DATA, files_of
 from tests.mutations import SLOTS, Tell, mutated

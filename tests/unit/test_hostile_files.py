@@ -34,7 +34,7 @@ from pgoutput_etl.messages import (
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.scan import scan_file
-from pgoutput_etl.scanner import ScannedFile
+from pgoutput_etl.units import ScannedFile
 from tests.encoder import Row, copydata, encode, length_prefixed, recvlogical
 from tests.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
 

@@ -1,0 +1,108 @@
+"""What a scan is asked for and what it answers, and the units that it cuts a file into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
+from pgoutput_etl.following import HEAD_UNIT, NO_KIND, OTHER, SEGMENT, TRANSACTION
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.message_rows import (
+    STORED_TIMES,
+    SUMMARY_TAG,
+    FileScan,
+    UnitKind,
+    note,
+)
+from pgoutput_etl.messages import (
+    Begin,
+    Commit,
+    CommitPrepared,
+    PgoutputMessage,
+    StreamCommit,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFile:
+    """rows: of messages. left: how many bytes that were read have no row, as they came after the last one."""
+
+    summary: FileScan
+    rows: list[pa.RecordBatch]
+    left: int = 0
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The rows, and the summary's."""
+        end = self.summary.consumed
+        return [*self.rows, note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
+
+    leaves_tail: what is not a whole message at the end is no error, but told, and left unread.
+    """
+
+    data: bytes
+    file: int
+    framing: Framing
+    salvages: bool
+    leaves_tail: bool = False
+    start: int = 0
+    begins_in_stream: bool | None = None
+
+
+def check_time(message: PgoutputMessage) -> None:
+    match message:
+        case Begin() | Commit() | StreamCommit() | CommitPrepared() if message.commit_timestamp not in STORED_TIMES:
+            raise SequenceError("a commit time that is not in the years 1 to 9999, which a TIMESTAMP holds")
+        case _:
+            pass
+
+
+class HeadError(Exception):
+    """An error before the head ended: the other reading of the head may be the right one."""
+
+    def __init__(self, cause: ArchiveError, messages_read: int) -> None:
+        super().__init__(cause, messages_read)
+        self.cause = cause
+        self.messages_read = messages_read
+
+    @property
+    def is_short(self) -> bool:
+        return isinstance(self.cause, FramingError) and self.cause.short
+
+
+@dataclass(slots=True)
+class Unit:
+    number: int
+    kind: UnitKind
+    xid: int | None = None
+    commit_lsn: int | None = None
+    commit_ts: int | None = None
+    changes: int = 0
+    is_damaged: bool = False
+
+    def begin_fields(self) -> dict[str, int | None]:
+        """What Begin tells every row of its transaction."""
+        if self.kind is not UnitKind.TRANSACTION:
+            return {}
+        return {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+
+
+def kind_of(unit: Unit | None) -> int:
+    if unit is None:
+        return NO_KIND
+    match unit.kind:
+        case UnitKind.HEAD:
+            return HEAD_UNIT
+        case UnitKind.SEGMENT:
+            return SEGMENT
+        case UnitKind.TRANSACTION:
+            return OTHER if unit.commit_lsn is None else TRANSACTION
+        case UnitKind.PREPARED:
+            return OTHER
