@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from pgoutput_etl import compiled, fast_events
 from pgoutput_etl.changes import ROW_SCHEMA, TableShape, events, table_shape
+from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, TupleData
 from pgoutput_etl.relations import RelationHistory
@@ -138,7 +142,7 @@ def rows_of(several: Sequence[Row]) -> pa.RecordBatch:
 
 
 @needs_kernels
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(st.data())
 def test_any_rows_of_any_table(data: st.DataObject) -> None:
     shape = data.draw(shapes())
@@ -147,7 +151,7 @@ def test_any_rows_of_any_table(data: st.DataObject) -> None:
 
 @pytest.mark.soak
 @needs_kernels
-@settings(max_examples=30_000)
+@settings(max_examples=10_000)
 @given(st.data())
 def test_many_rows_of_any_table(data: st.DataObject) -> None:
     shape = data.draw(shapes())
@@ -268,3 +272,38 @@ def test_rows_that_real_servers_sent(slot: str) -> None:
         assert not assert_equal(rows, shape).error
         count += 1
     assert count > 3
+
+
+PURELY = """
+import sys
+from pgoutput_etl import compiled
+from pgoutput_etl.fast_events import event_batches
+from tests.small_archives import delete, insert, update
+from tests.unit.test_changes import KEYED, batch, shape_of
+rows = batch(insert("1", "a", None), update("2", "b", "c", old_key=("1", None, None)))
+(made,) = event_batches(rows, shape_of(KEYED))
+assert not compiled.AVAILABLE and "numba" not in sys.modules
+print(*made.column("_op").to_pylist(), *made.column("c1").to_pylist())
+"""
+
+
+def test_without_kernels_the_readable_code_makes_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PURELY],
+        env={**os.environ, "PGOUTPUT_ETL_PURE": "1", "PYTHONPATH": str(DATA.parents[1])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("I X V a None b\n", "")
+
+
+def test_a_row_whose_values_are_too_long_is_named() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("changes", "fast_events"):
+            patch.setattr(f"pgoutput_etl.{module}.MAX_SIZE", 1000)
+        rows = batch(*(insert(str(i), "a" * 300, None) for i in range(9)))
+        parts = list(event_batches(rows, shape_of(KEYED)))
+        assert len(parts) > 3
+        assert pa.Table.from_batches(parts).column("c0").to_pylist() == [str(i) for i in range(9)]
+        expected = r"file 7, offset 100: public\.t: expected values that take less than 1 GiB in a row"
+        with pytest.raises(ArchiveError, match=expected):
+            list(event_batches(batch(insert("1", "a" * 1100, None)), shape_of(KEYED)))

@@ -68,7 +68,7 @@ def test_values_at_the_ends_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNEL_TYPES)
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_value_is_what_its_loader_makes_of_it(name: str, data: st.DataObject) -> None:
     column = [data.draw(cells(name, wrong=True))]
@@ -76,7 +76,7 @@ def test_a_value_is_what_its_loader_makes_of_it(name: str, data: st.DataObject) 
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_columns_of_both_forms_with_nulls(name: str, data: st.DataObject) -> None:
     good = st.lists(cells(name, wrong=False), max_size=12)
@@ -173,3 +173,12 @@ def test_an_array_without_a_tuple_in_it() -> None:
     for array in (pa.array([], pa.binary()), pa.array([None], pa.binary()), pa.nulls(2, pa.large_binary())):
         (loaded,) = typed_columns(RawTuples.of(array), [TYPES["int4"]])
         assert loaded.array.to_pylist() == [None] * len(array)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", KERNEL_TYPES)
+@settings(max_examples=5000)
+@given(data=st.data())
+def test_many_values_are_what_their_loaders_make_of_them(name: str, data: st.DataObject) -> None:
+    column = data.draw(st.lists(cells(name, wrong=True), min_size=1, max_size=2))
+    assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column)
