@@ -36,7 +36,9 @@ class RawTuples:
 
     @classmethod
     def of(cls, array: pa.Array) -> RawTuples:
-        """A BinaryArray's, NULL for none."""
+        """A BinaryArray's, NULL for none. UnsureError for an array of another type."""
+        if array.type not in (pa.binary(), pa.large_binary()):
+            raise UnsureError
         _validity, offsets, content = array.buffers()
         if array.null_count == len(array):
             none = np.full(len(array), -1, np.int64)

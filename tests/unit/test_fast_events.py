@@ -23,7 +23,7 @@ from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Tup
 from pgoutput_etl.relations import RelationHistory
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.types import UserTypes
-from tests.captures import DATA, files_of
+from tests.captures import CAPTURES, DATA, files_of
 from tests.cells import Cell, tuple_of
 from tests.small_archives import TOAST, T, delete, insert, table, update
 from tests.unit.test_changes import BAG, KEYED, batch, retired, shape_of
@@ -272,6 +272,17 @@ def test_rows_that_real_servers_sent(slot: str) -> None:
         assert not assert_equal(rows, shape).error
         count += 1
     assert count > 3
+
+
+@pytest.mark.soak
+@needs_kernels
+@pytest.mark.usefixtures("no_way_back")
+def test_rows_of_all_captures() -> None:
+    slots = [slot for server in CAPTURES.iterdir() if server.is_dir() for slot in server.iterdir() if slot.is_dir()]
+    for slot in slots:
+        if not slot.name.startswith("truth"):
+            for rows, shape in real_rows(slot):
+                assert not assert_equal(rows, shape).error
 
 
 PURELY = """
