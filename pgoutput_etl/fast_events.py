@@ -39,6 +39,7 @@ from pgoutput_etl.types.kernels import BINARY, Numbers, UnsureError, are_texts, 
 # Rows that are made events at a time: as many as the processor's caches hold.
 BATCH_ROWS = 8192
 _I, _U, _D, _X, _V = (np.uint8(ord(op)) for op in (INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN))
+_O = np.uint8(ord("O"))
 _LENGTH = np.int32(BINARY - 1)
 _UNCHANGED = np.int32(UNCHANGED)
 _1 = np.uint64(1)
@@ -82,7 +83,7 @@ def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     has_old = bool((old.starts >= 0).any())
     if has_old or bool((new.starts < 0).any()):
         tuples = split_tuples(new.followed_by(old), len(shape.relation.columns))
-        made = _made_events(rows, shape, tuples, new, old)
+        made = _of_new_and_old_tuples(rows, shape, tuples, new, old)
     else:
         tuples = split_tuples(new, len(shape.relation.columns))
         made = _of_new_tuples(rows, shape)
@@ -141,125 +142,161 @@ class _Events:
     unchanged, -1 for none, and `fills_all`, whether in all columns or in the replica identity's; `only_key`; `before`,
     the tuple of the key that the row moved from, -1 for none.
 
-    None for `fill` and what follows it: no event has any.
+    is_plain: each is of its row's new tuple alone, and all of it.
     """
 
-    source: Numbers | None  # None: one event a row
+    is_plain: bool
+    source: Numbers
     op: Numbers
     base: Numbers
-    fill: Numbers | None = None
-    fills_all: Numbers | None = None
-    only_key: Numbers | None = None
-    before: Numbers | None = None
+    fill: Numbers
+    fills_all: Numbers
+    only_key: Numbers
+    before: Numbers
 
     def __len__(self) -> int:
         return len(self.op)
 
 
-def _is(rows: pa.RecordBatch, name: str, what: str) -> Numbers:
-    found: Numbers = pc.fill_null(pc.equal(rows.column(name), what), False).to_numpy(zero_copy_only=False)
+def _letters(letters: pa.Array) -> Numbers:
+    """Of texts of one letter; 0 for NULL and other texts."""
+    if letters.type != pa.string():
+        raise UnsureError
+    _validity, offsets, content = letters.buffers()
+    found = np.zeros(len(letters), np.uint8)
+    if content is None or letters.null_count == len(letters):
+        return found
+    places = np.frombuffer(offsets, np.int32)[letters.offset : letters.offset + len(letters) + 1]
+    is_letter = np.diff(places) == 1
+    if letters.null_count:
+        is_letter &= letters.is_valid().to_numpy(zero_copy_only=False)
+    found[is_letter] = np.frombuffer(content, np.uint8)[places[:-1][is_letter]]
     return found
 
 
 def _of_new_tuples(rows: pa.RecordBatch, shape: TableShape) -> _Events:
-    base = np.arange(rows.num_rows, dtype=np.int32)
-    if shape.is_bag:
-        return _Events(None, np.full(rows.num_rows, _I), base)
-    return _Events(None, np.where(_is(rows, "tag", INSERTED), _I, _U), base)
+    every = np.arange(rows.num_rows, dtype=np.int32)
+    nothing = np.empty(0, np.int32)
+    op = np.where((_letters(rows.column("tag")) == _I) | shape.is_bag, _I, _U)
+    return _Events(True, every, op, every, nothing, nothing, nothing, nothing)
 
 
-def _made_events(
+def _of_new_and_old_tuples(
     rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
 ) -> _Events:
     """tuples: the new ones, then the old ones."""
     count = rows.num_rows
-    has_new, has_old = new.starts >= 0, old.starts >= 0
-    is_insert = _is(rows, "tag", INSERTED)
-    if not (has_new | has_old).all() or (is_insert & has_old).any():
-        raise UnsureError
-    fills_all = _is(rows, "old_kind", "O")
-    if shape.is_bag:
-        if not fills_all[has_old].all():
-            raise UnsureError
-        moves, is_key_only = has_new & has_old, np.zeros(count, np.bool_)
-    else:
-        sent = np.array([column.is_key for column in shape.relation.columns])
-        key = np.array(shape.key, np.int64)
-        moves, is_key_only = np.zeros(count, np.bool_), has_old & ~has_new
-        both = np.flatnonzero(has_new & has_old).astype(np.int32)
-        found = np.empty(len(both), np.uint8)
-        if not _key_moves(tuples.data, tuples.at, tuples.size, both, count, key, sent, fills_all, found):
-            raise UnsureError
-        moves[both] = found != 0
+    tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
+    sent = np.array([column.is_key for column in shape.relation.columns], np.bool_)
+    if not shape.is_bag:
         # `events` reads all of an old tuple, and so finds what is no text where it is not used.
-        read = np.flatnonzero(has_old).astype(np.int32) + np.int32(count)
+        read = np.flatnonzero(old.starts >= 0).astype(np.int32) + np.int32(count)
         if not all(are_texts(tuples.cells(column, read)) for column in range(len(sent))):
             raise UnsureError
-    return _arranged(shape, is_insert, has_new, has_old, moves, is_key_only, fills_all)
-
-
-def _arranged(
-    shape: TableShape,
-    is_insert: Numbers,
-    has_new: Numbers,
-    has_old: Numbers,
-    moves: Numbers,
-    is_key_only: Numbers,
-    fills_all: Numbers,
-) -> _Events:
-    """A row that moves is two events: X (in a bag D) of the old tuple, then V (in a bag I) of the new one."""
-    count = len(has_new)
-    each = np.where(moves, 2, 1)
-    source = np.repeat(np.arange(count, dtype=np.int32), each)
-    ends = np.cumsum(each)
-    is_first = np.zeros(len(source), np.bool_)
-    is_first[ends[moves] - 2] = True
-    of_old = is_first | ~has_new[source]
-    base = np.where(of_old, source + np.int32(count), source).astype(np.int32)
-    fill = np.where(~of_old & has_old[source], source + np.int32(count), -1).astype(np.int32)
-    if shape.is_bag:
-        op = np.where(of_old, _D, _I)
-        return _Events(source, op, base, fill, fills_all[source])
-    moved_in = moves[source] & ~is_first
-    op = np.where(is_insert[source], _I, _U)
-    op[of_old] = _D
-    op[is_first] = _X
-    op[moved_in] = _V
-    before = np.where(moved_in, source + np.int32(count), -1).astype(np.int32)
-    return _Events(source, op, base, fill, fills_all[source], is_key_only[source] | is_first, before)
+    op, fills_all, only_key = (np.empty(2 * count, np.uint8) for _ in range(3))
+    source, base, fill, before = (np.empty(2 * count, np.int32) for _ in range(4))
+    key = np.array(shape.key, np.int64)
+    made = _arrange(
+        *(tuples.data, tuples.at, tuples.size, new.starts, old.starts, tags, old_kinds, key, sent),
+        *(source, op, base, fill, fills_all, only_key, before),
+    )
+    if made < 0:
+        raise UnsureError
+    parts = [each[:made] for each in (source, op, base, fill, fills_all, only_key, before)]
+    return _Events(False, *parts)
 
 
 @compiled.compiled
-def _key_moves(
-    data: Any, at: Any, size: Any, rows: Any, count: Any, key: Any, sent: Any, fills_all: Any, moves: Any
-) -> bool:
-    """Of rows with a new tuple (numbered as they are) and an old one (`count` further): whether their keys differ.
+def _arrange(
+    data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any, sent: Any,
+    source: Any, op: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, before: Any,
+) -> int:  # fmt: skip
+    """The events of all rows, and how many they are; -1 if a row isn't of those that this is built for.
 
-    False if a column of a key is unchanged TOAST that nothing fills.
+    A row that moves is two events: X of the old tuple, then V of the new one. So is an update in a bag, D and I.
     """
-    for i in range(rows.shape[0]):
-        row = rows[i]
-        moves[i] = 0
-        for k in range(key.shape[0]):
-            c = key[k]
-            was, now = row + count, row
-            if size[c, now] == _UNCHANGED and (fills_all[row] or sent[c]):
-                now = was
-            if size[c, now] == _UNCHANGED or size[c, was] == _UNCHANGED:
-                return False
-            if now == was:
-                continue
-            length = size[c, was] & _LENGTH if size[c, was] >= 0 else -1
-            if length != (size[c, now] & _LENGTH if size[c, now] >= 0 else -1):
-                moves[i] = 1
-            elif length > 0 and not moves[i]:
-                p, q = np.uint64(at[c, was]), np.uint64(at[c, now])
-                end = p + np.uint64(length)
-                while p < end and data[p] == data[q]:
-                    p += _1
-                    q += _1
-                moves[i] = p < end
-    return True
+    count = new.shape[0]
+    made = 0
+    is_bag = key.shape[0] == 0
+    for i in range(count):
+        has_new, has_old = new[i] >= 0, old[i] >= 0
+        is_full = old_kinds[i] == _O
+        if (not has_new and not has_old) or (has_old and tags[i] == _I) or (has_old and is_bag and not is_full):
+            return -1
+        moves = is_bag
+        if has_old and has_new and not is_bag:
+            moved = _key_moves(data, at, size, i, i + count, key, sent, is_full)
+            if moved < 0:
+                return -1
+            moves = moved == 1
+        if has_old and (not has_new or moves):
+            source[made], base[made], fill[made], before[made] = i, i + count, -1, -1
+            op[made] = _X if has_new and not is_bag else _D
+            fills_all[made], only_key[made] = 0, not is_bag
+            made += 1
+        if has_new:
+            source[made], base[made], fill[made], before[made] = i, i, -1, -1
+            op[made] = _I if is_bag or tags[i] == _I else _U
+            fills_all[made], only_key[made] = is_full, 0
+            if has_old:
+                fill[made] = i + count
+                if moves and not is_bag:
+                    op[made] = _V
+                    before[made] = i + count
+            made += 1
+    return made
+
+
+@compiled.compiled
+def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent: Any, is_full: Any) -> int:
+    """Whether a row's new and old tuple have other keys; -1 if a key's column is unchanged TOAST that nothing fills."""
+    moves = 0
+    for k in range(key.shape[0]):
+        c = key[k]
+        now = old if size[c, new] == _UNCHANGED and (is_full or sent[c]) else new
+        if size[c, now] == _UNCHANGED or size[c, old] == _UNCHANGED:
+            return -1
+        length = size[c, old] & _LENGTH if size[c, old] >= 0 else np.int32(-1)
+        if length != (size[c, now] & _LENGTH if size[c, now] >= 0 else np.int32(-1)):
+            moves = 1
+        elif length > 0 and now != old:
+            p, q = np.uint64(at[c, old]), np.uint64(at[c, now])
+            end = p + np.uint64(length)
+            while p < end and data[p] == data[q]:
+                p += _1
+                q += _1
+            if p < end:
+                moves = 1
+    return moves
+
+
+@compiled.compiled
+def _choose(
+    size: Any,
+    base: Any,
+    fill: Any,
+    fills_all: Any,
+    only_key: Any,
+    is_key: Any,
+    is_sent: Any,
+    chosen: Any,
+    unchanged: Any,
+) -> int:
+    """Of one column: the tuple that has the value of each event, and whether it stays as it is; how many do."""
+    count = 0
+    for i in range(base.shape[0]):
+        t = base[i]
+        unchanged[i] = 0
+        if only_key[i] and not is_key:
+            t = np.int32(-1)
+        elif size[t] == _UNCHANGED:
+            if fill[i] >= 0 and (fills_all[i] or is_sent):
+                t = fill[i]
+            if size[t] == _UNCHANGED:
+                unchanged[i] = 1
+                count += 1
+        chosen[i] = t
+    return count
 
 
 class _Columns:
@@ -278,47 +315,40 @@ class _Columns:
         for i, column in enumerate(self._shape.columns):
             if column.retired:
                 found[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
-                if i in self._shape.toast:
-                    found[f"u{i}"] = self._retired_unchanged()
-                continue
-            chosen = self._chosen(i)
-            unchanged = self._unchanged(i, chosen)
-            found[f"c{i}"] = self._loaded(i, chosen, self.here)
+                unchanged = self._retired_unchanged()
+            else:
+                chosen, unchanged = self._chosen(i)
+                found[f"c{i}"] = self._loaded(i, chosen, self.here)
             if i in self._shape.toast:
                 found[f"u{i}"] = pa.array(unchanged)
-        before = self.made.before
         for i in self._shape.key:
             nothing = pa.nulls(len(self.made), self._shape.columns[i].type.arrow)
-            found[f"f{i}"] = nothing if before is None else self._loaded(i, before, self.before)
+            found[f"f{i}"] = nothing if self.made.is_plain else self._loaded(i, self.made.before, self.before)
         return found
 
-    def _chosen(self, column: int) -> Numbers:
-        """The tuple that has the column's value, of each event."""
-        made = self.made
-        chosen = made.base
-        if made.fill is not None and made.fills_all is not None and self._tuples.seen[column] & SEEN_UNCHANGED:
-            fills = made.fill >= 0
-            if not self._shape.relation.columns[column].is_key:
-                fills &= made.fills_all
-            chosen = np.where(fills & (self._tuples.size[column][chosen] == UNCHANGED), made.fill, chosen)
-        if made.only_key is not None and column not in self._shape.key:
-            chosen = np.where(made.only_key, np.int32(-1), chosen)
-        return chosen
-
-    def _unchanged(self, column: int, chosen: Numbers) -> Numbers:
-        """Which events leave it as it is. UnsureError where none may."""
-        if not self._tuples.seen[column] & SEEN_UNCHANGED:
-            return np.zeros(len(self.made), np.bool_)
-        unchanged: Numbers = (chosen >= 0) & (self._tuples.size[column][chosen] == UNCHANGED)
-        is_allowed = column in self._shape.toast and column not in self._shape.key and not self._shape.is_bag
-        if not is_allowed and unchanged.any():
+    def _chosen(self, column: int) -> tuple[Numbers, Numbers]:
+        """The tuple that has the column's value, of each event, and whether this is left as it is."""
+        shape, made = self._shape, self.made
+        unchanged = np.zeros(len(made), np.bool_)
+        if self._tuples.seen[column] & SEEN_UNCHANGED and made.is_plain:
+            unchanged = self._tuples.size[column] == UNCHANGED
+            left, chosen = int(unchanged.sum()), made.base
+        elif made.is_plain:
+            left, chosen = 0, made.base
+        else:
+            chosen = np.empty(len(made), np.int32)
+            left = _choose(
+                *(self._tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
+                *(column in shape.key, shape.relation.columns[column].is_key, chosen, unchanged),
+            )
+        if left and (column not in shape.toast or column in shape.key or shape.is_bag):
             raise UnsureError
-        return unchanged
+        return chosen, unchanged
 
-    def _retired_unchanged(self) -> pa.Array:
+    def _retired_unchanged(self) -> Numbers:
         """A retired column's value stays with its row; a new row has none, and a key alone tells nothing of it."""
-        op = self.made.op
-        return pa.array((op == _U) | (op == _V) if not self._shape.is_bag else np.zeros(len(op), np.bool_))
+        unchanged: Numbers = (self.made.op == _U) | (self.made.op == _V)
+        return unchanged
 
     def _loaded(self, column: int, chosen: Numbers, noted: dict[int, list[tuple[str, str]]]) -> pa.Array:
         name, of = self._shape.columns[column].name, self._shape.columns[column].type
@@ -334,22 +364,25 @@ class _Columns:
 def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.RecordBatch:
     values = columns.columns()
     made = columns.made
-    source = None if made.source is None else pa.array(made.source)
     for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
-        values[name] = rows.column(of) if source is None else rows.column(of).take(source)
-    times = rows.column("commit_ts") if source is None else rows.column("commit_ts").take(source)
-    if times.null_count:
-        raise UnsureError
-    try:
-        values["_ts"] = pc.add_checked(times, POSTGRES_EPOCH_MICROSECONDS).view(TIMESTAMP)
-    except pa.ArrowInvalid:
-        raise UnsureError from None
+        values[name] = rows.column(of) if made.is_plain else rows.column(of).take(pa.array(made.source))
+    values["_ts"] = pa.array(_times(rows)[made.source]).view(TIMESTAMP)
     offsets = np.arange(len(made) + 1, dtype=np.int32)
     values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
     values["_unrep"] = _noted(columns.here, len(made))
     values["_from_unrep"] = _noted(columns.before, len(made))
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
+
+
+def _times(rows: pa.RecordBatch) -> Numbers:
+    """Microseconds since 1970."""
+    if rows.column("commit_ts").null_count:
+        raise UnsureError
+    times = _numbers(rows, "commit_ts")
+    if len(times) and times.max() > np.iinfo(np.int64).max - POSTGRES_EPOCH_MICROSECONDS:
+        raise UnsureError
+    return times + POSTGRES_EPOCH_MICROSECONDS
 
 
 def _noted(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:

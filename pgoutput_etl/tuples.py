@@ -36,19 +36,21 @@ class RawTuples:
 
     @classmethod
     def of(cls, array: pa.Array) -> RawTuples:
-        """A BinaryArray's, NULL for none."""
-        is_large = array.type == pa.large_binary()
-        validity, offsets, content = array.buffers()
-        if offsets is None or not len(array):
-            return cls(np.empty(0, np.uint8), np.full(len(array), -1, np.int64), np.full(len(array), -1, np.int64))
-        places = np.frombuffer(offsets, np.int64 if is_large else np.int32)[
-            array.offset : array.offset + len(array) + 1
-        ]
+        """A BinaryArray's, NULL for none. UnsureError for an array of another type."""
+        if array.type not in (pa.binary(), pa.large_binary()):
+            raise UnsureError
+        _validity, offsets, content = array.buffers()
+        if array.null_count == len(array):
+            none = np.full(len(array), -1, np.int64)
+            return cls(np.empty(0, np.uint8), none, none)
+        every = np.frombuffer(offsets, np.int64 if array.type == pa.large_binary() else np.int32)
+        places = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
         first, last = int(places[0]), int(places[-1])
+        places -= first
         data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
-        starts, ends = places[:-1].astype(np.int64) - first, places[1:].astype(np.int64) - first
-        if validity is not None and array.null_count:
-            starts[array.is_null().to_numpy(zero_copy_only=False)] = -1
+        starts, ends = places[:-1], places[1:]
+        if array.null_count:
+            starts = np.where(array.is_null().to_numpy(zero_copy_only=False), -1, starts)
         return cls(data, starts, ends)
 
     def __len__(self) -> int:

@@ -17,7 +17,8 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent 
     registry.py   all families together
     printing.py   stored values back to PostgreSQL's text
     conversion.py what becomes of values whose column changes its type
-    kernels.py    whole columns of cells to Arrow arrays, by number_kernels.py, datetime_kernels.py and text_kernels.py
+    kernels.py    whole columns of cells to Arrow arrays; number_kernels.py, float_kernels.py, datetime_kernels.py and
+                  text_kernels.py do it, by digits.py
 """
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary

@@ -1,7 +1,7 @@
 """Columns of cells to Arrow arrays by kernels, equal to what load_text and load_binary make of the same values.
 
-A kernel (number_kernels.py, datetime_kernels.py, text_kernels.py) reads the texts that it is sure of, straight into
-the array's memory. The others, and all of a type that has no kernel, go through the type's own loaders.
+A kernel (number_kernels.py, float_kernels.py, datetime_kernels.py, text_kernels.py) reads the texts that it is sure of,
+straight into the array's memory. The others, and all of a type that has no kernel, go through the type's own loaders.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pgoutput_etl.types import datetime_kernels, number_kernels, text_kernels
+from pgoutput_etl.types import datetime_kernels, float_kernels, number_kernels, text_kernels
 from pgoutput_etl.types.boolean import load_bool
 from pgoutput_etl.types.bytea import load_bytea
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary
@@ -148,7 +148,7 @@ def _floats(of: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     wide = of.arrow.bit_width // 8
     out = np.empty(len(cells), f"f{wide}")
     one = np.empty(1, np.float64)
-    odds = number_kernels.floats(
+    odds = float_kernels.floats(
         *cells._arguments(), wide, out, out.view(f"u{wide}"), one, one.view(np.uint64), valid, odd
     )
     return _array(of.arrow, valid, out), odd[:odds]

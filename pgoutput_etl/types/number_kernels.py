@@ -20,7 +20,7 @@ np: Any = numpy  # its stubs know nothing of numba's scalars
 
 BINARY = np.int32(1 << 30)  # this bit of a size says that the value is in binary form
 LENGTH = np.int32(BINARY - 1)
-_MINUS, _POINT, _ZERO, _E, _PLUS = np.uint8(0x2D), np.uint8(0x2E), np.uint8(0x30), np.uint8(0x65), np.uint8(0x2B)
+_MINUS, _POINT, _ZERO = np.uint8(0x2D), np.uint8(0x2E), np.uint8(0x30)
 _TRUE, _FALSE = np.uint8(0x74), np.uint8(0x66)
 _0, _1, _8 = (np.uint64(number) for number in (0, 1, 8))
 _TEN = np.uint64(10)
@@ -90,97 +90,6 @@ def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, o
         if byte == (_TRUE if length == 1 else np.uint8(1)):
             out[i] = 1
         elif byte != (_FALSE if length == 1 else np.uint8(0)):
-            odd[odds] = i
-            odds += 1
-    return odds
-
-
-_POWERS = np.array([10.0**exponent for exponent in range(23)])
-_EXACT_INTEGERS = np.uint64(2**53)
-_HALF_A_UNIT = np.uint64(1 << 28)
-_BELOW_FLOAT4 = np.uint64((1 << 29) - 1)
-_LEAST_FLOAT4, _MOST_FLOAT4 = 2.0**-126, 3.4028234663852886e38
-
-
-@compiled
-def floats(
-    data: Any,
-    at: Any,
-    size: Any,
-    chosen: Any,
-    wide: Any,
-    out: Any,
-    bits: Any,
-    as_float: Any,
-    as_bits: Any,
-    valid: Any,
-    odd: Any,
-) -> int:
-    """wide: 8 or 4. bits: `out`'s memory as unsigned numbers; as_float, as_bits: the same of one float64.
-
-    A decimal of an integer up to 2**53 and a power of ten up to 22 is read exactly as one multiplication or division
-    of doubles rounds it. That again rounds to the right float4 unless it is halfway between two.
-    """
-    odds = 0
-    for i in range(chosen.shape[0]):
-        t = chosen[i]
-        length = np.int64(size[t]) if t >= 0 else np.int64(-1)
-        valid[i] = length >= 0
-        bits[i] = 0
-        if length < 0:
-            continue
-        begin = np.uint64(at[t])
-        end = begin + np.uint64(length & LENGTH)
-        if length & BINARY:
-            if length & LENGTH == wide:
-                bits[i] = in_network_order(load_word(data, end - _8)) & (~_0 >> np.uint64(64 - 8 * wide))
-                if out[i] != out[i]:
-                    out[i] = np.nan
-            else:
-                odd[odds] = i
-                odds += 1
-            continue
-        p = begin
-        negative = p < end and data[p] == _MINUS
-        if negative:
-            p += _1
-        mantissa, digits, after, is_number = _0, 0, 0, False
-        while p < end and data[p] - _ZERO <= 9 and data[p] >= _ZERO:
-            mantissa = mantissa * _TEN + np.uint64(data[p] - _ZERO)
-            digits += 1
-            p += _1
-        is_number = digits > 0
-        if p < end and data[p] == _POINT:
-            p += _1
-            before = digits
-            while p < end and data[p] - _ZERO <= 9 and data[p] >= _ZERO:
-                mantissa = mantissa * _TEN + np.uint64(data[p] - _ZERO)
-                digits += 1
-                p += _1
-            after = digits - before
-            is_number = is_number and after > 0
-        exponent = -after
-        if is_number and end - p >= np.uint64(3) and data[p] == _E:
-            sign = data[p + _1]
-            is_number = (sign == _PLUS or sign == _MINUS) and end - p <= np.uint64(5)
-            p += _1 + _1
-            power = 0
-            while p < end and data[p] - _ZERO <= 9 and data[p] >= _ZERO:
-                power = power * 10 + np.int64(data[p] - _ZERO)
-                p += _1
-            exponent += power if sign == _PLUS else -power
-        found = 0.0
-        if is_number and p == end and digits <= 18 and mantissa <= _EXACT_INTEGERS and -22 <= exponent <= 22:
-            found = np.float64(mantissa)
-            found = found * _POWERS[exponent] if exponent >= 0 else found / _POWERS[-exponent]
-            if wide == 4 and mantissa != _0:
-                as_float[0] = found
-                is_number = _LEAST_FLOAT4 <= found <= _MOST_FLOAT4 and as_bits[0] & _BELOW_FLOAT4 != _HALF_A_UNIT
-        else:
-            is_number = False
-        if is_number:
-            out[i] = -found if negative else found
-        else:
             odd[odds] = i
             odds += 1
     return odds
