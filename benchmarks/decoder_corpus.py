@@ -47,14 +47,15 @@ def decoder_corpus(transactions: int) -> Corpus:
 
 def _blocks(transactions: int) -> Iterator[Block]:
     rng = np.random.default_rng(5)
-    words = random_texts(rng, 20_000, 8, 31), random_texts(rng, 20_000, 15, 50)
+    words = random_texts(rng, 20_000, 8, 19), random_texts(rng, 20_000, 13, 28), random_texts(rng, 1_000, 3, 5)
     for begin in range(0, transactions, _BLOCK):
         yield _block(rng, words, np.arange(begin, min(begin + _BLOCK, transactions)))
 
 
-def _rows(rng: np.random.Generator, words: tuple[pa.Array, pa.Array], ids: Ints) -> list[pa.Array]:
+def _rows(rng: np.random.Generator, words: tuple[pa.Array, ...], ids: Ints) -> list[pa.Array]:
     size = len(ids)
-    number = pa.array(rng.integers(0, 10**6, size)).cast(pa.string())
+    number = pa.array(rng.integers(0, 1000, size)).cast(pa.string())
+    tags = [words[2].take(pa.array(rng.integers(0, len(words[2]), size))) for _ in range(2)]
     columns = [
         pa.array(ids, pa.int32()),
         pa.array(rng.integers(0, 10**15, size)),
@@ -63,12 +64,12 @@ def _rows(rng: np.random.Generator, words: tuple[pa.Array, pa.Array], ids: Ints)
         decimals(rng.integers(-(10**8), 10**9, size), 12, 2),
         instant(BEGUN + rng.integers(0, 10**14, size)),
         pa.array(rng.integers(0, 2, size).astype(bool)),
-        pc.binary_join_element_wise('{"quantity": ', number, "}", ""),
+        pc.binary_join_element_wise('{"qty": ', number, ', "tags": ["', *tags[:1], '", "', *tags[1:], '"]}', ""),
     ]
     return [printed(column) for column in columns]
 
 
-def _block(rng: np.random.Generator, words: tuple[pa.Array, pa.Array], transactions: Ints) -> Block:
+def _block(rng: np.random.Generator, words: tuple[pa.Array, ...], transactions: Ints) -> Block:
     """Every message kind by itself, then in order: of each transaction its own."""
     count = len(transactions)
     lsns, times = _LSN + _LSN_STEP * (transactions + 1), BEGUN + 1_000_000 * transactions

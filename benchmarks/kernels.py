@@ -2,11 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
 
 from benchmarks.wire_arrays import Table
+from pgoutput_etl import compiled
+from pgoutput_etl.columnar import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, find
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.tuples import RawTuples, typed_columns
+from pgoutput_etl.types import ColumnType, column_type
+
+BY_BATCH = "kernels: typed Arrow columns, a batch at a time"
+ALL_KEPT = "kernels: typed Arrow columns, all kept"
+_HAS_TUPLES = np.isin(np.arange(256), [*b"IUD"])
 
 
-def kernels(_: Table) -> dict[str, Callable[[bytes, int], object]]:
+def kernels(table: Table) -> dict[str, Callable[[bytes, int], object]]:
     """By name: ways from a file's bytes to typed Arrow columns of one table."""
-    return {}
+    if not compiled.AVAILABLE:
+        return {}
+    types = [column_type(column.oid, column.typmod) for column in table.columns]
+    return {
+        "kernels: messages found and checked": lambda data, _: find_all(data),
+        BY_BATCH: lambda data, messages: _one_by_one(to_columns(data, messages, types)),
+        ALL_KEPT: lambda data, messages: [*to_columns(data, messages, types)],
+    }
+
+
+def _one_by_one(batches: Iterator[list[pa.Array]]) -> None:
+    for _ in batches:
+        pass
+
+
+def find_all(data: bytes) -> int:
+    """How many messages there are."""
+    content, found = np.frombuffer(data, np.uint8), Found()
+    at = count = 0
+    while at < len(data):
+        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
+        count += found.messages
+        at = int(found.fields[found.messages - 1, NEXT])
+    return count
+
+
+def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[list[pa.Array]]:
+    """Of each batch of messages the columns of its new tuples, or old ones where there are no new ones.
+
+    Messages without a tuple have none. Raises AssertionError if some are left out.
+    """
+    content, found = np.frombuffer(data, np.uint8), Found()
+    at = count = 0
+    while at < len(data):
+        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
+        if not found.messages:
+            raise AssertionError(f"offset {at}: expected messages that kernels take")
+        fields = found.fields[: found.messages]
+        rows = np.flatnonzero(_HAS_TUPLES[fields[:, TAG]])
+        new_ends = fields[rows, NEW_END]
+        has_new = new_ends > 0
+        starts = np.where(has_new, fields[rows, NEW], fields[rows, OLD])
+        ends = np.where(has_new, new_ends, fields[rows, OLD_END])
+        end = int(fields[-1, NEXT])
+        raw = RawTuples(content[at:end], starts - at, ends - at)
+        yield [column.array for column in typed_columns(raw, types)]
+        count, at = count + found.messages, end
+    if count != messages:
+        raise AssertionError(f"expected {messages:,} messages, found {count:,}")
