@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pgoutput_etl.spark import delta_package
 
+ROOT = Path(__file__).parents[2]
+_TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _STARTED_WITHIN = 180  # seconds, in which jars may have to come from afar
 _STOPPED_WITHIN = 20
 # Compiled lightly and collected by one thread: what runs for a minute has no time to earn more.
@@ -100,21 +102,16 @@ def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
 
 @contextmanager
 def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
-    """A Spark Connect server with Delta, as docs/spark-connect.md starts one. Gives its URL."""
+    """A Spark Connect server with Delta, by the command in docs/spark-connect.md. Gives its URL."""
+    [command] = _TESTED.findall((ROOT / "docs" / "spark-connect.md").read_text(encoding="utf-8"))
+    assert delta_package() in command
     chosen = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        "spark.jars.packages": delta_package(),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         **settings,
     }
     options = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
-    command = (
-        spark_home() / "bin" / "spark-submit",
-        "--class",
-        "org.apache.spark.sql.connect.service.SparkConnectServer",
-    )
     said = r"Spark Connect server started at: \S*:(\d+)"
-    with server(folder, "connect", *command, *options, started=said, PYSPARK_PYTHON=sys.executable) as found:
+    shell = ("bash", "-c", f'exec {command.strip()} "$@"', "connect", *options)
+    with server(folder, "connect", *shell, started=said, PYSPARK_PYTHON=sys.executable) as found:
         yield f"sc://127.0.0.1:{found[1]}"

@@ -75,10 +75,44 @@ def _server_settings(master: str) -> dict[str, str]:
     }
 
 
-def _executors(folder: Path, worker: str) -> list[Path]:
-    return sorted(path.parent for path in (folder / worker).glob("app-*/*/stderr"))
+def _assert_all_worked(folder: Path, applications: int) -> None:
+    for worker in ("worker0", "worker1"):
+        executors = [path.parent for path in (folder / worker).glob("app-*/*/stderr")]
+        assert len(executors) == applications, "an executor on each worker"
+        for executor in executors:
+            assert "Finished task" in (executor / "stderr").read_text()
+            assert list(executor.rglob("pgoutput_etl.zip")), "the code came with the job"
 
 
+def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = Job(spark, tmp_path, landing)
+    with standalone_cluster(tmp_path, workers=2) as master, connect_server(tmp_path, _server_settings(master)) as url:
+        _configured(job, **{"spark.remote": url})
+        with job.config.open("a") as config:
+            config.write("tables: [{match: 'public.[!ae]*', skip: true}]\n")
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            assert _run(job, *APPLY)["files"] == 5
+
+    job.assert_equals([table for table in truth_tables(TRUTH) if table.name in ("acct", "ev")], "random16")
+    _assert_all_worked(tmp_path, applications=1)
+
+
+@pytest.mark.soak
+def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = _configured(Job(spark, tmp_path, landing))
+    with standalone_cluster(tmp_path, workers=2) as master:
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            assert _submit(job, master)["files"] == 5
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=2)
+
+
+@pytest.mark.soak
 def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
     spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:
@@ -93,37 +127,7 @@ def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
 
     assert (first["files"], second["files"]) == (5, 5)
     job.assert_equals(truth_tables(TRUTH), "random16")
-    for worker in ("worker0", "worker1"):
-        executors = _executors(tmp_path, worker)
-        assert len(executors) == 2, "an executor on each worker in each night"
-        for executor in executors:
-            assert "Finished task" in (executor / "stderr").read_text()
-            assert list(executor.rglob("pgoutput_etl.zip")), "the code came with the job"
-
-
-@pytest.mark.soak
-def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    files = files_of(SLOT)
-    job = _configured(Job(spark, tmp_path, landing))
-    with standalone_cluster(tmp_path, workers=2) as master:
-        for night in (files[:5], files[5:]):
-            _land(night, landing)
-            assert _submit(job, master)["files"] == 5
-
-    job.assert_equals(truth_tables(TRUTH), "random16")
-
-
-@pytest.mark.soak
-def test_spark_connect(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    files = files_of(SLOT)
-    job = Job(spark, tmp_path, landing)
-    with connect_server(tmp_path, _server_settings("local[2]")) as url:
-        _configured(job, **{"spark.remote": url})
-        for night in (files[:5], files[5:]):
-            _land(night, landing)
-            assert _run(job, *APPLY)["files"] == 5
-
-    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=2)
 
 
 def test_a_connect_server_that_is_not_there(tmp_path: Path, landing: Path) -> None:
