@@ -223,6 +223,14 @@ def test_rows_under_versions_of_several_files_and_scopes() -> None:
 
 
 @needs_kernels
+def test_text_that_no_event_has_is_looked_at_as_well() -> None:
+    """An old tuple's, in a table with a key: `events` reads it all."""
+    old, new = TupleData(b"ttt", (b"1", b"\xff", b"w")), insert("1", "v", "w").new
+    made = assert_equal(rows_of([Row("U", "O", old, new, 1, None)]), shape_of(BAG, key=("id",)))
+    assert "UTF-8" in made.error
+
+
+@needs_kernels
 @settings(max_examples=50)
 @given(st.data())
 def test_large_batches_are_made_in_parts_that_make_the_same(data: st.DataObject) -> None:

@@ -67,6 +67,33 @@ def test_values_at_the_ends_one_by_one(name: str) -> None:
             assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column), value
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pack(">HhHH", 0, 0, 0, 2),
+        pack(">HhHH", 0, 0, 0x4000, 2),
+        pack(">HhHHH", 1, 0, 0, 2, 10_000),
+        pack(">HhHHH", 1, 0, 0, 2, 0),
+        pack(">HhHHH", 1, 0, 1, 2, 7),
+        pack(">HhHHH", 2, 0, 0, 2, 7),
+        pack(">HhHHH", 1, 2, 0, 2, 7),
+        pack(">HhHHH", 1, 1, 0, 2, 9999),
+        pack(">HhHHH", 1, -1, 0, 2, 9900),
+        pack(">HhHHH", 1, -1, 0, 2, 9910),
+        pack(">HhHHH", 1, 0, 0, 1, 7),
+        pack(">HhHHH", 1, 32767, 0, 2, 7),
+        pack(">HhHHH", 1, -32768, 0, 2, 7),
+        pack(">HhHHH", 1, 0, 0xC000, 2, 7),
+        pack(">HhHHHB", 1, 0, 0, 2, 7, 7),
+        pack(">HhHH5H", 5, 4, 0, 2, 1, 2, 3, 4, 5),
+    ],
+    ids=bytes.hex,
+)
+def test_numerics_in_binary_form(sent: bytes) -> None:
+    column: list[Cell] = [(b"b", sent)]
+    assert by_kernels(TYPES["numeric(10,2)"], column) == plainly(TYPES["numeric(10,2)"], column)
+
+
 @pytest.mark.parametrize("name", KERNEL_TYPES)
 @settings(max_examples=40)
 @given(data=st.data())
