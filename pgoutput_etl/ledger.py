@@ -67,8 +67,8 @@ SCHEMAS = {
         "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
-        "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>>>"
-        ", backfill string, since long"
+        "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
+        "rows: long>>, backfill string, since long"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -202,7 +202,7 @@ class Ledger:
     def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
         """Once per batch, table and step, however often it is tried: again where another source's run came between."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
-        writer = writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}")
+        writer = writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}").option("mergeSchema", "true")
         for is_last in (False, False, True):
             try:
                 writer.save(self.path(table))

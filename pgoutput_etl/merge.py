@@ -90,7 +90,7 @@ class Written:
     """A table after its commit. The counts are of rows, as Delta or the net effect counted them.
 
     not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were
-    never sent.
+    never sent. rows: all that the table has, where the commit says so.
     """
 
     version: int
@@ -98,11 +98,18 @@ class Written:
     updated: int
     deleted: int
     not_found: int = 0
+    rows: int | None = None
 
     def plus(self, later: Written) -> Written:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
         deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
-        return Written(later.version, inserted, updated, deleted, not_found)
+        return Written(later.version, inserted, updated, deleted, not_found, later.rows_after(self.rows))
+
+    def rows_after(self, rows: int | None) -> int | None:
+        """How many there are, if there were `rows` before."""
+        if self.rows is not None or rows is None:
+            return self.rows
+        return rows + self.inserted - self.deleted
 
 
 def has_rows(spark: SparkSession, path: str) -> bool:
@@ -119,7 +126,9 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: Events, bef
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
             overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
-        elif events.may_append:
+            first = written(session, path)
+            return replace(first, rows=first.inserted)
+        if events.may_append:
             net = _net(session, path, shape, events, before)
             _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
@@ -245,7 +254,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFr
     inserted, named = rows.count(), taken.count()
     if before is Before.NOTHING:
         overwrite(spark, path, rows)
-        return replace(written(spark, path), inserted=inserted, not_found=named)
+        return replace(written(spark, path), inserted=inserted, not_found=named, rows=inserted)
     if not named:
         _writer(spark, rows).mode("append").save(path)
         return replace(written(spark, path), inserted=inserted)
@@ -254,7 +263,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFr
     overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
     after = written(spark, path)
     deleted = there + inserted - after.inserted  # what Delta counted is all rows that there are now
-    return replace(after, inserted=inserted, deleted=deleted, not_found=named - deleted)
+    return replace(after, inserted=inserted, deleted=deleted, not_found=named - deleted, rows=after.inserted)
 
 
 def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFrame:

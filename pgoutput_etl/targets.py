@@ -34,7 +34,7 @@ class TableState:
 
     last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
     retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
-    target, retired ones last.
+    target, retired ones last. rows: how many it has; None if nobody knows without looking.
     """
 
     oid: int
@@ -49,6 +49,7 @@ class TableState:
     key: tuple[str, ...]
     retired: Retired = ()
     types: tuple[str, ...] = ()
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class Writer:
             where = f"{self.path_of(int(found['file']))}: " if found["file"] else ""
             return self._held_on_the_way(task, where + found["reason"])
         relation = task.shape.relation
+        rows = self._rows(task, written)
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
         state = TableState(
             task.oid,
@@ -108,13 +109,14 @@ class Writer:
             key,
             task.retired,
             tuple(column.type.stored_as for column in task.shape.columns),
+            rows,
         )
         summary = TableSummary(
             relation.namespace,
             relation.name,
             task.path,
             written.version,
-            self.spark.read.format("delta").load(task.path).count(),
+            rows,
             written.inserted,
             written.updated,
             written.deleted,
@@ -122,6 +124,14 @@ class Writer:
             state.reason,
         )
         return Outcome(state, summary, task.schema_changes)
+
+    def _rows(self, task: Task, written: merge.Written) -> int:
+        """What the table had is known from the batch before, unless it was put there in another way."""
+        is_known = task.state is not None and task.moved_from is None and not self.resumed and bool(task.segments)
+        rows = written.rows_after(task.state.rows if task.state is not None and is_known else None)
+        if rows is None or self.resumed:
+            return self.spark.read.format("delta").load(task.path).count()
+        return rows
 
     def _commit_changes(self, changes: Changes, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
