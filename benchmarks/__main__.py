@@ -125,11 +125,10 @@ def main() -> int:
     if unknown:
         parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
     options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json.parent)
-    save(arguments.json, {"machine": machine()})
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:
             found = PARTS[part](options, progress)
-        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, "found": found}})
+        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, **machine(), "found": found}})
     return 0
 
 

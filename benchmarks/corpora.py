@@ -17,7 +17,7 @@ from benchmarks.typed_columns import TableFiles
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build/bench"
-_VERSION = 2  # of what the generators write: another one makes all anew
+_VERSION = 3  # of what the generators write: another one makes all anew
 
 Parameters = Mapping[str, int | str]
 

@@ -40,7 +40,7 @@ def decoder_corpus(transactions: int) -> Corpus:
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         first.mkdir()
         expected.mkdir()
-        return land(second, _blocks(transactions), Framing.LENGTH_PREFIXED, 1 << 30), []
+        return land(second, _blocks(transactions), Framing.LENGTH_PREFIXED), []
 
     return corpus("decoder", {"transactions": transactions}, generate)
 

@@ -16,7 +16,6 @@ from benchmarks.pgbench_corpus import pgbench
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, copied, fresh, linked, session
 from benchmarks.tables_corpus import many_tables
-from pgoutput_etl.config import Config
 
 Progress = Callable[[str], None]
 TIMES = (1, 2, 4, 8)
@@ -40,23 +39,31 @@ class Point:
 
 def measure_growth(scale: float, runs: int, progress: Progress) -> list[Point]:
     points: list[Point] = []
+    archive = pgbench(scaled(_TRANSACTIONS * TIMES[-1], scale), scaled(500_000, scale), 2 * TIMES[-1])
+    folder = WORK / "growth/archive"
     for cores in (2, 1):
         with session(cores) as spark:
-            points += _archive(spark, cores, scale, runs, progress)
             if cores == 2:
+                progress("the first night of the archive")
+                night = _Night.first(spark, archive, folder)
                 points += _tables(spark, scale, runs, progress)
                 points += _files(spark, scale, progress)
+            else:
+                night = _Night(spark, folder)
+            points += _archive(night, archive, cores, runs, progress)
     return _as_multiples(points)
 
 
-def _archive(spark: SparkSession, cores: int, scale: float, runs: int, progress: Progress) -> list[Point]:
+def _archive(night: _Night, corpus: Corpus, cores: int, runs: int, progress: Progress) -> list[Point]:
+    """More and more of the files of one archive."""
     found = []
+    files = sorted(corpus.second.iterdir())
     for times in TIMES:
         progress(f"{times} times the archive, {cores} cores")
-        corpus = pgbench(scaled(_TRANSACTIONS * times, scale), scaled(500_000, scale), 2 * times)
-        night = _Night.prepared(spark, corpus, corpus.second.iterdir())
-        seconds = median(night.repeated() for _ in range(runs))
-        found.append(Point("the archive", corpus.landed.bytes, "bytes", cores, seconds))
+        some = files[: len(files) * times // TIMES[-1]]
+        size = sum(path.stat().st_size for path in some)
+        seconds = median(night.then(some) for _ in range(runs))
+        found.append(Point("the archive", size, "bytes", cores, seconds))
     return found
 
 
@@ -64,11 +71,12 @@ def _tables(spark: SparkSession, scale: float, runs: int, progress: Progress) ->
     """Every table changes a little; one does and all others don't."""
     found = []
     for tables in sorted({scaled(number, scale) for number in _TABLES}):
-        progress(f"{tables} tables")
-        for series, changed in (("tables that change", tables), ("tables of which one changes", 1)):
-            corpus = many_tables(tables, 1, changed)
-            night = _Night.prepared(spark, corpus, corpus.second.iterdir())
-            seconds = median(night.repeated() for _ in range(runs))
+        progress(f"{tables} tables: the first night")
+        all_change, one_changes = many_tables(tables, 1), many_tables(tables, 1, 1)
+        night = _Night.first(spark, all_change, WORK / "growth/tables")
+        for series, corpus in (("tables that change", all_change), ("tables of which one changes", one_changes)):
+            progress(f"{tables} {series}")
+            seconds = median(night.then(corpus.second.iterdir()) for _ in range(runs))
             found.append(Point(series, tables, "tables", 2, seconds))
     return found
 
@@ -80,46 +88,48 @@ def _files(spark: SparkSession, scale: float, progress: Progress) -> list[Point]
         progress(f"{files} files")
         corpus = pgbench(scaled(20_000, scale, 100), scaled(100_000, scale), files + 1)
         *most, last = sorted(corpus.second.iterdir())
-        night = _Night.prepared(spark, corpus, most)
-        found.append(Point("files that are new", len(most), "files", 2, night.once()))
+        night = _Night.first(spark, corpus, WORK / "growth/files")
+        found.append(Point("files that are new", len(most), "files", 2, night.then(most)))
         night.land([last])
-        found.append(Point("files of which one is new", len(most), "files", 2, night.once()))
-        found.append(Point("files of which none is new", len(most), "files", 2, night.once()))
+        found.append(Point("files of which one is new", len(most), "files", 2, night.run()))
+        found.append(Point("files of which none is new", len(most), "files", 2, night.run()))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Night:
-    """Tables as the first night left them, and new files."""
+    """A night that can be run again and again, after the same first one."""
 
     spark: SparkSession
-    config: Config
-    landing: Path
-    tables: Path
-    before: Path
+    folder: Path
 
     @classmethod
-    def prepared(cls, spark: SparkSession, corpus: Corpus, new: Iterable[Path]) -> _Night:
-        work = fresh(WORK / "growth")
-        landing, tables, before = (work / name for name in ("landing", "tables", "before"))
-        linked(corpus.first, landing)
-        night = cls(spark, configured(landing, tables), landing, tables, before)
-        night.once()
-        copied(spark, tables, before)
-        night.land(new)
+    def first(cls, spark: SparkSession, corpus: Corpus, folder: Path) -> _Night:
+        night = cls(spark, fresh(folder))
+        linked(corpus.first, night.landing)
+        night.run()
+        copied(spark, folder / "tables", folder / "before")
         return night
+
+    @property
+    def landing(self) -> Path:
+        return self.folder / "landing"
+
+    def then(self, files: Iterable[Path]) -> float:
+        """Seconds for these files, from where the first night left the tables."""
+        for path in self.landing.glob("second-*"):
+            path.unlink()
+        self.land(files)
+        copied(self.spark, self.folder / "before", self.folder / "tables")
+        return self.run()
 
     def land(self, files: Iterable[Path]) -> None:
         for path in files:
-            os.link(path, self.landing / f"{path.parent.name}-{path.name}")
+            os.link(path, self.landing / f"second-{path.name}")
 
-    def once(self) -> float:
-        return run_job(self.spark, self.config, lambda _: None)[0].seconds
-
-    def repeated(self) -> float:
-        """From where the first night left the tables."""
-        copied(self.spark, self.before, self.tables)
-        return self.once()
+    def run(self) -> float:
+        config = configured(self.landing, self.folder / "tables")
+        return run_job(self.spark, config, lambda _: None)[0].seconds
 
 
 def _as_multiples(points: list[Point]) -> list[Point]:

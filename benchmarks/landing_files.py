@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import pack
@@ -63,32 +64,39 @@ def framed(block: Block, framing: Framing) -> pa.Array:
             raise ValueError("expected the framing to write")
 
 
-def land(folder: Path, blocks: Iterable[Block], framing: Framing, per_file: int) -> Landed:
-    """Files of `per_file` messages each, the last one with what is left; they sort as they were written."""
+def even_cuts(messages: int, files: int) -> Sequence[int]:
+    """Behind which messages a file ends, for files of about the same size."""
+    return [messages * number // files for number in range(1, files)]
+
+
+def land(folder: Path, blocks: Iterable[Block], framing: Framing, cuts: Sequence[int] = ()) -> Landed:
+    """Files that end behind so many messages, and one with what is left; they sort as they were written."""
     folder.mkdir(parents=True)
     files = messages = size = 0
-    for data, count in _files(blocks, framing, per_file):
+    for data, count in _files(blocks, framing, cuts):
         path = folder / f"{files:06}.bin"
         path.write_bytes(data)
         files, messages, size = files + 1, messages + count, size + len(data)
     return Landed(files, messages, size)
 
 
-def _files(blocks: Iterable[Block], framing: Framing, per_file: int) -> Iterator[tuple[bytes, int]]:
+def _files(blocks: Iterable[Block], framing: Framing, cuts: Sequence[int]) -> Iterator[tuple[bytes, int]]:
     head, tail = (_COPY_SIGNATURE, pack(">h", -1)) if framing is Framing.PGCOPY else (b"", b"")
+    ends = iter(cuts)
+    end = next(ends, sys.maxsize)
     held: list[pa.Buffer] = []
-    count = 0
+    count = written = 0
     for block in blocks:
         frames = framed(block, framing)
         offsets = np.frombuffer(frames.buffers()[1], np.int32)[: len(frames) + 1]
         at = 0
         while at < len(frames):
-            end = min(len(frames), at + per_file - count)
-            held.append(frames.buffers()[2].slice(int(offsets[at]), int(offsets[end] - offsets[at])))
-            count, at = count + end - at, end
-            if count == per_file:
+            stop = min(len(frames), at + end - written - count)
+            held.append(frames.buffers()[2].slice(int(offsets[at]), int(offsets[stop] - offsets[at])))
+            count, at = count + stop - at, stop
+            if written + count == end:
                 yield b"".join([head, *held, tail]), count
-                held, count = [], 0
+                held, count, written, end = [], 0, end, next(ends, sys.maxsize)
     if held:
         yield b"".join([head, *held, tail]), count
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.corpora import Corpus, corpus
-from benchmarks.landing_files import Block, Landed, interleaved, land
+from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
 from benchmarks.typed_columns import BEGUN, TableFiles, printed, stamps, wall_clock, write_expected
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation, updates
 from pgoutput_etl.framing import Framing
@@ -73,10 +73,13 @@ def pgbench(
         warm = max(transactions // 50, 1)
         run = _Run.drawn(warm + transactions, accounts)
         blocks = [_initial_rows(run), *(_block(run, *part) for part in _parts(0, warm))]
-        land(first, blocks, framing, sum(len(block.messages) for block in blocks))
+        land(first, blocks, framing)
         messages = 6 * transactions + len(_TABLES)
         landed = land(
-            second, (_block(run, *part) for part in _parts(warm, warm + transactions)), framing, -(-messages // files)
+            second,
+            (_block(run, *part) for part in _parts(warm, warm + transactions)),
+            framing,
+            even_cuts(messages, files),
         )
         return landed, _expected(run, warm, expected)
 

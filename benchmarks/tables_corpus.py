@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.corpora import Corpus, corpus
-from benchmarks.landing_files import Block, Landed, interleaved, land
+from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
 from benchmarks.typed_columns import (
     BEGUN,
     TableFiles,
@@ -43,9 +43,9 @@ def many_tables(tables: int, files: int, changed: int | None = None) -> Corpus:
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         made = [_OneTable(number) for number in range(tables)]
-        land(first, [_first_night(made)], Framing.PGCOPY, 1 << 30)
+        land(first, [_first_night(made)], Framing.PGCOPY)
         block = _second_night(made[:of_second])
-        landed = land(second, [block], Framing.PGCOPY, -(-len(block.messages) // files))
+        landed = land(second, [block], Framing.PGCOPY, even_cuts(len(block.messages), files))
         return landed, [table.expected(expected) for table in made[:of_second]]
 
     return corpus("tables", {"tables": tables, "changed": of_second, "files": files}, generate)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.corpora import Corpus, corpus
-from benchmarks.landing_files import Block, Landed, interleaved, land
+from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
 from benchmarks.typed_columns import (
     BEGUN,
     TableFiles,
@@ -61,10 +61,10 @@ def wide(rows: int, files: int) -> Corpus:
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         expected.mkdir()
         kept, net = expected / "wide.kept.parquet", expected / "wide.net.parquet"
-        land(first, _blocks(0, _FIRST_NIGHT, kept, False), Framing.COPYDATA, 1 << 30)
+        land(first, _blocks(0, _FIRST_NIGHT, kept, False), Framing.COPYDATA)
         messages = rows + 2 * -(-rows // _PER_TRANSACTION) + 1
         blocks = _blocks(_FIRST_NIGHT, _FIRST_NIGHT + rows, net, True)
-        landed = land(second, blocks, Framing.COPYDATA, -(-messages // files))
+        landed = land(second, blocks, Framing.COPYDATA, even_cuts(messages, files))
         of_table = TableFiles("public", "wide", ("id",), str(net), str(kept), rows, rows + _FIRST_NIGHT, True)
         return landed, [of_table]
 

@@ -1,0 +1,21 @@
+"""The figures in docs/performance.md are what the benchmarks wrote."""
+
+from __future__ import annotations
+
+from benchmarks.page import PAGE, page
+
+
+def test_figures_stand_between_their_marks() -> None:
+    text = "Words.\n<!-- figures: merge -->\nold\n<!-- end -->\nMore words.\n"
+    costs = [{"question": "vectors", "variant": "on", "seconds": 2.0, "ratio": 1.0}]
+    found = {"merge": {"scale": 0.5, "runs": 3, "cores": 2, "found": costs}}
+    assert page(text, found) == (
+        "Words.\n<!-- figures: merge -->\n"
+        "|  | seconds | ratio |\n| --- | ---: | ---: |\n| vectors: on | 2 | 1 |\n"
+        "\nScale 0.5, medians of 3, 2 cores.\n<!-- end -->\nMore words.\n"
+    )
+
+
+def test_a_part_that_was_not_measured_keeps_its_figures() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text, {}) == text
