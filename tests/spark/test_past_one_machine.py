@@ -88,7 +88,7 @@ def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, t
     files = files_of(SLOT)
     job = Job(spark, tmp_path, landing)
     with standalone_cluster(tmp_path, workers=2) as master, connect_server(tmp_path, _server_settings(master)) as url:
-        _configured(job, **{"spark.remote": url})
+        _configured(job, **{"spark.remote": url, "spark.master": "local[2]"})
         with job.config.open("a") as config:
             config.write("tables: [{match: 'public.[!ae]*', skip: true}]\n")
         for night in (files[:5], files[5:]):
