@@ -20,7 +20,8 @@ from pgoutput_etl.errors import ConfigError, RunError
 
 REMOTE = "spark.remote"
 _ANSWERS_WITHIN = 60  # seconds
-_OF_STORAGE = "spark.hadoop."  # often secret, and without effect in a session
+# Storage's settings are often secret, and without effect in a session; a master beside a server is an error of Spark's.
+_NOT_SENT = ("spark.hadoop.", "spark.master")
 
 
 def server_of(settings: Mapping[str, str]) -> str | None:
@@ -45,7 +46,7 @@ def connect(url: str, app_name: str, settings: Mapping[str, str], asked_for: Ite
     _check_that_it_answers(url)
     builder = SparkSession.builder.appName(app_name).config(REMOTE, url)
     for key, value in settings.items():
-        if not key.startswith(_OF_STORAGE):
+        if not key.startswith(_NOT_SENT):
             builder = builder.config(key, value)
     with catch_warnings():
         simplefilter("ignore")  # one for each that can't be set, with a page of Java

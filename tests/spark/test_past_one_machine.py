@@ -88,12 +88,15 @@ def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, t
     files = files_of(SLOT)
     job = Job(spark, tmp_path, landing)
     with standalone_cluster(tmp_path, workers=2) as master, connect_server(tmp_path, _server_settings(master)) as url:
-        _configured(job, **{"spark.remote": url})
+        _configured(job, **{"spark.remote": url, "spark.master": "local[2]"})
         with job.config.open("a") as config:
             config.write("tables: [{match: 'public.[!ae]*', skip: true}]\n")
         for night in (files[:5], files[5:]):
             _land(night, landing)
-            assert _run(job, *APPLY)["files"] == 5
+            done = _try(*APPLY, "--config", job.config, "--json", "--quiet")
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["files"] == 5
+            assert done.stderr == "the Spark Connect server has its own settings for spark.master: not set\n"
 
     job.assert_equals([table for table in truth_tables(TRUTH) if table.name in ("acct", "ev")], "random16")
     _assert_all_worked(tmp_path, applications=1)
