@@ -9,29 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.transactions import Assembly
 
 # 2^32 transactions, of which none takes less than 32 bytes of WAL.
 _XIDS_WRAP_WITHIN = 2**37
+_LIMITS = pa.schema([(name, pa.int64()) for name in ("of_file", "low", "high")])
+_XIDS = pa.schema([("of_xid", pa.int64())])
 _WHAT_TO_DO = (
     "Is it another server's archive, or another slot's, or does it belong before files that were read already? Nothing "
     "was written. Take it out of the landing folder"
 )
 
 
-def check_history(ended: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
+def check_history(ended: DataFrame, known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]) -> None:
     """Raises SequenceError naming file, xid and LSN. `ended`: the batch's transactions, as the ledger keeps them;
     `known`: those of all batches before."""
-    columns = ["xid", "commit_lsn"]
-    done = F.col("fate").isin(Fate.COMMITTED.value, Fate.QUARANTINED.value)
-    ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", *columns)
-    all_done = known.where(done).select(*columns).unionByName(ours.where(done).select(*columns))
-    k = all_done.select(F.col("xid").alias("k_xid"), F.col("commit_lsn").alias("k_lsn"))
+    ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
+    if assembly.watermarks:
+        _check_resent(ours, known, path_of)
+    if assembly.overlaps or assembly.overlapping_xids:
+        _check_xids(ours, known, assembly, path_of)
+
+
+def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
+    """What is behind others' commits was sent before."""
+    k = _done(known).unionByName(_done(ours))
     same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
     resent = ours.where(F.col("fate") == Fate.RESENT.value)
     unknown = resent.join(k, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
@@ -41,12 +51,37 @@ def check_history(ended: DataFrame, known: DataFrame, path_of: Callable[[int], s
             f"{path_of(row['file'])}: the commit at {format_lsn(row['commit_lsn'])} of transaction {row['xid']} is "
             f"behind commits that the archive has, and was not among them: none that was sent again. {_WHAT_TO_DO}"
         )
+
+
+def _check_xids(ours: DataFrame, known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]) -> None:
+    """No xid that is not past all before it was committed before. Few are not: those that ran side by side with others
+    at a file's end; so that few are looked for, and only where they can be."""
+    done, spark = ours.where(_is_done()), ours.sparkSession
+    limits = [{"of_file": file, "low": low, "high": high} for file, (low, high) in assembly.overlaps.items()]
+    xids = [{"of_xid": xid} for xid in sorted(assembly.overlapping_xids)]
+    of_files, of_xids = (pa.Table.from_pylist(rows, schema) for rows, schema in ((limits, _LIMITS), (xids, _XIDS)))
+    within = (F.col("file") == F.col("of_file")) & F.col("xid").between(F.col("low"), F.col("high"))
+    suspects = done.join(F.broadcast(frame(spark, of_files)), within, "left_semi")
+    named = F.col("xid") == F.col("of_xid")
+    suspects = suspects.unionByName(done.join(F.broadcast(frame(spark, of_xids)), named, "left_semi"))
+    lowest = min([limit["low"] for limit in limits] + [xid["of_xid"] for xid in xids])
+    highest = max([limit["high"] for limit in limits] + [xid["of_xid"] for xid in xids])
+    in_reach = F.col("k_xid").between(lowest, highest)
+    k = _done(known).unionByName(_done(ours)).where(in_reach)
     is_near = F.abs(F.col("commit_lsn") - F.col("k_lsn")) < _XIDS_WRAP_WITHIN
     twice = (F.col("xid") == F.col("k_xid")) & (F.col("commit_lsn") > F.col("k_lsn")) & is_near
-    found = ours.where(done).join(k, twice).orderBy("file", "commit_lsn").limit(1).collect()
+    found = F.broadcast(suspects).join(k, twice).orderBy("file", "commit_lsn").limit(1).collect()
     if found:
         row = found[0]
         raise SequenceError(
             f"{path_of(row['file'])}: transaction {row['xid']} was committed at {format_lsn(row['commit_lsn'])}, and "
             f"before that at {format_lsn(row['k_lsn'])}: these are two servers' transactions. {_WHAT_TO_DO}"
         )
+
+
+def _is_done() -> Column:
+    return F.col("fate").isin(Fate.COMMITTED.value, Fate.QUARANTINED.value)
+
+
+def _done(transactions: DataFrame) -> DataFrame:
+    return transactions.where(_is_done()).select(F.col("xid").alias("k_xid"), F.col("commit_lsn").alias("k_lsn"))

@@ -113,7 +113,7 @@ def _apply_batch(
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
     if assembly.looks_back:
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
-        check_history(ledger.ended(batch, rows), earlier, path_of)
+        check_history(ledger.ended(batch, rows), earlier, assembly, path_of)
 
     tally = rows.tally()
     cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}
