@@ -9,34 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.shipping import Which
 from pgoutput_etl.transactions import Assembly
 
 # 2^32 transactions, of which none takes less than 32 bytes of WAL.
 _XIDS_WRAP_WITHIN = 2**37
-_LIMITS = pa.schema([(name, pa.int64()) for name in ("of_file", "low", "high")])
-_XIDS = pa.schema([("of_xid", pa.int64())])
+_MOST_LOOKED_FOR = 100_000  # another server's archive repeats any of them
 _WHAT_TO_DO = (
     "Is it another server's archive, or another slot's, or does it belong before files that were read already? Nothing "
     "was written. Take it out of the landing folder"
 )
 
 
-def check_history(ended: DataFrame, known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]) -> None:
-    """Raises SequenceError naming file, xid and LSN. `ended`: the batch's transactions, as the ledger keeps them;
-    `known`: those of all batches before."""
-    ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
+def check_history(
+    ended: Callable[[Which | None], DataFrame], known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]
+) -> None:
+    """Raises SequenceError naming file, xid and LSN. `ended`: the batch's transactions, or some of them, as the ledger
+    keeps them; `known`: those of all batches before."""
     if assembly.watermarks:
-        _check_resent(ours, known, path_of)
+        _check_resent(_committed(ended(None)), known, path_of)
     if assembly.overlaps or assembly.overlapping_xids:
-        _check_xids(ours, known, assembly, path_of)
+        _check_xids(ended, known, assembly, path_of)
+
+
+def _committed(ended: DataFrame) -> DataFrame:
+    return ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
 
 
 def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
@@ -53,21 +56,22 @@ def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], st
         )
 
 
-def _check_xids(ours: DataFrame, known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]) -> None:
+def _check_xids(
+    ended: Callable[[Which | None], DataFrame],
+    known: DataFrame,
+    assembly: Assembly,
+    path_of: Callable[[int], str],
+) -> None:
     """No xid that is not past all before it was committed before. Few are not: those that ran side by side with others
-    at a file's end; so that few are looked for, and only where they can be."""
-    done, spark = ours.where(_is_done()), ours.sparkSession
-    limits = [{"of_file": file, "low": low, "high": high} for file, (low, high) in assembly.overlaps.items()]
-    xids = [{"of_xid": xid} for xid in sorted(assembly.overlapping_xids)]
-    of_files, of_xids = (pa.Table.from_pylist(rows, schema) for rows, schema in ((limits, _LIMITS), (xids, _XIDS)))
-    within = (F.col("file") == F.col("of_file")) & F.col("xid").between(F.col("low"), F.col("high"))
-    suspects = done.join(F.broadcast(frame(spark, of_files)), within, "left_semi")
-    named = F.col("xid") == F.col("of_xid")
-    suspects = suspects.unionByName(done.join(F.broadcast(frame(spark, of_xids)), named, "left_semi"))
-    lowest = min([limit["low"] for limit in limits] + [xid["of_xid"] for xid in xids])
-    highest = max([limit["high"] for limit in limits] + [xid["of_xid"] for xid in xids])
-    in_reach = F.col("k_xid").between(lowest, highest)
-    k = _done(known).unionByName(_done(ours)).where(in_reach)
+    at a file's end; so that few are looked for."""
+    which = Which(assembly.overlaps, frozenset(assembly.overlapping_xids))
+    suspects = _committed(ended(which)).where(_is_done())
+    xids = sorted({row["xid"] for row in suspects.select("xid").distinct().limit(_MOST_LOOKED_FOR).collect()})
+    if not xids:
+        return
+    k = _done(known.where(F.col("xid").between(xids[0], xids[-1])))
+    k = k.unionByName(_done(_committed(ended(Which({}, frozenset(xids))))))
+    suspects = suspects.where(F.col("xid").between(xids[0], xids[-1]))
     is_near = F.abs(F.col("commit_lsn") - F.col("k_lsn")) < _XIDS_WRAP_WITHIN
     twice = (F.col("xid") == F.col("k_xid")) & (F.col("commit_lsn") > F.col("k_lsn")) & is_near
     found = F.broadcast(suspects).join(k, twice).orderBy("file", "commit_lsn").limit(1).collect()
