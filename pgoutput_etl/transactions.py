@@ -96,6 +96,7 @@ class Assembly:
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
         self._highest_xid = 0
+        self._highest_before = 0  # of all files before the last
         self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
         # From this commit on, no table can be relied on, for that reason: what can't be read may be about any.
         self.unreliable_from: tuple[int, str] | None = None
@@ -112,6 +113,7 @@ class Assembly:
     def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
+        self._highest_before = self._highest_xid
         if scan.xids is not None:
             lowest, highest = scan.xids
             if lowest <= self._highest_xid:
@@ -516,7 +518,7 @@ class Assembly:
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
         if transaction.xid is not None:
-            if transaction.xid <= self._highest_xid:
+            if transaction.xid <= self._highest_before:
                 self.overlapping_xids.add(transaction.xid)
             self._highest_xid = max(self._highest_xid, transaction.xid)
         fate = Fate.COMMITTED if transaction.damage is None else Fate.QUARANTINED
