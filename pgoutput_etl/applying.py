@@ -21,13 +21,15 @@ from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.net_effect import Events, prunable
 from pgoutput_etl.shipping import events_of_blocks, typed_events
-from pgoutput_etl.superseded import can_supersede, events_of, without_superseded
+from pgoutput_etl.superseded import can_supersede, events_of, is_net_by_itself, without_superseded
 from pgoutput_etl.targets import Segment, Task
 from pgoutput_etl.windows import Window
 
 # Bytes of blocks: of one table, and of all that the driver takes at once.
 FEW = 1 << 20
 _FEW_TOGETHER = 1 << 26
+# Bytes of one table's blocks up to which one task works out what is left of each key: no shuffle, and no sort.
+ALONE = 1 << 28
 
 
 class Changes(Protocol):
@@ -76,15 +78,26 @@ class ChangeBlocks:
     def events(self, task: Task, segment: Segment) -> Events:
         shape, changes, cut = segment.shape, task.changes, self.cuts.get(task.oid)
         window = Window(changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
-        only_inserts = shape.has_unique_key and not (changes.updates or changes.deletes or changes.truncates)
+        only_inserts = not (changes.updates or changes.deletes or changes.truncates)
+        are_new = only_inserts and shape.has_unique_key
         if task.oid not in self._here:
-            there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
-            return Events(there, only_inserts, only_inserts and self.is_gapless, changes.size)
+            as_net = not only_inserts and (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
+            there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape, as_net)
+            is_net = are_new or as_net
+            return Events(there, is_net, are_new and self.is_gapless, changes.size, only_inserts=only_inserts)
         batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
         table, is_net = _together(batches, shape)
         limits = {i: _limits(table.column(f"c{i}")) for i in prunable(shape)} if table.num_rows else {}
         there = frame(self.rows.spark, table)
-        return Events(there, is_net, only_inserts and self.is_gapless, changes.size, is_here=True, limits=limits)
+        return Events(
+            there,
+            is_net or are_new,
+            are_new and self.is_gapless,
+            changes.size,
+            is_here=True,
+            only_inserts=only_inserts,
+            limits=limits,
+        )
 
 
 def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:

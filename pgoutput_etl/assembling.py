@@ -19,7 +19,7 @@ from pgoutput_etl.fates import Fates
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
 from pgoutput_etl.outcomes import Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
-from pgoutput_etl.shipping import ended_transactions, message_rows, of_kind, row_versions, tally
+from pgoutput_etl.shipping import Which, ended_transactions, message_rows, of_kind, row_versions, tally
 from pgoutput_etl.tallies import Tally
 from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
@@ -99,9 +99,9 @@ class Rows:
         changes = of_kind(self.blocks, Kind.CHANGE)
         return changes if self.waiting is None else changes.unionByName(self.waiting)
 
-    def ended(self) -> DataFrame:
+    def ended(self, which: Which | None = None) -> DataFrame:
         """The ordinary transactions within a file."""
-        return ended_transactions(self.blocks, self.fates, self.left_out)
+        return ended_transactions(self.blocks, self.fates, self.left_out, which)
 
     def messages(self, *kinds: Kind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""

@@ -55,7 +55,7 @@ from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Typ
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
 from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
-from pgoutput_etl.shipping import blocks_of
+from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
@@ -368,9 +368,10 @@ class Ledger:
     def _append_transactions(self, batch: Batch, results: Results) -> None:
         self._append("transactions", self.ended(batch, results.rows), batch.number)
 
-    def ended(self, batch: Batch, rows: Rows) -> DataFrame:
-        """The ordinary ones within a file from the executors, which hold them; the others are the driver's."""
-        ended = rows.ended().where(F.col("fate") != Fate.QUARANTINED.value)
+    def ended(self, batch: Batch, rows: Rows, which: Which | None = None) -> DataFrame:
+        """The ordinary ones within a file from the executors, which hold them; the others, all of them, are the
+        driver's."""
+        ended = rows.ended(which).where(F.col("fate") != Fate.QUARANTINED.value)
         ended = ended.select(
             *self._stamp(batch),
             "xid",

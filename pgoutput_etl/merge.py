@@ -122,7 +122,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: Events, bef
     """One commit. `events` are all of the table's since its last truncate in the batch."""
     with session_settings(spark, {**commit.settings(), **_for_size(spark, events.size)}) as session:
         if shape.is_bag:
-            return _write_bag(session, path, shape, events.frame, before)
+            return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
             overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
@@ -247,8 +247,16 @@ def _writer(spark: SparkSession, rows: DataFrame) -> Any:
     return rows.write.format("delta").options(**options)
 
 
-def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: DataFrame, before: Before) -> Written:
-    net = net_of_bag(with_sequence(events), shape).localCheckpoint()
+def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> Written:
+    if events.only_inserts:
+        added = _net_rows_as_target(events.frame, shape)
+        if before is Before.NOTHING:
+            overwrite(spark, path, added)
+            first = written(spark, path)
+            return replace(first, rows=first.inserted)
+        _writer(spark, added).mode("append").save(path)
+        return written(spark, path)
+    net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
     taken = net.where(F.col("_op") != INSERTED)
     inserted, named = rows.count(), taken.count()

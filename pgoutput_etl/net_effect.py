@@ -27,15 +27,19 @@ _ENTRIES = "array<struct<key: string, value: string>>"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """A table's change events. is_net: there is one for each key, and it has every column. may_append: no row that is
-    there has one of their keys. size: bytes, about; None if nobody counted. is_here: they are the driver's, not
-    computed anew each time that they are asked for. limits: least and greatest value of a column of the key."""
+    """A table's change events.
+
+    is_net: there is one for each key, and it has every column. may_append: no row that is there has one of their keys.
+    size: bytes, about; None if nobody counted. is_here: they are the driver's, not computed anew each time that they
+    are asked for. only_inserts: nothing that is there changes. limits: least and greatest value of a column of the key.
+    """
 
     frame: DataFrame
     is_net: bool = False
     may_append: bool = False
     size: int | None = None
     is_here: bool = False
+    only_inserts: bool = False
     limits: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -39,7 +40,10 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     last = ledger.last_batch()
-    claim = _refuse_others(ledger, last, progress)
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(ledger.known_files, since=0 if last is None else last.since)
+        claim = _refuse_others(ledger, last, progress)
+    known = told.result()
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
@@ -47,8 +51,8 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
         else:
             finish_backfill(spark, config, ledger, last, progress)
         last, claim = ledger.last_batch(), None
+        known = ledger.known_files(since=0 if last is None else last.since)
     progress(f"looking for new files in {config.source.landing}")
-    known = ledger.known_files(since=0 if last is None else last.since)
     files, paths = new_files(spark, config, known)
     if files:
         batch = Batch.after(last, {})
@@ -85,12 +89,14 @@ def _apply_claimed(
         if batch.resumed:
             progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
         progress(f"batch {batch.number}: looking into the files")
-        landed = read()
+        with ThreadPoolExecutor(1) as pool:  # each waits for storage most of the time
+            known = pool.submit(ledger.assembly, batch)
+            landed = read()
         try:
             batch = replace(batch, files=landed.parts)
             if not batch.files:
                 return _nothing_new(config, last, landed.remarks)
-            return _apply_batch(spark, config, ledger, batch, landed, check_claim, progress)
+            return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
         finally:
             landed.blocks.unpersist()
 
@@ -101,19 +107,19 @@ def _apply_batch(
     ledger: Ledger,
     batch: Batch,
     landed: Landed,
+    assembly: Assembly,
     check_claim: Callable[[], None],
     progress: Progress,
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
     scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
-    assembly = ledger.assembly(batch)
     before = ledger.known(assembly)
     rows = Rows(spark, landed.blocks, ledger.open_rows(assembly, batch), landed.looked_at, assembly)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
     if assembly.looks_back:
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
-        check_history(ledger.ended(batch, rows), earlier, path_of)
+        check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
 
     tally = rows.tally()
     cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}

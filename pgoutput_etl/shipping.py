@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
-from pgoutput_etl.superseded import events_of
+from pgoutput_etl.superseded import events_of, net_events_of
 from pgoutput_etl.tallies import TALLIED, Tally
 from pgoutput_etl.windows import Window
 
@@ -135,8 +136,28 @@ def _of_other_files(rows: pa.RecordBatch, left_out: list[int]) -> pa.RecordBatch
     return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(left_out, pa.int64()))))
 
 
-def ended_transactions(blocks: DataFrame, fates: Fates, left_out: Iterable[int]) -> DataFrame:
-    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes)."""
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Of transactions: those of a file with an xid within limits, and those with these xids."""
+
+    of_files: Mapping[int, tuple[int, int]]
+    xids: frozenset[int]
+
+    def chosen(self, file: pa.Array, xid: pa.Array) -> pa.Array:
+        """Which rows; `xid` without NULL."""
+        found = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
+        for number in pc.unique(file).to_pylist():
+            if number in self.of_files:
+                low, high = self.of_files[number]
+                within = pc.and_(pc.greater_equal(xid, low), pc.less_equal(xid, high))
+                found = pc.or_(found, pc.and_(pc.equal(file, number), within))
+        return found
+
+
+def ended_transactions(
+    blocks: DataFrame, fates: Fates, left_out: Iterable[int], which: Which | None = None
+) -> DataFrame:
+    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes), all or some."""
     without = list(left_out)
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -147,19 +168,24 @@ def ended_transactions(blocks: DataFrame, fates: Fates, left_out: Iterable[int])
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
             own |= {"commit_ts": decided.commit_ts}
             own |= {name: rows.column(name) for name in ("file", "unit", "changes")}
-            yield pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
+            found = pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
+            yield found if which is None else found.filter(which.chosen(rows.column("file"), own["xid"].fill_null(-1)))
 
     commits = of_kind(blocks, Kind.COMMIT).select("rows", "head", "tuples")
     return commits.mapInArrow(end, from_arrow_schema(_ENDED))
 
 
-def events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
-    """Change events (shape.event_schema()) of one table, from its relation's blocks."""
+def events_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, as_net: bool = False
+) -> DataFrame:
+    """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
+    which one task finds out."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from events_of(_each(batches), fates, window, shape)
+        yield from (net_events_of if as_net else events_of)(_each(batches), fates, window, shape)
 
     of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+    of_relation = of_relation.coalesce(1) if as_net else of_relation
     return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
 

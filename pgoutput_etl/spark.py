@@ -52,6 +52,10 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     # Delta reads its own log with 50 partitions unless told otherwise: seconds per table, for nothing.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Files that are named are looked up by one task each, up to ten thousand: seconds, for nothing.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    # What it takes to open a file, in bytes of reading: so that a task takes hundreds of small files, not thirty.
+    "spark.sql.files.openCostInBytes": "524288",
 }
 
 

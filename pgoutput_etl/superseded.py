@@ -24,6 +24,7 @@ _MOST_CODES = 1 << 62
 # How many events are looked at together, and how many bytes of them.
 _MOST_ROWS = 1 << 18
 _MOST_BYTES = 1 << 26
+_ROWS_AT_ONCE = 1 << 14
 
 
 def events_of(
@@ -32,14 +33,46 @@ def events_of(
     """What a table's blocks come to: typed events, of each key as few as can be told within some hundred thousand."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for block in blocks:
-        for batch in event_batches(rows_in(block, fates, window), shape):
-            held.append(batch)
-            rows, size = rows + batch.num_rows, size + batch.nbytes
+    for batch in _typed(blocks, fates, window, shape):
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MOST_ROWS or size >= _MOST_BYTES:
             yield from _reduced(held, shape)
             held, rows, size = [], 0, 0
     yield from _reduced(held, shape)
+
+
+def net_events_of(
+    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+) -> Iterator[pa.RecordBatch]:
+    """Of each key the last event: of all of a table's blocks, and a shape that `is_net_by_itself`. Holds as many events
+    as the table has keys, or three times that many."""
+    held: list[pa.RecordBatch] = []
+    rows, enough = 0, _MOST_ROWS
+    for batch in _typed(blocks, fates, window, shape):
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= enough:
+            held = list(_reduced(held, shape))
+            rows = sum(batch.num_rows for batch in held)
+            enough = max(_MOST_ROWS, 3 * rows)
+    for batch in _reduced(held, shape):
+        for begin in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield batch.slice(begin, _ROWS_AT_ONCE)
+
+
+def _typed(
+    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        yield from event_batches(rows_in(block, fates, window), shape)
+
+
+def is_net_by_itself(shape: TableShape) -> bool:
+    """Whether of each key's events the last one says all, and keys can be told apart in their columns."""
+    types = [shape.columns[i].type for i in shape.key]
+    can_be_told = not any(t.may_be_unrepresentable or not _is_plain(t.arrow) for t in types)
+    return can_supersede(shape) and not shape.toast and shape.has_unique_key and can_be_told
 
 
 def _reduced(held: list[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
@@ -96,7 +129,7 @@ def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
     size = 1
     for i in shape.key:
         column = events.column(f"c{i}")
-        if column.null_count or pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
+        if column.null_count or not _is_plain(column.type):
             return None
         words = column.dictionary_encode()
         size *= max(len(words.dictionary), 1)
@@ -104,6 +137,11 @@ def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
             return None
         codes = codes * max(len(words.dictionary), 1) + words.indices.to_numpy(zero_copy_only=False)
     return codes
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Of a value that is equal to itself alone, in Arrow as in Spark."""
+    return not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
 
 
 def _in_order(events: pa.RecordBatch, key: Integers) -> Integers:

@@ -91,7 +91,10 @@ class Assembly:
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
         self.losses: list[Loss] = []
-        self.looks_back = False  # whether transactions may be some that came before, or another server's
+        # What may be a transaction that came before, or another server's: of these files those with an xid between a
+        # lowest and a highest one, and these xids. Transactions that ran side by side look the same.
+        self.overlaps: dict[int, tuple[int, int]] = {}
+        self.overlapping_xids: set[int] = set()
         self._highest_xid = 0
         self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
         # From this commit on, no table can be relied on, for that reason: what can't be read may be about any.
@@ -110,7 +113,10 @@ class Assembly:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
         if scan.xids is not None:
-            self._note_xids(*scan.xids)
+            lowest, highest = scan.xids
+            if lowest <= self._highest_xid:
+                self.overlaps[scan.file] = (lowest, self._highest_xid)
+            self._highest_xid = max(self._highest_xid, highest)
         self._take_head(scan)
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
@@ -139,9 +145,10 @@ class Assembly:
             if stream.units[0] < before and not is_open_here and not self.was_damaged:
                 self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
 
-    def _note_xids(self, lowest: int, highest: int) -> None:
-        self.looks_back |= lowest <= self._highest_xid
-        self._highest_xid = max(self._highest_xid, highest)
+    @property
+    def looks_back(self) -> bool:
+        """Whether any transaction may be one that came before, or another server's."""
+        return bool(self.watermarks or self.overlaps or self.overlapping_xids)
 
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
@@ -167,7 +174,6 @@ class Assembly:
             before.append(self.last_commit_lsn)
             if self.last_commit_lsn and (stretch is None or stretch[0] <= self.last_commit_lsn):
                 self.watermarks.append(Watermark(scan.file, number, self.last_commit_lsn))
-                self.looks_back = True
             if stretch is not None:
                 self.last_commit_lsn = max(self.last_commit_lsn, stretch[1])
         return before
@@ -510,7 +516,9 @@ class Assembly:
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
         if transaction.xid is not None:
-            self._note_xids(transaction.xid, transaction.xid)
+            if transaction.xid <= self._highest_xid:
+                self.overlapping_xids.add(transaction.xid)
+            self._highest_xid = max(self._highest_xid, transaction.xid)
         fate = Fate.COMMITTED if transaction.damage is None else Fate.QUARANTINED
         fate = fate if lsn > self._watermark(row) else Fate.RESENT
         self.outcomes.append(_outcome(fate, transaction, lsn, time))
