@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,35 +14,45 @@ from pyspark.sql.types import MapType
 from benchmarks.floor import table_path
 from benchmarks.typed_columns import TableFiles
 
+_THREADS = 8
+
 
 class WrongResultError(Exception):
     """A table that was written is not what the generator says it should be."""
 
 
-def check_tables(
-    spark: SparkSession, root: Path, tables: Iterable[TableFiles], expected: Mapping[str, Fingerprint]
-) -> None:
-    """`expected`: by the table's name. Raises WrongResultError."""
-    for table in tables:
-        found = fingerprint(spark.read.format("delta").load(str(table_path(root, table))))
-        if found != expected[table.name]:
-            raise WrongResultError(
-                f"{table.schema}.{table.name} below {root}: expected rows, columns and hash sum "
-                f"{expected[table.name]}, found {found}"
-            )
-
-
 Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
 
 
-def expected_fingerprints(spark: SparkSession, tables: Iterable[TableFiles]) -> dict[str, Fingerprint]:
+def check_tables(
+    spark: SparkSession, root: Path, tables: Sequence[TableFiles], expected: Mapping[str, Fingerprint]
+) -> None:
+    """`expected`: by the table's name. Raises WrongResultError."""
+
+    def found_in(table: TableFiles) -> Fingerprint:
+        return fingerprint(spark.read.format("delta").load(str(table_path(root, table))))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for table, found in zip(tables, pool.map(found_in, tables), strict=True):
+            if found != expected[table.name]:
+                raise WrongResultError(
+                    f"{table.schema}.{table.name} below {root}: expected rows, columns and hash sum "
+                    f"{expected[table.name]}, found {found}"
+                )
+
+
+def expected_fingerprints(spark: SparkSession, tables: Sequence[TableFiles]) -> dict[str, Fingerprint]:
     """Also checks that the files hold as many rows as the generator says."""
-    found = {}
-    for table in tables:
+
+    def of_table(table: TableFiles) -> Fingerprint:
         rows = spark.read.parquet(table.net).where("not _delete").drop("_delete")
         if table.kept is not None:
             rows = rows.unionByName(spark.read.parquet(table.kept))
-        found[table.name] = fingerprint(rows)
+        return fingerprint(rows)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = {table.name: of for table, of in zip(tables, pool.map(of_table, tables), strict=True)}
+    for table in tables:
         if found[table.name][0] != table.final_rows:
             raise WrongResultError(f"{table.name}: expected {table.final_rows} rows, found {found[table.name][0]}")
     return found

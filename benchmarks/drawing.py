@@ -27,8 +27,6 @@ def draw(points: Sequence[Point], path: Path) -> None:
             axis.plot([point.size / divisor for point in line], [point.seconds for point in line], "o-", label=name)
         axis.set_xlabel(label)
         axis.set_ylabel("seconds")
-        if unit != "bytes":
-            axis.set_xscale("log")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -87,22 +88,22 @@ def watched() -> Iterator[Peaks]:
 
 def measure_memory(scale: float, progress: Progress) -> tuple[list[Held], float]:
     """Also: how many bytes a worker's peak grows by with each byte of its file."""
+    nights = [("one file", megabytes, 1) for megabytes in _MB_OF_ONE_FILE]
+    nights += [("the archive grows", _MB_PER_FILE * 4 * times, 4 * times) for times in _TIMES]
     found = []
-    for megabytes in _MB_OF_ONE_FILE:
-        progress(f"one file of {megabytes * scale:,.0f} MB")
-        found.append(_measured("one file", wide(scaled(megabytes * _ROWS_PER_MB, scale, 1000), 1)))
-    for times in _TIMES:
-        progress(f"{times} times the archive, in files of {_MB_PER_FILE * scale:,.0f} MB")
-        files = 4 * times
-        corpus = wide(scaled(files * _MB_PER_FILE * _ROWS_PER_MB, scale, 1000), files)
-        found.append(_measured("the archive grows", corpus))
+    # Each in a process, and so a JVM, of its own: memory that was once taken is seldom given back.
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for series, megabytes, files in nights:
+            progress(f"{series}: {megabytes * scale:,.0f} MB in {files} files")
+            rows = scaled(megabytes * _ROWS_PER_MB, scale, 1000)
+            found.append(pool.apply(_measured, (series, rows, files)))
     single = [of for of in found if of.series == "one file"]
     slope, _ = np.polyfit([of.file for of in single], [of.worker for of in single], 1)
     return found, float(slope)
 
 
-def _measured(series: str, corpus: Corpus) -> Held:
-    """In a session of its own: memory that was once taken is seldom given back."""
+def _measured(series: str, rows: int, files: int) -> Held:
+    corpus = wide(rows, files)
     with session() as spark:
         peaks = _peaks(spark, corpus)
     largest = max(path.stat().st_size for path in corpus.second.iterdir())
