@@ -11,6 +11,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
 from pgoutput_etl.assembling import Rows, assemble, committed, count_changes, counted_changes, find_runs
 from pgoutput_etl.backfill import finish_backfill
@@ -37,6 +38,8 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     Usually that is one batch. If an earlier run died, its batch is finished first, with the files that it had.
     Raises PgoutputEtlError: nothing is written then, or what was is taken up by the next run.
     """
+    if compiled.WHY_NOT is not None:
+        progress(f"the readable decoder does all, many times slower than compiled code would: {compiled.WHY_NOT}")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     last = ledger.last_batch()

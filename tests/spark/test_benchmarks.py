@@ -12,7 +12,7 @@ from benchmarks.checking import WrongResultError, check_tables, expected_fingerp
 from benchmarks.jobs import compare
 from benchmarks.streamed_corpus import streamed
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def test_the_job_against_the_floor(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
