@@ -87,12 +87,13 @@ class Rows:
     @cached_property
     def fates(self) -> Fates:
         """Once all files are assembled."""
-        return Fates.of((*self.assembly.outcomes, *self.assembly.open_outcomes()), self.assembly.watermarks)
+        outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
+        return Fates.of(outcomes, self.assembly.watermarks, self.left_out)
 
     def tally(self, held_from: Mapping[int, int] | None = None) -> Tally:
         """`held_from`: by relation, the commit LSN from which on its changes are not applied."""
         blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
-        return tally(blocks, self.fates, self.left_out, held_from or {})
+        return tally(blocks, self.fates, held_from or {})
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, those that waited too."""
@@ -101,7 +102,7 @@ class Rows:
 
     def ended(self, which: Which | None = None) -> DataFrame:
         """The ordinary transactions within a file."""
-        return ended_transactions(self.blocks, self.fates, self.left_out, which)
+        return ended_transactions(self.blocks, self.fates, which)
 
     def messages(self, *kinds: Kind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""

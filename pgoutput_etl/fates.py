@@ -38,7 +38,8 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """units, stretches: (file, number) as one integer each, in order; the other arrays go along with them.
+    """units, stretches: (file, number) as one integer each, in order; the other arrays go along with them. left_out:
+    files that were looked at and are none of the batch's.
 
     Goes to Spark's workers with every task that looks at rows.
     """
@@ -50,9 +51,10 @@ class Fates:
     aborted: tuple[Integers, ...]
     stretches: Integers
     marks: Integers
+    left_out: Integers
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome], watermarks: Iterable[Watermark]) -> Fates:
+    def of(cls, outcomes: Iterable[Outcome], watermarks: Iterable[Watermark], left_out: Iterable[int] = ()) -> Fates:
         listed = list(outcomes)
         pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.units]
         pairs.sort()
@@ -74,7 +76,14 @@ class Fates:
             tuple(np.array(outcome.aborted_subxids, np.int64) for outcome in listed),
             np.array([place for place, _ in marks], np.int64),
             np.array([lsn for _, lsn in marks], np.int64),
+            np.array(sorted(left_out), np.int64),
         )
+
+    def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Those of the batch's own files."""
+        if not len(self.left_out):
+            return rows
+        return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(self.left_out))))
 
     def decide(self, rows: pa.RecordBatch) -> Decided:
         """`rows`: with the columns DECIDED_BY at least."""

@@ -111,15 +111,14 @@ def _value(scalar: pa.Scalar) -> Any:
     return scalar.as_buffer() if is_bytes else scalar.as_py()
 
 
-def tally(blocks: DataFrame, fates: Fates, left_out: Iterable[int], held_from: Mapping[int, int]) -> Tally:
-    """Of all files but those that are `left_out`. One small row per task comes to the driver."""
+def tally(blocks: DataFrame, fates: Fates, held_from: Mapping[int, int]) -> Tally:
+    """One small row per task comes to the driver."""
     schema = pa.schema([("tally", pa.binary())])
-    without = list(left_out)
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = Tally(held_from)
         for block in _each(batches):
-            rows = _of_other_files(unpacked(block, TALLIED), without)
+            rows = fates.of_batch(unpacked(block, TALLIED))
             found.add(Kind(block["kind"]), block["relation"], rows, block["size"], fates)
         yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
 
@@ -128,12 +127,6 @@ def tally(blocks: DataFrame, fates: Fates, left_out: Iterable[int], held_from: M
     for row in looked_at.mapInArrow(count, from_arrow_schema(schema)).toArrow().to_pylist():
         total.take(Tally.from_json(row["tally"]))
     return total
-
-
-def _of_other_files(rows: pa.RecordBatch, left_out: list[int]) -> pa.RecordBatch:
-    if not left_out:
-        return rows
-    return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(left_out, pa.int64()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +147,12 @@ class Which:
         return found
 
 
-def ended_transactions(
-    blocks: DataFrame, fates: Fates, left_out: Iterable[int], which: Which | None = None
-) -> DataFrame:
+def ended_transactions(blocks: DataFrame, fates: Fates, which: Which | None = None) -> DataFrame:
     """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes), all or some."""
-    without = list(left_out)
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in _each(batches):
-            rows = _of_other_files(unpacked(block, [*DECIDED_BY, "changes"]), without)
+            rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes"]))
             decided = fates.decide(rows)
             names = pa.array([fate.value for fate in FATES]).take(pa.array(decided.fate))
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}

@@ -60,7 +60,7 @@ def _is_before(places: list[npt.NDArray[np.int64]], place: Place, or_there: bool
 
 def rows_in(block: Mapping[str, Any], fates: Fates, window: Window) -> pa.RecordBatch:
     """Rows of ROW_SCHEMA: inserts, updates and deletes."""
-    rows = unpacked(block, _LOOKED_AT)
+    rows = fates.of_batch(unpacked(block, _LOOKED_AT))
     decided = fates.decide(rows)
     chosen = decided.fate == COMMITTED
     chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)
