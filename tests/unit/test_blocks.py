@@ -108,6 +108,18 @@ def test_what_is_counted(archive: Archive) -> None:
     assert sum(tally.sizes.values()) == archive.size
 
 
+def test_files_that_were_only_looked_at_have_no_part(archive: Archive) -> None:
+    numbers = {row["file"] for row in archive.rows}
+    last = max(numbers)
+    assembly = archive.replay.assembly
+    fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, [last])
+    found = [row for block in archive.changes() for row in rows_in(block, fates, Window()).to_pylist()]
+    expected = [row for row in archive.replay.committed() if row["tag"] != "T" and row["file"] != last]
+    assert in_order([{"file": row["file"], "ordinal": row["ordinal"]} for row in found]) == in_order(
+        [{"file": row["file"], "ordinal": row["ordinal"]} for row in expected]
+    )
+
+
 NUMBERS = st.integers(0, 3)
 PLACES = st.tuples(NUMBERS, NUMBERS, NUMBERS)
 
