@@ -25,7 +25,7 @@ demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
 
 test: java $(stamp) ## run all tests but the long ones
-	$(venv)/bin/python -m pytest -q
+	@tools/test.sh $(venv)/bin/python
 
 lint: $(stamp) ## check style, format and types
 	$(venv)/bin/ruff check

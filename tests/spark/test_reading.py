@@ -18,7 +18,7 @@ from pgoutput_etl.reading import Tables, consistent_points, tables_at
 from tests.small_archives import Change, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
 _TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
 ORDERS, LINES, ODD = 1, 2, 3
