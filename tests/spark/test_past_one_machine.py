@@ -84,6 +84,7 @@ def _assert_all_worked(folder: Path, applications: int) -> None:
             assert list(executor.rglob("pgoutput_etl.zip")), "the code came with the job"
 
 
+@pytest.mark.soak
 def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     files = files_of(SLOT)
     job = Job(spark, tmp_path, landing)
