@@ -162,7 +162,8 @@ def _apply_batch(
     not_applied = held_from(tables, cuts)
     accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
     ledger.close(batch, Results(rows, before, scans, tables, changed, accounts))
-    fates = tally.ended + Counter(outcome.fate.value for outcome in assembly.outcomes)
+    fates = Counter(outcome.fate.value for outcome in assembly.outcomes)
+    fates.update({fate: n for fate, n in tally.ended.items() if fate != Fate.QUARANTINED.value})  # those are outcomes
     damages = said_of_damages(scans, path_of)
     return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
 
