@@ -112,6 +112,7 @@ def land_four_nights(nights: Nights) -> None:
 FOUR_NIGHTS = [("1", "streamed"), ("2", "later"), ("44", "moved"), ("5", "v5")]
 
 
+@pytest.mark.soak
 def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     land_four_nights(nights)
     nights.job.run()
