@@ -106,8 +106,7 @@ class Rows:
 
     def messages(self, *kinds: Kind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""
-        rows = message_rows(of_kind(self.blocks, *kinds))
-        return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
+        return self._of_batch(message_rows(of_kind(self.blocks, *kinds)))
 
     def fated(self) -> DataFrame:
         """A row per message, of changes that waited, too, with its fate: for what is rare."""
@@ -119,10 +118,10 @@ class Rows:
         blocks = self.changes()
         if oids is not None:
             blocks = blocks.where(F.col("relation").isin(*oids))
-        rows = message_rows(blocks)
-        if self.left_out:
-            rows = rows.where(~F.col("file").isin(*self.left_out))
-        return self._with_fates(rows)
+        return self._with_fates(self._of_batch(message_rows(blocks)))
+
+    def _of_batch(self, rows: DataFrame) -> DataFrame:
+        return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
     def _with_fates(self, rows: DataFrame) -> DataFrame:
         return with_fates(self.spark, rows, self.assembly)
@@ -228,7 +227,7 @@ def counted_changes(found: Tally) -> dict[int, TableChanges]:
             each.truncated_at,
             frozenset(each.unchanged),
             each.moves_toast,
-            each.size,
+            found.block_sizes[oid],
         )
         for oid, each in found.relations.items()
     }

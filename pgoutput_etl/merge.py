@@ -125,9 +125,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: Events, bef
             return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
-            overwrite(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
-            first = written(session, path)
-            return replace(first, rows=first.inserted)
+            return _begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         if events.may_append:
             net = _net(session, path, shape, events, before)
             _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
@@ -236,6 +234,13 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     writer.save(path)
 
 
+def _begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
+    """They are all that the table has."""
+    overwrite(spark, path, rows)
+    first = written(spark, path)
+    return replace(first, rows=first.inserted)
+
+
 def _writer(spark: SparkSession, rows: DataFrame) -> Any:
     """With the session's transaction identifier said again, as `rows` may be another session's."""
     prefix = "spark.databricks.delta."
@@ -251,9 +256,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
     if events.only_inserts:
         added = _net_rows_as_target(events.frame, shape)
         if before is Before.NOTHING:
-            overwrite(spark, path, added)
-            first = written(spark, path)
-            return replace(first, rows=first.inserted)
+            return _begin_with(spark, path, added)
         _writer(spark, added).mode("append").save(path)
         return written(spark, path)
     net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()

@@ -28,13 +28,12 @@ TALLIED = (
 @dataclass(slots=True)
 class RelationTally:
     """Of one relation's committed changes. truncated_at: (commit LSN, file, ordinal) of the last truncate; unchanged:
-    positions of unchanged TOAST; moves_toast: in a row whose key changed, too; size: bytes of its blocks' tuples."""
+    positions of unchanged TOAST; moves_toast: in a row whose key changed, too."""
 
     tags: Counter[str] = field(default_factory=Counter)
     truncated_at: Place | None = None
     unchanged: set[int] = field(default_factory=set)
     moves_toast: bool = False
-    size: int = 0
 
     def take(self, other: RelationTally) -> None:
         self.tags.update(other.tags)
@@ -42,18 +41,19 @@ class RelationTally:
             self.truncated_at = other.truncated_at
         self.unchanged |= other.unchanged
         self.moves_toast |= other.moves_toast
-        self.size += other.size
 
 
 @dataclass(slots=True)
 class Tally:
     """sizes: bytes, by file and account. ended: ordinary transactions, by fate. held_from: by relation, the commit LSN
-    from which on its changes are not applied, and so in quarantine."""
+    from which on its changes are not applied, and so in quarantine. block_sizes: bytes of the tuples of all of a
+    relation's blocks, of rows that are not committed, too."""
 
     held_from: Mapping[int, int] = field(default_factory=dict)
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     relations: dict[int, RelationTally] = field(default_factory=dict)
+    block_sizes: Counter[int] = field(default_factory=Counter)
 
     def add(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, size: int, fates: Fates) -> None:
         """One block. Rows that waited were accounted for by the batch that read them."""
@@ -64,7 +64,8 @@ class Tally:
             for fate, count in enumerate(np.bincount(decided.fate, minlength=len(FATES)).tolist()):
                 self.ended[FATES[fate].value] += count
         elif relation is not None:
-            self._count(relation, rows, decided, size)
+            self.block_sizes[relation] += size
+            self._count(relation, rows, decided)
 
     def _account(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, decided: Decided) -> None:
         fate = decided.fate
@@ -83,12 +84,12 @@ class Tally:
             of_file, of_fate = divmod(place, len(FATES))
             self.sizes[of_file, ACCOUNTS[FATES[of_fate].value]] += total
 
-    def _count(self, relation: int, rows: pa.RecordBatch, decided: Decided, size: int) -> None:
+    def _count(self, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
         is_committed = decided.fate == COMMITTED
         if not is_committed.any():
             return
         chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
-        found = RelationTally(size=size)
+        found = RelationTally()
         for count in pc.value_counts(chosen.column("tag")).to_pylist():
             found.tags[count["values"]] = count["counts"]
         if found.tags["T"]:
@@ -104,6 +105,7 @@ class Tally:
     def take(self, other: Tally) -> None:
         self.sizes.update(other.sizes)
         self.ended.update(other.ended)
+        self.block_sizes.update(other.block_sizes)
         for oid, tally in other.relations.items():
             self.relations.setdefault(oid, RelationTally()).take(tally)
 
@@ -120,7 +122,9 @@ class Tally:
             for oid, tally in self.relations.items()
         }
         sizes = [[*key, size] for key, size in self.sizes.items()]
-        return json.dumps({"bytes": sizes, "ended": dict(self.ended), "relations": relations}).encode()
+        return json.dumps(
+            {"bytes": sizes, "ended": dict(self.ended), "relations": relations, "blocks": dict(self.block_sizes)}
+        ).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Tally:
@@ -131,12 +135,12 @@ class Tally:
                 None if each["truncated_at"] is None else _place(each["truncated_at"]),
                 set(each["unchanged"]),
                 each["moves_toast"],
-                each["size"],
             )
             for oid, each in told["relations"].items()
         }
         sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
-        return cls({}, sizes, Counter(told["ended"]), relations)
+        blocks = Counter({int(oid): size for oid, size in told["blocks"].items()})
+        return cls({}, sizes, Counter(told["ended"]), relations, blocks)
 
 
 def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:

@@ -106,6 +106,10 @@ def test_what_is_counted(archive: Archive) -> None:
         assert each.unchanged == {i for row in of_it for i in row["unchanged"] or ()}
         assert each.moves_toast == any(row["unchanged"] is not None and row["old_kind"] == "K" for row in of_it)
     assert sum(tally.sizes.values()) == archive.size
+    sizes = Counter[int]()
+    for block in archive.changes():
+        sizes[block["relation"]] += len(block["tuples"])
+    assert tally.block_sizes == sizes, "of rows that nobody commits, too: all of them would come to the driver"
 
 
 def test_files_that_were_only_looked_at_have_no_part(archive: Archive) -> None:
