@@ -106,10 +106,18 @@ def test_what_is_counted(archive: Archive) -> None:
         assert each.unchanged == {i for row in of_it for i in row["unchanged"] or ()}
         assert each.moves_toast == any(row["unchanged"] is not None and row["old_kind"] == "K" for row in of_it)
     assert sum(tally.sizes.values()) == archive.size
-    sizes = Counter[int]()
+
+
+def test_blocks_of_what_is_rolled_back_are_counted_too(archive: Archive) -> None:
+    """All of a relation's blocks come to the driver where they are few, whatever became of their rows."""
+    units = {(row["file"], row["unit"]) for row in archive.rows if row["unit"] >= 0}
+    none_committed = Fates.of([Outcome(Fate.ABORTED, 7, tuple(sorted(units)))], ())
+    tally, sizes = Tally(), Counter[int]()
     for block in archive.changes():
-        sizes[block["relation"]] += len(block["tuples"])
-    assert tally.block_sizes == sizes, "of rows that nobody commits, too: all of them would come to the driver"
+        size = len(block["tuples"])
+        tally.add(Kind.CHANGE, block["relation"], unpacked(block, TALLIED), size, none_committed)
+        sizes[block["relation"]] += size
+    assert (tally.relations, tally.block_sizes) == ({}, sizes)
 
 
 def test_files_that_were_only_looked_at_have_no_part(archive: Archive) -> None:
