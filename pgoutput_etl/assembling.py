@@ -143,12 +143,8 @@ def _replace_streams(blocks: DataFrame, paths: Mapping[int, str], assembly: Asse
     if not begun:
         return
     ends = message_rows(of_kind(blocks, Kind.COMMIT), ["top_xid", "file", "unit"])
-    for row in ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist():
-        if row["file"] not in paths:
-            continue
-        if (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
-            assembly.replaced(row["top_xid"])
-            del begun[row["top_xid"]]
+    found = ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist()
+    assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in found if row["file"] in paths)
 
 
 def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:

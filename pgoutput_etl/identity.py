@@ -162,3 +162,9 @@ class Task:
     leaves_tail: bool = True
     part: FilePart | None = None
     end: int | None = None
+
+
+def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+    """By path, of parts by number. Only the newest file may end within a message."""
+    newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
+    return {part.path: Task(n, part.size, n == newest, part) for n, part in parts.items()}

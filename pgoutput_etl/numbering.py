@@ -8,7 +8,7 @@ dates and times of day do not, as they go on in steps of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
@@ -19,13 +19,17 @@ _STEPS_OF_EVIDENCE = 2
 
 def missing_number(paths: Sequence[str], checked_from: int = 0) -> str | None:
     """Of paths in the order of the archive: what is missing before which of paths[checked_from:]; None: nothing."""
+    return next((said for at, said in missing_numbers(paths) if at >= checked_from), None)
+
+
+def missing_numbers(paths: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """All that are missing, each with the index of the path behind it."""
     steps = 0
     for number, (before, after) in enumerate(pairwise(paths), start=1):
         step = _step(before, after)
-        if step is not None and step > 1 and steps >= _STEPS_OF_EVIDENCE and number >= checked_from:
-            return f"between {before} and {after} {_counted(step - 1)} missing"
+        if step is not None and step > 1 and steps >= _STEPS_OF_EVIDENCE:
+            yield number, f"between {before} and {after} {_counted(step - 1)} missing"
         steps = steps + 1 if step == 1 else 0
-    return None
 
 
 def _counted(files: int) -> str:

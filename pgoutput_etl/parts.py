@@ -22,13 +22,15 @@ def scan_part(
     framing: Framing = Framing.AUTO,
     salvages: bool = False,
     max_size: int = MAX_SIZE,
+    notes: bool = False,
 ) -> ScannedFile:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
     Raises ArchiveError naming file, offset and LSN.
     """
     try:
-        return _scan(path, read_content(_listed(content, task), path, max_size), task, known, framing, salvages)
+        read = read_content(_listed(content, task), path, max_size)
+        return _scan(path, read, task, known, framing, salvages, notes)
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
@@ -39,13 +41,15 @@ def _listed(content: bytes, task: Task) -> bytes:
     return content[: task.size]
 
 
-def _scan(path: str, read: Content, task: Task, known: KnownContents, framing: Framing, salvages: bool) -> ScannedFile:
+def _scan(
+    path: str, read: Content, task: Task, known: KnownContents, framing: Framing, salvages: bool, notes: bool
+) -> ScannedFile:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
     hashes = Hashes(data)
     match = known.match(path, hashes) if task.part is None else Match(_decided(hashes, task))
-    part = Part(data, task.number, framing, salvages, task.leaves_tail)
+    part = Part(data, task.number, framing, salvages, task.leaves_tail, notes=notes)
     start = match.prefix
     if start is not None:
         part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)

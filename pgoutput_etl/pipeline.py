@@ -24,6 +24,7 @@ from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
 from pgoutput_etl.relations import Run
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, new_files, read_again, read_files
+from pgoutput_etl.tallies import transactions_by_fate
 from pgoutput_etl.targets import HELD, changed_on_the_way, held_from, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -162,8 +163,7 @@ def _apply_batch(
     not_applied = held_from(tables, cuts)
     accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
     ledger.close(batch, Results(rows, before, scans, tables, changed, accounts))
-    fates = Counter(outcome.fate.value for outcome in assembly.outcomes)
-    fates.update({fate: n for fate, n in tally.ended.items() if fate != Fate.QUARANTINED.value})  # those are outcomes
+    fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
     return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
 

@@ -54,6 +54,7 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
+from pgoutput_etl.noted import NOTED_TAGS, Noted
 from pgoutput_etl.salvage import Gap, Reached, Reading, damage_of, placed
 from pgoutput_etl.units import HeadError, Part, ScannedFile, Unit, check_time, kind_of
 
@@ -85,6 +86,7 @@ class Scanner:
         self.rows: list[dict[str, Any]] = []
         self.batches: list[pa.RecordBatch] = []
         self.bulk: Bulk | None = None
+        self.noted = Noted() if part.notes else None
 
     @property
     def in_stream(self) -> bool:
@@ -142,6 +144,8 @@ class Scanner:
             if not taken.messages:
                 break
             self._compare(islice(self.bulk.bodies(), taken.messages))
+            if self.noted is not None and not NOTED_TAGS.isdisjoint(tag for tag, _ in taken.tags):
+                self.noted.note_all(islice(self.bulk.bodies(), taken.messages), in_stream)
             self._put(taken)
             position, in_stream = taken.position, taken.in_stream
             if not taken.more:
@@ -226,6 +230,8 @@ class Scanner:
             self._lsn_range(frame)
             check_time(message)
             self._message(message, frame)
+            if self.noted is not None:
+                self.noted.note(message)
         except SequenceError as error:
             raise placed(frame, self.ordinal, error) from None
         self.ordinal += 1
@@ -478,4 +484,4 @@ class Scanner:
         self._flush()
 
     def result(self) -> ScannedFile:
-        return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to)
+        return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)

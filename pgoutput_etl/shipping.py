@@ -44,6 +44,11 @@ _ENDED = pa.schema(
 )
 
 
+def literal_paths(paths: Iterable[str]) -> list[str]:
+    """So that Spark takes none of them for a glob."""
+    return [path.translate(_HADOOP_GLOB) for path in paths]
+
+
 def scan_files(
     spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
 ) -> DataFrame:
@@ -66,7 +71,7 @@ def scan_files(
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
-    paths = [path.translate(_HADOOP_GLOB) for path in tasks]
+    paths = literal_paths(tasks)
     content = spark.read.format("binaryFile").load(paths).select("path", "content")
     return content.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))
 

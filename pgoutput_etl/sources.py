@@ -12,7 +12,7 @@ from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates,
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task
+from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, tasks_of
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
@@ -104,7 +104,7 @@ def read_files(
             _refuse_gaps(known, arrangement)
         if arrangement.scan_again:
             blocks.unpersist()
-            tasks = _tasks(arrangement.to_read)
+            tasks = tasks_of(arrangement.to_read)
             blocks = _scan(spark, config, tasks, known.contents)
             scanned = _collect(blocks, tasks)
             refuse(scanned.errors.values())
@@ -149,7 +149,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
     tasks = {
         path: replace(task, end=found[task.number].consumed)
-        for path, task in _tasks({n: found[n] for n in to_read}).items()
+        for path, task in tasks_of({n: found[n] for n in to_read}).items()
     }
     blocks = _scan(spark, config, tasks, KnownContents({}))
     try:
@@ -182,12 +182,6 @@ def _collect(blocks: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
         if task.number not in scanned.scans and task.number not in scanned.errors:
             raise ArchiveError(f"{path}: it was listed, and was gone when it was to be read. Run again")
     return scanned
-
-
-def _tasks(parts: Mapping[int, FilePart]) -> dict[str, Task]:
-    """Only the newest file may end within a message."""
-    newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
-    return {part.path: Task(n, part.size, n == newest, part) for n, part in parts.items()}
 
 
 def _as_scanned(part: FilePart, scan: FileScan) -> FilePart:

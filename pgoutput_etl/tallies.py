@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.fates import COMMITTED, FATES, Decided, Fates
-from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome
 from pgoutput_etl.relations import Place
 
 QUARANTINED = FATES.index(Fate.QUARANTINED)
@@ -152,3 +152,10 @@ def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:
 def _place(parts: Iterable[int]) -> Place:
     lsn, file, ordinal = parts
     return lsn, file, ordinal
+
+
+def transactions_by_fate(outcomes: Iterable[Outcome], tally: Tally) -> Counter[str]:
+    """How many ended in which way: the ordinary ones within a file, and all others."""
+    found = Counter(outcome.fate.value for outcome in outcomes)
+    found.update({fate: n for fate, n in tally.ended.items() if fate != Fate.QUARANTINED.value})  # those are outcomes
+    return found

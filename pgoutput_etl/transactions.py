@@ -163,6 +163,14 @@ class Assembly:
         if tail is not None and tail.kind is _TailKind.SEGMENT and tail.of.xid == xid:
             self._tail = None
 
+    def replace_streams(self, ends: Iterable[tuple[int, UnitId]]) -> None:
+        """Once all files are in. `ends`: xid and unit of ordinary transactions within a file, in any order."""
+        begun = self.streams_begun()
+        for xid, unit in ends:
+            if xid in begun and unit > begun[xid]:
+                self.replaced(xid)
+                del begun[xid]
+
     def open_outcomes(self) -> list[Outcome]:
         """The transactions that wait for a later file."""
         waiting = [*self._streams.values(), *self._prepared.values()]

@@ -23,15 +23,18 @@ from pgoutput_etl.messages import (
     PgoutputMessage,
     StreamCommit,
 )
+from pgoutput_etl.noted import Noted
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """rows: of messages. left: how many bytes that were read have no row, as they came after the last one."""
+    """rows: of messages. left: how many bytes that were read have no row, as they came after the last one. noted: if
+    that was asked for."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
     left: int = 0
+    noted: Noted | None = None
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
@@ -44,7 +47,8 @@ class ScannedFile:
 class Part:
     """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
 
-    leaves_tail: what is not a whole message at the end is no error, but told, and left unread.
+    leaves_tail: what is not a whole message at the end is no error, but told, and left unread. notes: whether messages
+    that no row comes of are looked at.
     """
 
     data: bytes
@@ -54,6 +58,7 @@ class Part:
     leaves_tail: bool = False
     start: int = 0
     begins_in_stream: bool | None = None
+    notes: bool = False
 
 
 def check_time(message: PgoutputMessage) -> None:

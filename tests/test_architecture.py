@@ -15,11 +15,13 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "resync",
-    "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks", "identity",
-    "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage", "transactions",
-    "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping", "replay", "naming",
-    "config", "targets", "report", "backfill_report", "backfill_request", "claims",
+    "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
+    "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks",
+    "identity", "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage",
+    "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping",
+    "replay", "naming", "config", "targets", "report", "backfill_report", "backfill_request", "claims",
+    "server_settings", "looking", "placing", "message_lines", "inspection", "local_files", "archive_report",
+    "inspect_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -30,6 +32,7 @@ ON_SPARK = (
     "quarantine",
     "continuity",
     "sources",
+    "inspecting",
     "ledger",
     "storage",
     "net_effect",

@@ -1,0 +1,240 @@
+"""One landed file as a look into an archive has it: scanned as apply scans it, and counted once all are scanned.
+
+Two steps, so that files can be looked into side by side: `look` scans a file, and says what the assembly of all files
+has to know; `count`, once that has decided what became of every transaction, says what the file's rows amount to. In
+between the rows are kept without their tuples, a few bytes each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.fates import FATES, Decided, Fates
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.identity import KnownContents, Task
+from pgoutput_etl.inflate import MAX_SIZE
+from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.noted import Noted
+from pgoutput_etl.outcomes import ControlRow, Fate, UnitId, control_rows
+from pgoutput_etl.parts import scan_part
+from pgoutput_etl.server_settings import Seen, settings_seen
+from pgoutput_etl.tallies import TALLIED, Tally
+
+HEAD_SCHEMA = pa.schema(
+    [*(BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")), ("size", pa.int64())]
+)
+BIGGEST = 10
+_COUNTED = (*TALLIED, "changes")
+_COMMITTED = FATES.index(Fate.COMMITTED)
+_QUARANTINED = FATES.index(Fate.QUARANTINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a file once it is scanned. error: why nothing of it can be read; the rest is empty then."""
+
+    number: int
+    scan: FileScan | None = None
+    error: str | None = None
+    controls: tuple[ControlRow, ...] = ()
+    noted: Noted = field(default_factory=Noted)
+    settings: Seen = field(default_factory=Counter)
+
+
+def look(
+    path: str, content: bytes, task: Task, framing: Framing = Framing.AUTO, max_size: int = MAX_SIZE
+) -> tuple[Look, bytes]:
+    """The look, and the rows without their tuples (HEAD_SCHEMA, an Arrow stream). Raises nothing: what is damaged is
+    told."""
+    try:
+        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
+    except ArchiveError as error:
+        return Look(task.number, error=str(error)), b""
+    controls = [row for batch in scanned.rows for row in _controls_of(batch)]
+    noted = scanned.noted or Noted()
+    found = Look(task.number, scanned.summary, None, tuple(controls), noted, settings_seen(scanned.rows))
+    return found, _heads(scanned.batches)
+
+
+def _controls_of(batch: pa.RecordBatch) -> list[ControlRow]:
+    columns = ["ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
+    return control_rows(batch.filter(batch.column("body").is_valid()).select(columns).to_pylist())
+
+
+def _heads(batches: list[pa.RecordBatch]) -> bytes:
+    packer = Packer(Kind.CHANGE)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, HEAD_SCHEMA) as writer:
+        for block in (*(block for batch in batches for block in packer.add(batch)), *packer.rest()):
+            size = pc.binary_length(block.column("tuples")).cast(pa.int64())
+            columns = [*(block.column(name) for name in HEAD_SCHEMA.names[:-1]), size]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=HEAD_SCHEMA))
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
+    if heads:
+        with pa.ipc.open_stream(heads) as reader:
+            for batch in reader:
+                yield from batch.to_pylist()
+
+
+def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+    """Xid and unit of the ordinary transactions within a file that have one of these xids."""
+    found = []
+    for block in _blocks(heads):
+        if block["kind"] == Kind.COMMIT.value:
+            rows = unpacked(block, ["top_xid", "file", "unit"])
+            chosen = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
+            found += [(row["top_xid"], (row["file"], row["unit"])) for row in chosen.to_pylist()]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSize:
+    """An ordinary transaction within a file. commit_ts: microseconds since 2000-01-01 UTC; size: bytes."""
+
+    file: int
+    xid: int | None
+    fate: str
+    changes: int
+    size: int
+    commit_lsn: int | None
+    commit_ts: int | None
+
+
+@dataclass(slots=True)
+class Counted:
+    """What rows amount to.
+
+    changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
+    changes. own_units: changes and bytes of each unit with an outcome of its own. times, lsns: of the first and last
+    commit. quarantined_from: by relation, the first commit in quarantine.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    digits: Counter[int] = field(default_factory=Counter)
+    biggest: list[UnitSize] = field(default_factory=list)
+    own_units: dict[UnitId, tuple[int, int]] = field(default_factory=dict)
+    times: tuple[int, int] | None = None
+    quarantined_from: dict[int, int] = field(default_factory=dict)
+
+    def take(self, other: Counted) -> None:
+        self.tally.take(other.tally)
+        self.changes.update(other.changes)
+        self.digits.update(other.digits)
+        self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
+        self.own_units.update(other.own_units)
+        self.times = spanned(self.times, other.times)
+        for oid, lsn in other.quarantined_from.items():
+            self.quarantined_from[oid] = min(lsn, self.quarantined_from.get(oid, lsn))
+
+
+def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    """What both span together."""
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
+    """Of one file's rows. `held_from`: as Tally has it."""
+    found = Counted(Tally(held_from))
+    units = _Units()
+    commits: list[tuple[pa.RecordBatch, Decided]] = []
+    for block in _blocks(heads):
+        kind, relation = Kind(block["kind"]), block["relation"]
+        rows = fates.of_batch(unpacked(block, _COUNTED))
+        if not rows.num_rows:
+            continue
+        found.tally.add(kind, relation, rows, block["size"], fates)
+        decided = fates.decide(rows)
+        units.add(rows, kind is Kind.CHANGE)
+        if kind is Kind.COMMIT:
+            commits.append((rows, decided))
+        elif relation is not None:
+            _count_changes(found, relation, rows, decided)
+    own = set(fates.units.tolist())
+    for rows, decided in commits:
+        _count_commits(found, units, rows, decided, own)
+    found.own_units = {unit: size for unit, size in units.sizes().items() if (unit[0] << 32) + unit[1] in own}
+    return found
+
+
+def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
+    of_fates = pa.array(decided.fate)
+    pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
+    for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
+        found.changes[relation, row["tag"], FATES[row["fate"]].value] += row["count_all"]
+    in_quarantine = pc.equal(of_fates, _QUARANTINED)
+    lsn = pc.min(decided.commit_lsn.filter(in_quarantine)).as_py()
+    if lsn is not None:
+        found.quarantined_from[relation] = min(lsn, found.quarantined_from.get(relation, lsn))
+
+
+def _count_commits(found: Counted, units: _Units, rows: pa.RecordBatch, decided: Decided, own: set[int]) -> None:
+    """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
+    file, unit = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("file", "unit"))
+    is_own = np.array([place in own for place in ((file.astype(np.int64) << 32) + unit).tolist()], np.bool_)
+    counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
+    done = (decided.fate == _COMMITTED) & ~is_own
+    found.digits.update(len(str(n)) if n else 0 for n in counts[done].tolist())
+    ends_here = pa.array(decided.fate == _COMMITTED)
+    limits = pc.min_max(decided.commit_ts.filter(ends_here)).as_py()
+    if limits["min"] is not None:
+        found.times = spanned(found.times, (limits["min"], limits["max"]))
+    sizes = np.array([units.size(int(f), int(u)) for f, u in zip(file, unit, strict=True)], np.int64)
+    of_biggest = np.argsort(-np.where(is_own, -1, sizes), kind="stable")[:BIGGEST]
+    listed = [
+        UnitSize(
+            int(file[i]),
+            decided.top_xid[int(i)].as_py(),
+            FATES[decided.fate[i]].value,
+            int(counts[i]),
+            int(sizes[i]),
+            decided.commit_lsn[int(i)].as_py(),
+            decided.commit_ts[int(i)].as_py(),
+        )
+        for i in of_biggest.tolist()
+        if not is_own[i]
+    ]
+    found.take(Counted(biggest=listed))
+
+
+@dataclass(slots=True)
+class _Units:
+    """Changes and bytes of each unit, of one file's rows."""
+
+    file: int = 0
+    changes: Any = field(default_factory=lambda: np.zeros(1, np.int64))
+    bytes: Any = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    def add(self, rows: pa.RecordBatch, are_changes: bool) -> None:
+        self.file = rows.column("file")[0].as_py()
+        unit = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
+        room = int(unit.max()) + 1
+        if room > len(self.changes):
+            more = max(room, 2 * len(self.changes)) - len(self.changes)
+            self.changes, self.bytes = (np.append(a, np.zeros(more, np.int64)) for a in (self.changes, self.bytes))
+        size = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
+        self.bytes += np.bincount(unit, size, len(self.bytes)).astype(np.int64)
+        if are_changes:
+            self.changes += np.bincount(unit, minlength=len(self.changes))
+
+    def size(self, file: int, unit: int) -> int:
+        return int(self.bytes[unit + 1]) if file == self.file and unit + 1 < len(self.bytes) else 0
+
+    def sizes(self) -> dict[UnitId, tuple[int, int]]:
+        used = np.flatnonzero(self.bytes[1:] + self.changes[1:])
+        return {(self.file, int(u)): (int(self.changes[u + 1]), int(self.bytes[u + 1])) for u in used}
