@@ -35,8 +35,6 @@ ALONE = 1 << 28
 class Changes(Protocol):
     """The committed changes of all tables that are written."""
 
-    def prepare(self, tasks: Iterable[Task]) -> None: ...
-
     def events(self, task: Task, segment: Segment) -> Events: ...
 
 
@@ -45,9 +43,6 @@ class ChangeRows:
     """Changes as a row each, with the outcome of their transactions."""
 
     rows: DataFrame
-
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        pass
 
     def events(self, task: Task, segment: Segment) -> Events:
         return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
@@ -63,6 +58,7 @@ class ChangeBlocks:
     _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[Task]) -> None:
+        """Takes what is typed on the driver there. Before any of `events`."""
         room = _FEW_TOGETHER
         for task in sorted(tasks, key=lambda task: task.changes.size or 0):
             size = task.changes.size

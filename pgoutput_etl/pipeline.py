@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,8 @@ from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
 from pgoutput_etl.relations import Run
 from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.sources import Landed, new_files, read_again, read_files
+from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
+from pgoutput_etl.spark import beside
 from pgoutput_etl.targets import HELD, changed_on_the_way, held_from, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -42,11 +43,12 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
         progress(f"the readable decoder does all, many times slower than compiled code would: {compiled.WHY_NOT}")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
-    last = ledger.last_batch()
-    with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(ledger.known_files, since=0 if last is None else last.since)
+    progress(f"looking for new files in {config.source.landing}")
+    with ThreadPoolExecutor(2) as pool:
+        listing, told = pool.submit(list_files, spark, config), pool.submit(ledger.file_rows)
+        last = ledger.last_batch()
         claim = _refuse_others(ledger, last, progress)
-    known = told.result()
+    listed, rows = listing.result(), told.result()
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
@@ -54,9 +56,9 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
         else:
             finish_backfill(spark, config, ledger, last, progress)
         last, claim = ledger.last_batch(), None
-        known = ledger.known_files(since=0 if last is None else last.since)
-    progress(f"looking for new files in {config.source.landing}")
-    files, paths = new_files(spark, config, known)
+        listed, rows = list_files(spark, config), ledger.file_rows()
+    known = ledger.known_files(rows, since=0 if last is None else last.since)
+    files, paths = new_files(spark, config, known, listed)
     if files:
         batch = Batch.after(last, {})
         read = partial(read_files, spark, config, files, known, paths)
@@ -87,21 +89,26 @@ def _apply_claimed(
     progress: Progress,
 ) -> RunSummary:
     """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
-    `read`: reads the batch's files."""
-    with ledger.claimed(last, batch, progress, claim) as check_claim:
-        if batch.resumed:
-            progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
-        progress(f"batch {batch.number}: looking into the files")
-        with ThreadPoolExecutor(1) as pool:  # each waits for storage most of the time
-            known = pool.submit(ledger.assembly, batch)
-            landed = read()
+    `read`: reads the batch's files, which changes nothing and so needs no claim."""
+    progress(f"batch {batch.number}: looking into the files")
+    with beside(spark) as others:
+        reading, known = others.start(read), others.start(partial(ledger.assembly, batch))
         try:
-            batch = replace(batch, files=landed.parts)
-            if not batch.files:
-                return _nothing_new(config, last, landed.remarks)
-            return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
+            with ledger.claimed(last, batch, progress, claim) as check_claim:
+                if batch.resumed:
+                    progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
+                landed = reading.result()
+                batch = replace(batch, files=landed.parts)
+                if not batch.files:
+                    return _nothing_new(config, last, landed.remarks)
+                return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
         finally:
-            landed.blocks.unpersist()
+            reading.add_done_callback(_give_up)
+
+
+def _give_up(reading: Future[Landed]) -> None:
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().blocks.unpersist()
 
 
 def _apply_batch(
@@ -140,7 +147,11 @@ def _apply_batch(
     if not batch.resumed:
         refuse_strangers(spark, plan)
     check_claim()
-    ledger.begin(batch)
+    changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
+    with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
+        begun = pool.submit(ledger.begin, batch)
+        changes_of_tables.prepare(plan.tasks)
+        begun.result()
     writer = Writer(
         spark,
         batch.ledger_id,
@@ -153,7 +164,7 @@ def _apply_batch(
         path_of,
         progress,
     )
-    outcomes = writer.write(plan, ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE))
+    outcomes = writer.write(plan, changes_of_tables)
 
     check_claim()
     progress("writing the ledger")

@@ -61,7 +61,7 @@ class Writer:
     choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
 
     def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
-        """A table that fails by its own fault is held, the rest go on."""
+        """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
         outcomes = [self._held(held) for held in plan.held]
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
@@ -69,7 +69,6 @@ class Writer:
                 self.progress(f"moving {_name(task)} to its new place")
                 self.check()
                 merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
-        changes.prepare(plan.tasks)
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
             outcomes += pool.map(partial(self._write_table, changes), plan.tasks)
         # A table that was held on its way stands where it stood.
