@@ -19,8 +19,9 @@ from pgoutput_etl.pipeline import apply
 from pgoutput_etl.report import RunSummary
 
 Progress = Callable[[str], None]
+_FIRST = "read the ledger, list files"
 _STAGES = {
-    "looking for": "list files",
+    "looking for": _FIRST,
     "looking into": "scan",
     "applying": "assemble, plan",
     "writing the ledger": "write the ledger",
@@ -32,7 +33,7 @@ class Stages:
     """A job's progress, as the seconds at which its parts began. `also`: who else is to hear of it."""
 
     also: Progress
-    began: dict[str, float] = field(default_factory=lambda: {"read the ledger": time.perf_counter()})
+    began: dict[str, float] = field(default_factory=lambda: {_FIRST: time.perf_counter()})
 
     def __call__(self, step: str) -> None:
         self.also(step)

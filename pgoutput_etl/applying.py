@@ -35,8 +35,6 @@ ALONE = 1 << 28
 class Changes(Protocol):
     """The committed changes of all tables that are written."""
 
-    def prepare(self, tasks: Iterable[Task]) -> None: ...
-
     def events(self, task: Task, segment: Segment) -> Events: ...
 
 
@@ -45,9 +43,6 @@ class ChangeRows:
     """Changes as a row each, with the outcome of their transactions."""
 
     rows: DataFrame
-
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        pass
 
     def events(self, task: Task, segment: Segment) -> Events:
         return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
@@ -63,6 +58,7 @@ class ChangeBlocks:
     _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[Task]) -> None:
+        """Takes what is typed on the driver there. Before any of `events`."""
         room = _FEW_TOGETHER
         for task in sorted(tasks, key=lambda task: task.changes.size or 0):
             size = task.changes.size
@@ -76,8 +72,8 @@ class ChangeBlocks:
                 self._here[block["relation"]].append(block)
 
     def events(self, task: Task, segment: Segment) -> Events:
-        shape, changes, cut = segment.shape, task.changes, self.cuts.get(task.oid)
-        window = Window(changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
+        shape, changes = segment.shape, task.changes
+        window = window_of(task, segment, self.cuts)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         are_new = only_inserts and shape.has_unique_key
         if task.oid not in self._here:
@@ -98,6 +94,11 @@ class ChangeBlocks:
             only_inserts=only_inserts,
             limits=limits,
         )
+
+
+def window_of(task: Task, segment: Segment, cuts: Mapping[int, Cut]) -> Window:
+    cut = cuts.get(task.oid)
+    return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
 
 
 def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:

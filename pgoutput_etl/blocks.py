@@ -21,6 +21,7 @@ from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, HEAD, MESSAGE_SCH
 
 BLOCK_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 22
+SPLIT_ROWS = 1 << 13
 PENDING_BYTES = 1 << 26  # of all blocks that one task has not handed over yet
 _ROW_BYTES = 64  # what a row takes beside its tuples, about
 
@@ -53,12 +54,32 @@ class Packer:
     """Collects message rows, and gives blocks as they become large enough."""
 
     kind_of_changes: Kind = Kind.CHANGE
-    _pending: dict[tuple[Kind, int | None], list[pa.RecordBatch]] = field(default_factory=dict)
+    _unsplit: list[pa.RecordBatch] = field(default_factory=list)
+    _unsplit_rows: int = 0
+    _unsplit_size: int = 0
+    _pending: dict[tuple[Kind, int | None], list[pa.Table]] = field(default_factory=dict)
     _sizes: dict[tuple[Kind, int | None], int] = field(default_factory=dict)
     _rows: dict[tuple[Kind, int | None], int] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for key, rows in self._split(batch):
+        self._unsplit.append(batch)
+        self._unsplit_rows += batch.num_rows
+        self._unsplit_size += _size(batch)
+        if self._unsplit_rows >= SPLIT_ROWS or self._unsplit_size >= BLOCK_BYTES:
+            yield from self._split()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        yield from self._split()
+        for key in list(self._pending):
+            yield self._take(key)
+
+    def _split(self) -> Iterator[pa.RecordBatch]:
+        """Many small files are split together: it takes as long for a few rows as for thousands."""
+        if not self._unsplit:
+            return
+        together = pa.Table.from_batches(self._unsplit).combine_chunks()
+        self._unsplit, self._unsplit_rows, self._unsplit_size = [], 0, 0
+        for key, rows in self._by_kind(together):
             self._pending.setdefault(key, []).append(rows)
             self._rows[key] = self._rows.get(key, 0) + rows.num_rows
             self._sizes[key] = self._sizes.get(key, 0) + _size(rows)
@@ -67,16 +88,12 @@ class Packer:
         while sum(self._sizes.values()) >= PENDING_BYTES:
             yield self._take(max(self._sizes, key=lambda key: self._sizes[key]))
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        for key in list(self._pending):
-            yield self._take(key)
-
     def _take(self, key: tuple[Kind, int | None]) -> pa.RecordBatch:
-        rows = pa.Table.from_batches(self._pending.pop(key)).combine_chunks()
+        rows = pa.concat_tables(self._pending.pop(key)).combine_chunks()
         del self._rows[key], self._sizes[key]
         return packed(rows, *key)
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[Kind, int | None], pa.RecordBatch]]:
+    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[tuple[Kind, int | None], pa.Table]]:
         tag = batch.column("tag")
         is_change = pc.is_in(tag, pa.array(CHANGE_TAGS))
         if pc.all(is_change).as_py():
@@ -93,8 +110,8 @@ class Packer:
         if changes.num_rows:
             yield from self._by_relation(changes)
 
-    def _by_relation(self, changes: pa.RecordBatch) -> Iterator[tuple[tuple[Kind, int | None], pa.RecordBatch]]:
-        relation = changes.column("relation").to_numpy(zero_copy_only=False)
+    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[tuple[Kind, int | None], pa.Table]]:
+        relation = changes.column("relation").to_numpy()
         if relation[0] == relation[-1] and (relation == relation[0]).all():
             yield (self.kind_of_changes, int(relation[0])), changes
             return
@@ -107,7 +124,7 @@ class Packer:
             yield (self.kind_of_changes, int(in_order[begin])), rows
 
 
-def _size(rows: pa.RecordBatch) -> int:
+def _size(rows: pa.RecordBatch | pa.Table) -> int:
     size: int = rows.num_rows * _ROW_BYTES + sum(rows.column(name).nbytes for name in _IN_TUPLES)
     return size
 

@@ -1,4 +1,4 @@
-"""One run at a time: a batch is claimed before it is read, and the claim of a run that died is taken over.
+"""One run at a time: a batch is claimed before anything else of it is written, and a dead run's claim taken over.
 
 A claim is a row of the ledger's table `claims`. The n-th attempt at a batch is appended under a Delta transaction
 identifier of its own, which Delta takes once, so that of two runs which try at the same moment one finds the other's
@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -127,23 +128,31 @@ class Claims:
 
     @contextmanager
     def held(
-        self, batch: int, progress: Callable[[str], None] = lambda _: None, last: Claim | None = None
+        self,
+        batch: int,
+        progress: Callable[[str], None] = lambda _: None,
+        last: Claim | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> Iterator[Callable[[], None]]:
         """Raises RunError, at once and before anything else is written, if another run is at work on the batch.
 
-        `last`: what refuse_others has given; where that is old by now, the ask below finds whoever came since. Gives a
-        check, to be asked before every write: it raises RunError should another run have taken the claim over, which is
-        one that had not heard of this one for longer than LEASE, as of a machine that was asleep.
+        `last`: what refuse_others has given; where that is old by now, the ask below finds whoever came since. confirm:
+        what else has to hold once the claim is there; it may raise. Gives a check, to be asked before every write: it
+        raises RunError should another run have taken the claim over, which is one that had not heard of this one for
+        longer than LEASE, as of a machine that was asleep.
         """
         last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
         mine = Claim(batch, attempt, uuid4().hex, Process.current(), CLAIMED, datetime.now(timezone.utc))
         holding = _Holding(self, mine, progress)
         self.say(mine, f"{attempt}")
-        holding.ask()
+        with ThreadPoolExecutor(1) as pool:
+            confirmed = pool.submit(confirm)
+            holding.ask()
         renewing = threading.Thread(target=holding.keep_renewing, name="claim", daemon=True)
         renewing.start()
         try:
+            confirmed.result()
             yield holding.check
         finally:
             holding.let_go.set()

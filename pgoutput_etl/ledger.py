@@ -219,24 +219,32 @@ class Ledger:
         stamped = [{"source": self.source, **row} for row in rows]
         return frame(self.spark, pa.Table.from_pylist(stamped, to_arrow_schema(_schema(table), timezone="UTC")))
 
+    def _standing(self) -> tuple[int, int] | None:
+        """The number of the newest batch, and of the newest that is done, 0 if none is. None before the first."""
+        batches = self.read("batches").select("batch", "status").toArrow().to_pylist()
+        if not batches:
+            return None
+        done = [row["batch"] for row in batches if row["status"] == "done"]
+        return max(row["batch"] for row in batches), max(done, default=0)
+
     def last_batch(self) -> Batch | None:
         """The batch to finish, if one was begun; else the last one that is done; None before the first."""
-        batches = self.read("batches")
-        newest = batches.orderBy(F.desc("batch"), F.when(F.col("status") == "done", 0).otherwise(1)).limit(1).collect()
-        if not newest:
+        standing = self._standing()
+        if standing is None:
             return None
-        row = newest[0].asDict(recursive=True)
-        done = row
-        if row["status"] != "done":
-            earlier = batches.where((F.col("status") == "done") & (F.col("batch") < row["batch"]))
-            found = earlier.orderBy(F.desc("batch")).limit(1).collect()
-            done = found[0].asDict(recursive=True) if found else {"state": None, "tables": [], "last_commit_lsn": 0}
+        newest, last_done = standing
+        batches = self.read("batches")
+        found = batches.where(F.col("batch").isin(*{newest, last_done})).collect()
+        rows = {(row["batch"], row["status"]): row.asDict(recursive=True) for row in found}
+        nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0}
+        done = rows.get((last_done, "done"), nothing)
+        row = rows[newest, "done" if newest == last_done else "begun"]
         files = {f.pop("file"): FilePart(**f) for f in row["files"] or []}
         tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
-        resumed, since = row["status"] != "done", done.get("since") or 0
-        return Batch(row["ledger_id"], row["batch"], files, resumed, state, tables, lsn, row["backfill"], since)
+        resumed, since = newest != last_done, done.get("since") or 0
+        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since)
 
     def derived(self, table: str, batch: Batch) -> DataFrame:
         """What assembly wrote before the batch, of the files that count."""
@@ -269,10 +277,14 @@ class Ledger:
     ) -> Iterator[Callable[[], None]]:
         """The claim of `batch`, and its check. Raises RunError if the ledger isn't any more as it was when the batch
         was put together: with `last` for the last one, and `claim` for the last claim, if that is known."""
-        with self.claims().held(batch.number, progress, claim) as check:
-            now = self.last_batch()
-            if (last and (last.number, last.resumed)) != (now and (now.number, now.resumed)):
+
+        def confirm() -> None:
+            standing = self._standing()
+            now = None if standing is None else (standing[0], standing[0] != standing[1])
+            if (last and (last.number, last.resumed)) != now:
                 raise RunError("another run has just finished; this one changes nothing. Run again")
+
+        with self.claims().held(batch.number, progress, claim, confirm) as check:
             yield check
 
     def begin(self, batch: Batch) -> None:
@@ -461,16 +473,21 @@ class Ledger:
         """A file's path, of the batch's or of one before it whose transactions waited."""
         if number in batch.files:
             return batch.files[number].path
-        known = self.known_files(batch).parts.get(number)
+        known = self.known_files(self.file_rows(), batch.since, batch.number).parts.get(number)
         return f"file {number}" if known is None else known.path
 
-    def known_files(self, before: Batch | None = None, since: int = 0) -> KnownFiles:
-        """All that is known of landed files since a batch, or was before one."""
-        files = self.read("files").where(F.col("batch") >= since) if before is None else self.derived("files", before)
-        modified = F.unix_micros("modified").alias("modified")
+    def file_rows(self) -> pa.Table:
+        """All that is known of landed files: the fields of FilePart, `file` and `batch`."""
         names = [field.name for field in fields(FilePart) if field.name != "modified"]
-        found = files.select("file", modified, *names).toArrow().to_pylist()
-        return KnownFiles({row.pop("file"): FilePart(**row) for row in found})
+        modified = F.unix_micros("modified").alias("modified")
+        return self.read("files").select("file", "batch", modified, *names).toArrow()
+
+    def known_files(self, rows: pa.Table, since: int = 0, before: int | None = None) -> KnownFiles:
+        """Of file_rows, what was read from batch `since` on, and before batch `before`."""
+        known = {row.pop("file"): row for row in rows.to_pylist()}
+        batches = {number: row.pop("batch") for number, row in known.items()}
+        counts = {n for n, batch in batches.items() if batch >= since and (before is None or batch < before)}
+        return KnownFiles({n: FilePart(**row) for n, row in known.items() if n in counts})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [

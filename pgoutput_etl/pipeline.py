@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
-from pgoutput_etl.assembling import Rows, assemble, committed, count_changes, counted_changes, find_runs
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
-from pgoutput_etl.continuity import check_history
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
-from pgoutput_etl.quarantine import before_cuts, find_cuts, said_of_damages
-from pgoutput_etl.relations import Run
+from pgoutput_etl.preparing import prepare
+from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.sources import Landed, new_files, read_again, read_files
+from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
+from pgoutput_etl.spark import beside
 from pgoutput_etl.tallies import transactions_by_fate
-from pgoutput_etl.targets import HELD, changed_on_the_way, held_from, make_plan
+from pgoutput_etl.targets import HELD, held_from
 from pgoutput_etl.transactions import Assembly
-from pgoutput_etl.types import UserTypes
-from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
+from pgoutput_etl.writing import Outcome, Writer
 
 Progress = Callable[[str], None]
 
@@ -43,11 +40,12 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
         progress(f"the readable decoder does all, many times slower than compiled code would: {compiled.WHY_NOT}")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
-    last = ledger.last_batch()
-    with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(ledger.known_files, since=0 if last is None else last.since)
+    progress(f"looking for new files in {config.source.landing}")
+    with ThreadPoolExecutor(2) as pool:
+        listing, told = pool.submit(list_files, spark, config), pool.submit(ledger.file_rows)
+        last = ledger.last_batch()
         claim = _refuse_others(ledger, last, progress)
-    known = told.result()
+    listed, rows = listing.result(), told.result()
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
@@ -55,9 +53,9 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
         else:
             finish_backfill(spark, config, ledger, last, progress)
         last, claim = ledger.last_batch(), None
-        known = ledger.known_files(since=0 if last is None else last.since)
-    progress(f"looking for new files in {config.source.landing}")
-    files, paths = new_files(spark, config, known)
+        listed, rows = list_files(spark, config), ledger.file_rows()
+    known = ledger.known_files(rows, since=0 if last is None else last.since)
+    files, paths = new_files(spark, config, known, listed)
     if files:
         batch = Batch.after(last, {})
         read = partial(read_files, spark, config, files, known, paths)
@@ -88,21 +86,26 @@ def _apply_claimed(
     progress: Progress,
 ) -> RunSummary:
     """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
-    `read`: reads the batch's files."""
-    with ledger.claimed(last, batch, progress, claim) as check_claim:
-        if batch.resumed:
-            progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
-        progress(f"batch {batch.number}: looking into the files")
-        with ThreadPoolExecutor(1) as pool:  # each waits for storage most of the time
-            known = pool.submit(ledger.assembly, batch)
-            landed = read()
+    `read`: reads the batch's files, which changes nothing and so needs no claim."""
+    progress(f"batch {batch.number}: looking into the files")
+    with beside(spark) as others:
+        reading, known = others.start(read), others.start(partial(ledger.assembly, batch))
         try:
-            batch = replace(batch, files=landed.parts)
-            if not batch.files:
-                return _nothing_new(config, last, landed.remarks)
-            return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
+            with ledger.claimed(last, batch, progress, claim) as check_claim:
+                if batch.resumed:
+                    progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
+                landed = reading.result()
+                batch = replace(batch, files=landed.parts)
+                if not batch.files:
+                    return _nothing_new(config, last, landed.remarks)
+                return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
         finally:
-            landed.blocks.unpersist()
+            reading.add_done_callback(_give_up)
+
+
+def _give_up(reading: Future[Landed]) -> None:
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().blocks.unpersist()
 
 
 def _apply_batch(
@@ -118,30 +121,14 @@ def _apply_batch(
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
     scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
-    before = ledger.known(assembly)
-    rows = Rows(spark, landed.blocks, ledger.open_rows(assembly, batch), landed.looked_at, assembly)
-    assemble(landed.blocks, landed.scanned, batch.paths, assembly)
-    if assembly.looks_back:
-        earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
-        check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
-
-    tally = rows.tally()
-    cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}
-    changes = counted_changes(tally)
-    if cuts:
-        changes = count_changes(before_cuts(spark, committed(rows.fated_changes()), cuts))
-    suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
-    runs: dict[int, list[Run]] = {}
-    if suspects:
-        of_suspects = before_cuts(spark, committed(rows.fated_changes(suspects)), cuts)
-        runs = find_runs(of_suspects, assembly.relations, suspects)
-    user_types = UserTypes.of(assembly.types.values(), config.types)
-    plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
-
-    if not batch.resumed:
-        refuse_strangers(spark, plan)
+    prepared = prepare(spark, config, ledger, batch, landed, assembly)
+    rows, plan, cuts, tally = prepared.rows, prepared.plan, prepared.cuts, prepared.tally
     check_claim()
-    ledger.begin(batch)
+    changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
+    with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
+        begun = pool.submit(ledger.begin, batch)
+        changes_of_tables.prepare(plan.tasks)
+        begun.result()
     writer = Writer(
         spark,
         batch.ledger_id,
@@ -154,7 +141,7 @@ def _apply_batch(
         path_of,
         progress,
     )
-    outcomes = writer.write(plan, ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE))
+    outcomes = writer.write(plan, changes_of_tables)
 
     check_claim()
     progress("writing the ledger")
@@ -162,7 +149,7 @@ def _apply_batch(
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
     accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
-    ledger.close(batch, Results(rows, before, scans, tables, changed, accounts))
+    ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
     return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)

@@ -92,7 +92,7 @@ class Archive:
 
     @cached_property
     def known(self) -> KnownFiles:
-        return self.ledger.known_files(self._next)
+        return self.ledger.known_files(self.ledger.file_rows(), self._next.since, self._next.number)
 
     @cached_property
     def files(self) -> tuple[ReadFile, ...]:

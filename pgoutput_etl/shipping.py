@@ -25,7 +25,7 @@ from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
-from pgoutput_etl.superseded import events_of, net_events_of
+from pgoutput_etl.superseded import events_of, net_events_of, typed_events_of
 from pgoutput_etl.tallies import TALLIED, Tally
 from pgoutput_etl.windows import Window
 
@@ -181,6 +181,16 @@ def events_of_blocks(
 
     of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
     of_relation = of_relation.coalesce(1) if as_net else of_relation
+    return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """The same without leaving out any that a later one makes void."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from typed_events_of(_each(batches), fates, window, shape)
+
+    of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
     return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
 

@@ -67,18 +67,26 @@ class Landed:
         return (*lines, *self.remarks)
 
 
-def new_files(spark: SparkSession, config: Config, known: KnownFiles) -> tuple[dict[int, LandedFile], set[str]]:
-    """The files that are new or not as they were, by the number that they may get; and the paths of all.
+def list_files(spark: SparkSession, config: Config) -> list[LandedFile]:
+    """All that has landed. Raises ConfigError."""
+    with reading_files([config.source.landing]):
+        return list_landing(spark, config.source.landing)
+
+
+def new_files(
+    spark: SparkSession, config: Config, known: KnownFiles, landed: list[LandedFile]
+) -> tuple[dict[int, LandedFile], set[str]]:
+    """The files that are new or not as they were, by the number that they may get; and the paths of all. `landed`: as
+    they were listed.
 
     Raises ConfigError, or ArchiveError for a file too large to carry.
     """
-    landed = _list(spark, config)
     found = candidates(landed, known)
     for _ in range(_LISTINGS):
         if len(found) < 2:
             break
         # What is written while the folder is listed may have gone into two files: all but the newest must stand still.
-        before, landed = found, _list(spark, config)
+        before, landed = found, list_files(spark, config)
         found = candidates(landed, known)
         if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
             found = before
@@ -137,7 +145,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
     of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
     to_read = {n: part for n, part in of_batch.items() if part.was_read}
-    landed = {file.path: file for file in _list(spark, config)}
+    landed = {file.path: file for file in list_files(spark, config)}
     moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
     places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
     for number, part in moved.items():
@@ -160,11 +168,6 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
         raise
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(blocks, scanned, found)
-
-
-def _list(spark: SparkSession, config: Config) -> list[LandedFile]:
-    with reading_files([config.source.landing]):
-        return list_landing(spark, config.source.landing)
 
 
 def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents) -> DataFrame:

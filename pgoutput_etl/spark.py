@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote
+from uuid import uuid4
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -19,6 +23,8 @@ from pgoutput_etl.connecting import connect, is_connect, server_of
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.inflate import MAX_SIZE
+
+T = TypeVar("T")
 
 DELTA_VERSION = "4.4.0"
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
@@ -142,6 +148,37 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, was)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Starts work of Spark's that can be given up."""
+
+    spark: SparkSession
+    pool: ThreadPoolExecutor
+    tag: str
+
+    def start(self, work: Callable[[], T]) -> Future[T]:
+        return self.pool.submit(self._tagged, work)
+
+    def _tagged(self, work: Callable[[], T]) -> T:
+        self.spark.addTag(self.tag)
+        try:
+            return work()
+        finally:
+            self.spark.removeTag(self.tag)
+
+
+@contextmanager
+def beside(spark: SparkSession) -> Iterator[Beside]:
+    """What is started goes on beside what is done within. Where that fails, Spark gives up on it."""
+    with ThreadPoolExecutor(2) as pool:
+        started = Beside(spark, pool, f"pgoutput_etl-{uuid4().hex}")
+        try:
+            yield started
+        except BaseException:
+            spark.interruptTag(started.tag)
+            raise
 
 
 def writes_may_overlap(spark: SparkSession) -> bool:

@@ -33,7 +33,7 @@ def events_of(
     """What a table's blocks come to: typed events, of each key as few as can be told within some hundred thousand."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in _typed(blocks, fates, window, shape):
+    for batch in typed_events_of(blocks, fates, window, shape):
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MOST_ROWS or size >= _MOST_BYTES:
@@ -49,7 +49,7 @@ def net_events_of(
     as the table has keys, or three times that many."""
     held: list[pa.RecordBatch] = []
     rows, enough = 0, _MOST_ROWS
-    for batch in _typed(blocks, fates, window, shape):
+    for batch in typed_events_of(blocks, fates, window, shape):
         held.append(batch)
         rows += batch.num_rows
         if rows >= enough:
@@ -61,9 +61,10 @@ def net_events_of(
             yield batch.slice(begin, _ROWS_AT_ONCE)
 
 
-def _typed(
+def typed_events_of(
     blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
+    """All of them."""
     for block in blocks:
         yield from event_batches(rows_in(block, fates, window), shape)
 

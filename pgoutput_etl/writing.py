@@ -35,6 +35,17 @@ class Outcome:
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
 
 
+def own_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
+    """Why a table can't be written, if the error is about its rows; None for any other error."""
+    if isinstance(error, TableError):
+        return str(error)
+    found = _OF_WORKER.search(f"{type(error).__name__}: {error}")
+    if found is None:
+        return None
+    where = f"{path_of(int(found['file']))}: " if found["file"] else ""
+    return where + found["reason"]
+
+
 def _all_of_them(events: DataFrame, _: TableShape) -> DataFrame:
     return events
 
@@ -61,7 +72,7 @@ class Writer:
     choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
 
     def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
-        """A table that fails by its own fault is held, the rest go on."""
+        """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
         outcomes = [self._held(held) for held in plan.held]
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
@@ -69,7 +80,6 @@ class Writer:
                 self.progress(f"moving {_name(task)} to its new place")
                 self.check()
                 merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
-        changes.prepare(plan.tasks)
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
             outcomes += pool.map(partial(self._write_table, changes), plan.tasks)
         # A table that was held on its way stands where it stood.
@@ -88,11 +98,10 @@ class Writer:
         except TableError as error:
             return self._held_on_the_way(task, str(error))
         except (ArchiveError, PySparkException) as error:
-            found = _OF_WORKER.search(f"{type(error).__name__}: {error}")
-            if found is None:
+            reason = own_fault(error, self.path_of)
+            if reason is None:
                 raise
-            where = f"{self.path_of(int(found['file']))}: " if found["file"] else ""
-            return self._held_on_the_way(task, where + found["reason"])
+            return self._held_on_the_way(task, reason)
         relation = task.shape.relation
         rows = self._rows(task, written)
         key = tuple(task.shape.columns[i].name for i in task.shape.key)

@@ -21,7 +21,7 @@ CORE = (
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping",
     "replay", "naming", "config", "targets", "report", "backfill_report", "backfill_request", "claims",
     "server_settings", "looking", "placing", "message_lines", "inspection", "local_files", "archive_report",
-    "inspect_report",
+    "inspect_report", "plan_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -45,7 +45,9 @@ ON_SPARK = (
     "redriving",
     "reading",
     "backfill",
+    "preparing",
     "pipeline",
+    "planning",
 )
 ORDER = CORE + ON_SPARK
 ENGINES = {"pyspark", "delta"}
