@@ -377,4 +377,4 @@ def _remarks(found: Inspection) -> list[str]:
     for number, scan in sorted(found.scans.items()):
         if scan.tail is not None:
             lines.append(f"{found.paths[number]}: what follows offset {scan.consumed:,} is not whole yet: {scan.tail}")
-    return [*lines, *found.arrangement.remarks]
+    return [*lines, *found.remarks]

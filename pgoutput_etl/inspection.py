@@ -60,6 +60,7 @@ class Inspection:
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
     missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     total: Counted = field(default_factory=Counted)
 
     @property
@@ -148,14 +149,16 @@ def _arranged(
         errors |= {path: looks[task.number].error or "" for path, task in cut_off.items()}
         if cut_off:  # what is there of them
             looks = {**looks, **runner.scan(cut_off)}
-    errors = {path: error for path, error in errors.items() if not _is_being_compressed(path, paths)}
+    left = {path for path in errors if _is_being_compressed(path, paths)}
+    errors = {path: error for path, error in errors.items() if path not in left}
+    remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
     read = {n: looks[n] for n in to_read if n in looks and looks[n].scan is not None}
     sizes = {files[n].path: scan.size for n, scan in scans.items()}
     in_order = [part.path for _, part in sorted(to_read.items())]
     missing = tuple(said for _, said in missing_numbers(in_order))
     read_paths = {number: part.path for number, part in to_read.items()}
     placing = Placing()
-    return Inspection(list(files.values()), read, read_paths, arrangement, placing, {}, errors, sizes, missing)
+    return Inspection(list(files.values()), read, read_paths, arrangement, placing, {}, errors, sizes, missing, remarks)
 
 
 def _is_being_compressed(path: str, paths: Collection[str]) -> bool:

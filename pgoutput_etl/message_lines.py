@@ -204,7 +204,8 @@ class _Teller(Scanner):
         unit = self.unit if self.unit is not None else before
         if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
             unit = None
-        self._emit(self._line(message, frame.offset, frame.lsn, NO_UNIT if unit is None else unit.number))
+        lsn = frame.lsn or None  # of messages that stand nowhere in the WAL
+        self._emit(self._line(message, frame.offset, lsn, NO_UNIT if unit is None else unit.number))
 
     def _damage(self, gap: Gap) -> None:
         super()._damage(gap)

@@ -1,0 +1,175 @@
+"""jobs/plan.py says what jobs/apply.py then does, and writes nothing; jobs/inspect.py agrees with both."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.archive_report import ArchiveReport, report_on
+from pgoutput_etl.inspecting import SparkRunner, list_on_spark
+from pgoutput_etl.inspection import inspect_archive, scenes
+from pgoutput_etl.local_files import LocalRunner, list_local
+from pgoutput_etl.message_lines import Wanted
+from pgoutput_etl.messages import ReplicaIdentity
+from pgoutput_etl.plan_report import PlannedTable, PlanSummary
+from pgoutput_etl.planning import plan
+from pgoutput_etl.report import RunSummary, TableSummary
+from tests.captures import CAPTURES, DATA, files_of
+from tests.small_archives import (
+    copydata,
+    delete,
+    delete_full,
+    insert,
+    segment,
+    stream_commit,
+    table,
+    transaction,
+    truncate,
+    update,
+)
+from tests.spark.jobs import Job, Nights
+
+pytestmark = pytest.mark.spark
+BAG = table(oid=2, name="bag", identity=ReplicaIdentity.FULL)
+DATES = table("id", ("day", 1082), ("span", 1186), oid=3, name="dates")
+FATES = ("committed", "open", "aborted", "resent", "quarantined")
+
+
+def tree(folder: Path) -> dict[str, tuple[int, str]]:
+    """All that lies below it: when it was written, and its bytes."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def planned(job: Job, *overrides: str) -> PlanSummary:
+    config = job.loaded(*overrides)
+    before = tree(job.folder)
+    found = plan(job.spark, config, lambda _: None)
+    assert tree(job.folder) == before, "a plan writes nothing"
+    return found
+
+
+def assert_held_what_it_said(said: PlanSummary, done: RunSummary) -> None:
+    fates = {fate: getattr(done, f"{fate}_transactions") for fate in FATES}
+    assert {fate: said.transactions[fate] for fate in FATES} == fates
+    assert (said.batch, said.last_commit_lsn, said.bytes) == (done.batch, done.last_commit_lsn, done.bytes)
+    assert (said.messages, said.damages, said.skipped) == (done.messages, done.damages, done.skipped)
+    assert (said.content_bytes, said.accounts) == (done.content_bytes, done.accounts)
+    assert (said.refused_files, said.files_not_read) == (done.refused_files, done.files_not_read)
+    assert said.exit_code == done.exit_code
+    new = {t.table for t in done.tables if t.held is None and "new" in t.notes}
+    assert {t.table for t in said.tables if t.held is None and t.is_new} == new
+    assert {t.table: figures(t) for t in said.tables} == {t.table: figures(t) for t in done.tables}
+
+
+def figures(table: PlannedTable | TableSummary) -> tuple[str | None, int, int, int]:
+    counts = (table.inserted, table.updated, table.deleted)
+    return (None, *counts) if table.held is None else (table.held, 0, 0, 0)
+
+
+def inspected(landing: Path) -> ArchiveReport:
+    with TemporaryDirectory() as folder, LocalRunner(Path(folder)) as runner:
+        return report_on(inspect_archive(list_local([str(landing)]), runner, lambda _: None))
+
+
+def assert_inspection_agrees(report: ArchiveReport, done: RunSummary) -> None:
+    """With the first run over an archive."""
+    fates = {fate: getattr(done, f"{fate}_transactions") for fate in FATES}
+    assert {fate: report.transactions[fate] for fate in FATES} == fates
+    assert (report.messages, report.content_bytes) == (done.messages, done.content_bytes)
+    assert report.accounts == {name: size for name, size in done.accounts.items() if size}
+    assert (report.unknown_prepared, len(report.damages)) == (done.unknown_prepared, len(done.damages))
+
+
+def test_what_is_planned_is_what_apply_then_reports(nights: Nights) -> None:
+    first = [
+        *transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"), insert("3", "c"), delete("3", None)),
+        *transaction(2, 0x200, BAG, insert("1", "x", oid=2), insert("1", "x", oid=2), delete_full("1", "x", oid=2)),
+        *transaction(3, 0x300, DATES, insert("1", "infinity", "1 day", oid=3), insert("2", "2026-01-01", None, oid=3)),
+        *segment(9, table("id", oid=4, name="later"), insert("1", oid=4), first=True),
+    ]
+    nights.land(first)
+    shutil.copy(nights.job.landing / "000.copydata", nights.job.landing / "001.copydata")
+    nights.landed += 1
+
+    said = planned(nights.job)
+    done = nights.job.run()
+
+    assert_held_what_it_said(said, done)
+    assert_inspection_agrees(inspected(nights.job.landing), done)
+    tables = {t.table: t for t in said.tables}
+    assert [(f.what, Path(f.path).name) for f in said.files] == [("new", "000.copydata"), ("duplicate", "001.copydata")]
+    assert [(t.xid, t.kind) for t in said.waiting] == [(9, "streamed")]
+    assert tables["t"].rows_in == {"I": 3, "U": 0, "D": 1, "T": 0}
+    assert not tables["bag"].has_key
+    odd = {each.column: (each.why, each.found) for each in tables["dates"].types}
+    assert odd == {"day": ("unrepresentable", 1), "span": ("text", 0)}
+
+    wider = table("id", "v", "w")
+    second = [
+        *stream_commit(9, 0x380),
+        *transaction(11, 0x400, update("1", "aa"), wider, insert("4", "d", "e"), delete("2", None, None)),
+        *transaction(12, 0x500, delete_full("1", "x", oid=2), insert("5", "y", oid=2)),
+        *transaction(13, 0x600, truncate(3), insert("7", "2026-01-01", None, oid=3)),
+        *transaction(14, 0x700, update("9", "z", None, old_key=("4", None, None))),
+    ]
+    content = copydata(second)
+    broken = copydata(transaction(15, 0x800, insert("10", "k", "l"))).replace(b"10", b"\0\0")
+    (nights.job.landing / "002.copydata").write_bytes(content + broken)
+
+    said = planned(nights.job)
+    assert_held_what_it_said(said, nights.job.run())
+    tables = {t.table: t for t in said.tables}
+    assert tables["t"].held is not None, "what can't be read is about it"
+    assert "quarantined" in said.accounts
+    assert said.exit_code == 3
+    assert [change for t in said.tables for change in t.schema_changes] != []
+    assert (tables["later"].is_new, tables["later"].inserted) == (True, 1)
+
+    said = planned(nights.job)
+    assert (said.files, {t.table for t in said.tables}) == ((), {"t"}), "nothing is new, and one table is held still"
+
+
+def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_path: Path) -> None:
+    for file in files_of(DATA / "pg16" / "v4_parallel"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "9.odd name[1].bin").write_bytes(b"no archive at all")
+    with TemporaryDirectory() as folder, LocalRunner(Path(folder)) as local, SparkRunner(spark) as there:
+        here = inspect_archive(list_local([f"file:{tmp_path}"]), local, lambda _: None)
+        elsewhere = inspect_archive(list_on_spark(spark, [str(tmp_path)]), there, lambda _: None)
+        lines: dict[str, list[str]] = {"here": [], "there": []}
+        local.tell(scenes(here, Wanted(table="public.p*"), True, False), lines["here"].append)
+        there.tell(scenes(elsewhere, Wanted(table="public.p*"), True, False), lines["there"].append)
+    here_said = repr(report_on(here).to_dict()).replace(str(tmp_path), "")
+    assert repr(report_on(elsewhere).to_dict()).replace(f"file:{tmp_path}", "") == here_said
+    assert [line.replace(f"file:{tmp_path}", "") for line in lines["there"]] == [
+        line.replace(str(tmp_path), "") for line in lines["here"]
+    ]
+    assert len(lines["here"]) > 100
+    assert report_on(elsewhere).unreadable
+
+
+def slots() -> Iterator[Path]:
+    for server in sorted(path for path in CAPTURES.iterdir() if path.is_dir()):
+        yield from sorted(path for path in server.iterdir() if path.is_dir() and not path.name.startswith("truth"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("slot", [*slots()], ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
+    for file in files_of(slot):
+        shutil.copy(file, nights.job.landing)
+        said = planned(nights.job)
+        done = nights.job.run()
+        assert_held_what_it_said(said, done)
+        if done.batch == 1:
+            assert_inspection_agrees(inspected(nights.job.landing), done)
