@@ -14,6 +14,7 @@ import sys
 # A script's folder comes first in Python's path, where this file would pass for the standard library's inspect.
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
+sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
 
 import argparse  # noqa: E402
 import re  # noqa: E402

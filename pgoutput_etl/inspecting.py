@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.fates import Fates
+from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import LandedFile, Task
-from pgoutput_etl.looking import Counted, Look, count, ends, look
+from pgoutput_etl.looking import Counted, Look, commits, count, ends, look
 from pgoutput_etl.message_lines import Scene, tell
 from pgoutput_etl.outcomes import UnitId
 from pgoutput_etl.shipping import literal_paths
@@ -91,6 +91,9 @@ class SparkRunner:
     def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
         held = dict(held_from)
         return dict(self._ask(lambda heads: count(heads, fates, held)))
+
+    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+        return dict(self._ask(lambda heads: commits(heads, fates)))
 
     def _ask(self, question: Callable[[bytes], Any]) -> Iterator[tuple[int, Any]]:
         def answered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

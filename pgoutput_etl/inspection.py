@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates
 from pgoutput_etl.cuts import cuts
-from pgoutput_etl.fates import Fates
+from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import FileStatus, LandedFile, Task, tasks_of, uncompressed_name
 from pgoutput_etl.looking import Counted, Look
@@ -24,6 +24,7 @@ from pgoutput_etl.outcomes import Outcome, UnitId
 from pgoutput_etl.placing import Placing
 from pgoutput_etl.server_settings import Seen
 from pgoutput_etl.tallies import transactions_by_fate
+from pgoutput_etl.two_servers import Commits, strangers
 from pgoutput_etl.types import UserTypes
 
 Progress = Callable[[str], None]
@@ -40,6 +41,9 @@ class Runner(Protocol):
 
     def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
         """Of all that was scanned, as looking.count, by file."""
+
+    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+        """Of all that was scanned, as looking.commits, by file."""
 
     def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
         """The lines of messages, in order."""
@@ -178,6 +182,15 @@ def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -
         if held_from:
             counted = runner.count(fates, held_from)
             total = _together(counted.values())
+    if placing.looks_back:
+        commits = Commits()
+        for number, of_file in runner.commits(fates).items():
+            if number in found.looks:
+                commits.add(number, *of_file)
+        commits.add_outcomes(placing.ended)
+        others_commits = strangers(commits, found.paths)
+        found.missing += others_commits.wrong
+        found.remarks += others_commits.open
     found.counted, found.total = {n: c for n, c in counted.items() if n in found.looks}, total
 
 

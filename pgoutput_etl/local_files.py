@@ -17,11 +17,11 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.fates import Fates
+from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import LandedFile, Task
 from pgoutput_etl.inflate import MAX_SIZE
-from pgoutput_etl.looking import Counted, Look, count, ends, look
+from pgoutput_etl.looking import Counted, Look, commits, count, ends, look
 from pgoutput_etl.message_lines import Scene, gone, tell
 from pgoutput_etl.outcomes import UnitId
 
@@ -114,6 +114,11 @@ class LocalRunner:
         counted = self.each(partial(_count, fates, dict(held_from)), heads)
         return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
 
+    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+        heads = self._heads()
+        found = self.each(partial(_commits, fates), heads)
+        return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
+
     def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
         if self._pool is None:
             for scene in scenes:
@@ -164,6 +169,10 @@ def _scan(folder: Path, framing: Framing, item: tuple[str, Task]) -> Look:
 
 def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, UnitId]]:
     return ends(heads.read_bytes(), xids)
+
+
+def _commits(fates: Fates, heads: Path) -> tuple[Integers, Integers, Integers]:
+    return commits(heads.read_bytes(), fates)
 
 
 def _count(fates: Fates, held_from: Mapping[int, int], heads: Path) -> Counted:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.fates import FATES, Decided, Fates
+from pgoutput_etl.fates import DECIDED_BY, FATES, Decided, Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import KnownContents, Task
 from pgoutput_etl.inflate import MAX_SIZE
@@ -170,6 +170,23 @@ def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
         _count_commits(found, units, rows, decided, own)
     found.own_units = {unit: size for unit, size in units.sizes().items() if (unit[0] << 32) + unit[1] in own}
     return found
+
+
+def commits(heads: bytes, fates: Fates) -> tuple[Integers, Integers, Integers]:
+    """Xid, LSN and fate (as a place in FATES) of the ordinary transactions within a file."""
+    found: list[tuple[Integers, Integers, Integers]] = []
+    for block in _blocks(heads):
+        if block["kind"] == Kind.COMMIT.value:
+            rows = fates.of_batch(unpacked(block, DECIDED_BY))
+            decided = fates.decide(rows)
+            xid, lsn = (
+                pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
+            )
+            found.append((xid, lsn, decided.fate.astype(np.int64)))
+    nothing = np.zeros(0, np.int64)
+    xid, lsn, fate = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
+    is_known = lsn >= 0
+    return xid[is_known], lsn[is_known], fate[is_known]
 
 
 def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:

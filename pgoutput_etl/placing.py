@@ -106,6 +106,11 @@ class Placing:
         return [*self._marks, *self.assembly.watermarks]
 
     @property
+    def looks_back(self) -> bool:
+        """Whether any transaction may be one that came before, or another server's."""
+        return bool(self._marks or self.breaks) or self.assembly.looks_back
+
+    @property
     def left_out(self) -> frozenset[int]:
         return frozenset(each.file for each in self.breaks if each.is_left_out)
 

@@ -20,8 +20,8 @@ CORE = (
     "identity", "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping",
     "replay", "naming", "config", "targets", "report", "backfill_report", "backfill_request", "claims",
-    "server_settings", "looking", "placing", "message_lines", "inspection", "local_files", "archive_report",
-    "inspect_report", "plan_report",
+    "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
+    "archive_report", "inspect_report", "plan_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",

@@ -354,3 +354,18 @@ def test_origins_are_counted(tmp_path: Path) -> None:
     two = transaction(2, 20, insert("2", "b"))
     report = inspected([land(tmp_path, [one[0], Origin(5, "west"), *one[1:], two[0], Origin(6, "west"), *two[1:]])])
     assert report.origins == {"west": 2}
+
+
+def test_another_servers_archive_among_the_files_shows(tmp_path: Path) -> None:
+    ours = [*transaction(1, 0x100, table(), insert("1", "a")), *transaction(2, 0x300, insert("2", "a"))]
+    land(tmp_path, ours, transaction(2, 0x300, table(), insert("2", "a")))
+    assert inspected([tmp_path]).gaps == (), "sent again"
+    land(tmp_path, transaction(7, 0x200, table(), insert("3", "a")), first=2)
+    [said] = inspected([tmp_path]).gaps
+    assert "002.copydata: the commit at 0/200 of transaction 7 is behind" in said
+    land(tmp_path, transaction(9, 0x50, insert("3", "a")), first=2)
+    report = inspected([tmp_path])
+    assert (report.gaps, len(report.remarks)) == ((), 1), "it may be in files before these"
+    land(tmp_path, transaction(1, 0x400, table(), insert("3", "a")), first=2)
+    [said] = inspected([tmp_path]).gaps
+    assert "002.copydata: transaction 1 was committed at 0/400, and at 0/100" in said
