@@ -79,6 +79,11 @@ class Fates:
             np.array(sorted(left_out), np.int64),
         )
 
+    def units_of(self, file: int) -> Integers:
+        """Of a file, those that have an outcome of their own."""
+        first, end = np.searchsorted(self.units, (_place(file, 0), _place(file + 1, 0)))
+        return self.units[first:end] - _place(file, 0)
+
     def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the batch's own files."""
         if not len(self.left_out):

@@ -139,7 +139,10 @@ class LocalRunner:
 
     def each(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         """In order."""
-        return map(function, items) if self._pool is None else self._pool.map(function, items)
+        if self._pool is None:
+            return map(function, items)
+        listed = list(items)
+        return self._pool.map(function, listed, chunksize=max(1, len(listed) // (8 * self.processes)))
 
     def _heads(self) -> list[Path]:
         return sorted(self.folder.glob("*.heads"), key=lambda path: int(path.stem))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,10 +30,9 @@ from pgoutput_etl.parts import scan_part
 from pgoutput_etl.server_settings import Seen, settings_seen
 from pgoutput_etl.tallies import TALLIED, Tally
 
-HEAD_SCHEMA = pa.schema(
-    [*(BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")), ("size", pa.int64())]
-)
+HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
 BIGGEST = 10
+_POWERS = 10 ** np.arange(18)
 _COUNTED = (*TALLIED, "changes")
 _COMMITTED = FATES.index(Fate.COMMITTED)
 _QUARANTINED = FATES.index(Fate.QUARANTINED)
@@ -73,13 +73,19 @@ def _controls_of(batch: pa.RecordBatch) -> list[ControlRow]:
 def _heads(batches: list[pa.RecordBatch]) -> bytes:
     packer = Packer(Kind.CHANGE)
     sink = pa.BufferOutputStream()
+    bare = (_without_tuples(batch) for batch in batches)
     with pa.ipc.new_stream(sink, HEAD_SCHEMA) as writer:
-        for block in (*(block for batch in batches for block in packer.add(batch)), *packer.rest()):
-            size = pc.binary_length(block.column("tuples")).cast(pa.int64())
-            columns = [*(block.column(name) for name in HEAD_SCHEMA.names[:-1]), size]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=HEAD_SCHEMA))
+        for block in (*(block for batch in bare for block in packer.add(batch)), *packer.rest()):
+            writer.write_batch(block.select(HEAD_SCHEMA.names))
     found: bytes = sink.getvalue().to_pybytes()
     return found
+
+
+def _without_tuples(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for name in ("old", "new", "body"):
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, batch.schema.field(at), pa.nulls(batch.num_rows, pa.binary()))
+    return batch
 
 
 def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
@@ -158,17 +164,18 @@ def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
         rows = fates.of_batch(unpacked(block, _COUNTED))
         if not rows.num_rows:
             continue
-        found.tally.add(kind, relation, rows, block["size"], fates)
+        found.tally.add(kind, relation, rows, 0, fates)
         decided = fates.decide(rows)
         units.add(rows, kind is Kind.CHANGE)
         if kind is Kind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
             _count_changes(found, relation, rows, decided)
-    own = set(fates.units.tolist())
+    own = fates.units_of(units.file)
     for rows, decided in commits:
-        _count_commits(found, units, rows, decided, own)
-    found.own_units = {unit: size for unit, size in units.sizes().items() if (unit[0] << 32) + unit[1] in own}
+        is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
+        _count_commits(found, units, rows, decided, is_own)
+    found.own_units = {(units.file, unit): units.size(unit) for unit in own.tolist()}
     return found
 
 
@@ -200,33 +207,40 @@ def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided:
         found.quarantined_from[relation] = min(lsn, found.quarantined_from.get(relation, lsn))
 
 
-def _count_commits(found: Counted, units: _Units, rows: pa.RecordBatch, decided: Decided, own: set[int]) -> None:
+def _count_commits(
+    found: Counted, units: _Units, rows: pa.RecordBatch, decided: Decided, is_own: npt.NDArray[np.bool_]
+) -> None:
     """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
-    file, unit = (rows.column(name).to_numpy(zero_copy_only=False) for name in ("file", "unit"))
-    is_own = np.array([place in own for place in ((file.astype(np.int64) << 32) + unit).tolist()], np.bool_)
+    unit = rows.column("unit").to_numpy(zero_copy_only=False)
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
-    done = (decided.fate == _COMMITTED) & ~is_own
-    found.digits.update(len(str(n)) if n else 0 for n in counts[done].tolist())
-    ends_here = pa.array(decided.fate == _COMMITTED)
-    limits = pc.min_max(decided.commit_ts.filter(ends_here)).as_py()
+    is_committed = decided.fate == _COMMITTED
+    done = counts[is_committed & ~is_own]
+    for digits, number in enumerate(np.bincount(_digits(done)).tolist()):
+        found.digits[digits] += number
+    limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
         found.times = spanned(found.times, (limits["min"], limits["max"]))
-    sizes = np.array([units.size(int(f), int(u)) for f, u in zip(file, unit, strict=True)], np.int64)
-    of_biggest = np.argsort(-np.where(is_own, -1, sizes), kind="stable")[:BIGGEST]
+    sizes = np.where(is_own, -1, units.bytes[unit + 1])
+    of_biggest = np.argsort(-sizes, kind="stable")[:BIGGEST]
     listed = [
         UnitSize(
-            int(file[i]),
-            decided.top_xid[int(i)].as_py(),
+            units.file,
+            decided.top_xid[i].as_py(),
             FATES[decided.fate[i]].value,
             int(counts[i]),
             int(sizes[i]),
-            decided.commit_lsn[int(i)].as_py(),
-            decided.commit_ts[int(i)].as_py(),
+            decided.commit_lsn[i].as_py(),
+            decided.commit_ts[i].as_py(),
         )
         for i in of_biggest.tolist()
         if not is_own[i]
     ]
     found.take(Counted(biggest=listed))
+
+
+def _digits(numbers: Integers) -> Integers:
+    """How many a number has; 0 has none."""
+    return np.searchsorted(_POWERS, numbers, side="right")
 
 
 @dataclass(slots=True)
@@ -249,9 +263,5 @@ class _Units:
         if are_changes:
             self.changes += np.bincount(unit, minlength=len(self.changes))
 
-    def size(self, file: int, unit: int) -> int:
-        return int(self.bytes[unit + 1]) if file == self.file and unit + 1 < len(self.bytes) else 0
-
-    def sizes(self) -> dict[UnitId, tuple[int, int]]:
-        used = np.flatnonzero(self.bytes[1:] + self.changes[1:])
-        return {(self.file, int(u)): (int(self.changes[u + 1]), int(self.bytes[u + 1])) for u in used}
+    def size(self, unit: int) -> tuple[int, int]:
+        return (int(self.changes[unit + 1]), int(self.bytes[unit + 1])) if unit + 1 < len(self.bytes) else (0, 0)

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.decode import decode, read_tuple
 from pgoutput_etl.message_rows import HEAD
 from pgoutput_etl.messages import Relation, TupleData
 
-_ROWS_OF_A_RELATION = 50
+_ROWS_OF_A_RELATION = 20
 _ISO = re.compile(rb"\d{4,}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?([+-]\d\d(?::\d\d){0,2})?)?(?: BC)?")
 _POSTGRES_INTERVAL = re.compile(rb"(?:[+-]?\d+ (?:year|mon|day)s? ?)*(?:[+-]?\d+:\d\d:\d\d(?:\.\d+)?)?")
 _INFINITE = (b"infinity", b"-infinity")
@@ -44,7 +45,7 @@ def settings_seen(batches: Iterable[pa.RecordBatch]) -> Seen:
 def _described(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[int, Relation]]]:
     found: dict[int, list[tuple[int, Relation]]] = {}
     for batch in batches:
-        rows = batch.filter(pa.array([tag == "R" for tag in batch.column("tag").to_pylist()], pa.bool_()))
+        rows = batch.filter(pc.equal(batch.column("tag"), "R"))
         for row in rows.select(["ordinal", "unit", "xid", "body"]).to_pylist():
             if row["unit"] == HEAD and row["xid"] is None:
                 continue  # within a stream segment, or not: not known yet

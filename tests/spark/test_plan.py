@@ -30,14 +30,12 @@ from tests.small_archives import (
     stream_commit,
     table,
     transaction,
-    truncate,
     update,
 )
 from tests.spark.jobs import Job, Nights
 
 pytestmark = pytest.mark.spark
 BAG = table(oid=2, name="bag", identity=ReplicaIdentity.FULL)
-DATES = table("id", ("day", 1082), ("span", 1186), oid=3, name="dates")
 FATES = ("committed", "open", "aborted", "resent", "quarantined")
 
 
@@ -91,15 +89,16 @@ def assert_inspection_agrees(report: ArchiveReport, done: RunSummary) -> None:
 
 
 def test_what_is_planned_is_what_apply_then_reports(nights: Nights) -> None:
+    """A duplicate, an open transaction, a value without its place, and then new columns, what can't be read."""
+    days = table("id", "v", ("day", 1082), ("span", 1186))
     first = [
-        *transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"), insert("3", "c"), delete("3", None)),
-        *transaction(2, 0x200, BAG, insert("1", "x", oid=2), insert("1", "x", oid=2), delete_full("1", "x", oid=2)),
-        *transaction(3, 0x300, DATES, insert("1", "infinity", "1 day", oid=3), insert("2", "2026-01-01", None, oid=3)),
+        *transaction(1, 0x100, days, insert("1", "a", "infinity", "1 day"), insert("2", "b", "2026-01-01", None)),
+        *transaction(2, 0x180, insert("3", "c", None, None), delete("3", None, None, None)),
+        *transaction(3, 0x200, BAG, insert("1", "x", oid=2), insert("1", "x", oid=2), delete_full("1", "x", oid=2)),
         *segment(9, table("id", oid=4, name="later"), insert("1", oid=4), first=True),
     ]
     nights.land(first)
     shutil.copy(nights.job.landing / "000.copydata", nights.job.landing / "001.copydata")
-    nights.landed += 1
 
     said = planned(nights.job)
     done = nights.job.run()
@@ -109,34 +108,29 @@ def test_what_is_planned_is_what_apply_then_reports(nights: Nights) -> None:
     tables = {t.table: t for t in said.tables}
     assert [(f.what, Path(f.path).name) for f in said.files] == [("new", "000.copydata"), ("duplicate", "001.copydata")]
     assert [(t.xid, t.kind) for t in said.waiting] == [(9, "streamed")]
-    assert tables["t"].rows_in == {"I": 3, "U": 0, "D": 1, "T": 0}
+    assert (tables["t"].rows_in, tables["t"].is_exact) == ({"I": 3, "U": 0, "D": 1, "T": 0}, True)
     assert not tables["bag"].has_key
-    odd = {each.column: (each.why, each.found) for each in tables["dates"].types}
+    odd = {each.column: (each.why, each.found) for each in tables["t"].types}
     assert odd == {"day": ("unrepresentable", 1), "span": ("text", 0)}
 
-    wider = table("id", "v", "w")
+    wider = table("id", "v", ("day", 1082), ("span", 1186), "w")
     second = [
         *stream_commit(9, 0x380),
-        *transaction(11, 0x400, update("1", "aa"), wider, insert("4", "d", "e"), delete("2", None, None)),
-        *transaction(12, 0x500, delete_full("1", "x", oid=2), insert("5", "y", oid=2)),
-        *transaction(13, 0x600, truncate(3), insert("7", "2026-01-01", None, oid=3)),
-        *transaction(14, 0x700, update("9", "z", None, old_key=("4", None, None))),
+        *transaction(11, 0x400, update("1", "aa", None, None), wider, insert("4", "d", None, None, "e")),
+        *transaction(12, 0x500, delete("2", None, None, None, None)),
+        *transaction(13, 0x600, delete_full("1", "x", oid=2), insert("5", "y", oid=2)),
+        *transaction(14, 0x700, update("9", "z", None, None, None, old_key=("4", None, None, None, None))),
     ]
-    content = copydata(second)
-    broken = copydata(transaction(15, 0x800, insert("10", "k", "l"))).replace(b"10", b"\0\0")
-    (nights.job.landing / "002.copydata").write_bytes(content + broken)
+    broken = copydata(transaction(15, 0x800, insert("10", "k", None, None, "l"))).replace(b"10", b"\0\0")
+    (nights.job.landing / "002.copydata").write_bytes(copydata(second) + broken)
 
     said = planned(nights.job)
     assert_held_what_it_said(said, nights.job.run())
     tables = {t.table: t for t in said.tables}
     assert tables["t"].held is not None, "what can't be read is about it"
-    assert "quarantined" in said.accounts
-    assert said.exit_code == 3
-    assert [change for t in said.tables for change in t.schema_changes] != []
+    assert (said.exit_code, said.accounts["quarantined"] > 0) == (3, True)
+    assert any("added" in change for change in tables["t"].schema_changes)
     assert (tables["later"].is_new, tables["later"].inserted) == (True, 1)
-
-    said = planned(nights.job)
-    assert (said.files, {t.table for t in said.tables}) == ((), {"t"}), "nothing is new, and one table is held still"
 
 
 def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_path: Path) -> None:
