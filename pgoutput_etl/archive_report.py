@@ -9,7 +9,7 @@ from typing import Any
 
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.inspection import Inspection
-from pgoutput_etl.looking import BIGGEST
+from pgoutput_etl.looking import BIGGEST, UnitTotals
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_lines import as_time
 from pgoutput_etl.messages import Relation
@@ -241,8 +241,10 @@ def _status(path: str, part: FilePart | None, found: Inspection) -> str:
 
 
 def _size_of(found: Inspection, outcome: Outcome) -> tuple[int, int]:
-    sizes = [found.total.own_units.get(unit, (0, 0)) for unit in outcome.units]
-    return sum(changes for changes, _ in sizes), sum(size for _, size in sizes)
+    """Changes and bytes; without changes of subtransactions that were aborted, unless all of it was."""
+    totals = [found.total.own_units.get(unit, UnitTotals()) for unit in outcome.units]
+    aborted = 0 if outcome.fate is Fate.ABORTED else sum(unit.aborted for unit in totals)
+    return sum(unit.changes for unit in totals) - aborted, sum(unit.size for unit in totals)
 
 
 def kind_of_transaction(outcome: Outcome) -> str:

@@ -35,6 +35,7 @@ BIGGEST = 10
 _POWERS = 10 ** np.arange(18)
 _COUNTED = (*TALLIED, "changes")
 _COMMITTED = FATES.index(Fate.COMMITTED)
+_ABORTED = FATES.index(Fate.ABORTED)
 _QUARANTINED = FATES.index(Fate.QUARANTINED)
 
 
@@ -119,20 +120,29 @@ class UnitSize:
     commit_ts: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class UnitTotals:
+    """Changes of a unit, those of them that were aborted, and bytes."""
+
+    changes: int = 0
+    aborted: int = 0
+    size: int = 0
+
+
 @dataclass(slots=True)
 class Counted:
     """What rows amount to.
 
     changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
-    changes. own_units: changes and bytes of each unit with an outcome of its own. times, lsns: of the first and last
-    commit. quarantined_from: by relation, the first commit in quarantine.
+    changes. own_units: those with an outcome of their own. times: of the first and the last commit.
+    quarantined_from: by relation, the first commit in quarantine.
     """
 
     tally: Tally = field(default_factory=Tally)
     changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     digits: Counter[int] = field(default_factory=Counter)
     biggest: list[UnitSize] = field(default_factory=list)
-    own_units: dict[UnitId, tuple[int, int]] = field(default_factory=dict)
+    own_units: dict[UnitId, UnitTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
     quarantined_from: dict[int, int] = field(default_factory=dict)
 
@@ -166,7 +176,7 @@ def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
             continue
         found.tally.add(kind, relation, rows, 0, fates)
         decided = fates.decide(rows)
-        units.add(rows, kind is Kind.CHANGE)
+        units.add(rows, decided, kind is Kind.CHANGE)
         if kind is Kind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
@@ -243,25 +253,35 @@ def _digits(numbers: Integers) -> Integers:
     return np.searchsorted(_POWERS, numbers, side="right")
 
 
+def _no_units() -> Integers:
+    return np.zeros(1, np.int64)
+
+
 @dataclass(slots=True)
 class _Units:
-    """Changes and bytes of each unit, of one file's rows."""
+    """Changes, those of them that were aborted, and bytes of each unit, of one file's rows."""
 
     file: int = 0
-    changes: Any = field(default_factory=lambda: np.zeros(1, np.int64))
-    bytes: Any = field(default_factory=lambda: np.zeros(1, np.int64))
+    changes: Integers = field(default_factory=_no_units)
+    aborted: Integers = field(default_factory=_no_units)
+    bytes: Integers = field(default_factory=_no_units)
 
-    def add(self, rows: pa.RecordBatch, are_changes: bool) -> None:
+    def add(self, rows: pa.RecordBatch, decided: Decided, are_changes: bool) -> None:
         self.file = rows.column("file")[0].as_py()
         unit = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
         room = int(unit.max()) + 1
         if room > len(self.changes):
-            more = max(room, 2 * len(self.changes)) - len(self.changes)
-            self.changes, self.bytes = (np.append(a, np.zeros(more, np.int64)) for a in (self.changes, self.bytes))
+            more = np.zeros(max(room, 2 * len(self.changes)) - len(self.changes), np.int64)
+            self.changes, self.aborted = np.append(self.changes, more), np.append(self.aborted, more)
+            self.bytes = np.append(self.bytes, more)
         size = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
         self.bytes += np.bincount(unit, size, len(self.bytes)).astype(np.int64)
         if are_changes:
             self.changes += np.bincount(unit, minlength=len(self.changes))
+            self.aborted += np.bincount(unit[decided.fate == _ABORTED], minlength=len(self.changes))
 
-    def size(self, unit: int) -> tuple[int, int]:
-        return (int(self.changes[unit + 1]), int(self.bytes[unit + 1])) if unit + 1 < len(self.bytes) else (0, 0)
+    def size(self, unit: int) -> UnitTotals:
+        at = unit + 1
+        if at >= len(self.bytes):
+            return UnitTotals()
+        return UnitTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))

@@ -170,6 +170,17 @@ def test_transactions_and_their_sizes(tmp_path: Path) -> None:
     assert report.unknown_prepared == 1
 
 
+def test_changes_of_aborted_subtransactions_are_none_of_their_transactions(tmp_path: Path) -> None:
+    gone = in_subtransaction(3, insert("1", "a"))
+    messages = [*segment(2, table(), gone, gone, first=True), *stream_abort(2, 3), *stream_commit(2, 0x30)]
+    report = inspected([land(tmp_path, [*messages, *segment(4, insert("2", "b"), first=True), *stream_abort(4)])])
+    assert report.sizes == {"0": 1}
+    assert {t.xid: (t.fate, t.changes, t.aborted_subtransactions) for t in report.biggest} == {
+        2: ("committed", 0, 1),
+        4: ("aborted", 1, 0),
+    }
+
+
 def test_what_comes_twice_is_counted_once(tmp_path: Path) -> None:
     land(tmp_path, transaction(1, 0x10, table(), insert("1", "a")))
     (tmp_path / "001.copydata.bz2").write_bytes(bz2.compress((tmp_path / "000.copydata").read_bytes()))
@@ -318,6 +329,11 @@ def test_the_job_as_it_is_typed(tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert (summary["exit_code"], len(summary["files"]), summary["protocol"]) == (0, 2, "2 or newer")
     assert "looking into 2 files" in done.stderr
+
+    done = run(JOB, V2, "--messages", "--json", "--quiet", "--table", "public.uidx")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["kind"] for line in lines} >= {"Relation", "Insert"}
+    assert all(line["tables"] == ["public.uidx"] and line["values"] == {} for line in lines if "uidx" in line["what"])
 
     (tmp_path / "0.bin").write_bytes(b"not an archive")
     done = run(JOB, tmp_path, "--quiet")

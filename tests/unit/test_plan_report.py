@@ -1,0 +1,82 @@
+"""What a plan says to people."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from pgoutput_etl.plan_report import (
+    PlannedFile,
+    PlannedTable,
+    PlannedTransaction,
+    PlannedType,
+    PlanSummary,
+    print_plan,
+)
+
+ROWS = {"I": 3, "U": 1, "D": 0, "T": 0}
+NEW = PlannedTable("public", "new", "out/public/new", ROWS, 3, 0, 0, is_exact=True, is_new=True, has_key=False)
+OLD = PlannedTable(
+    "public",
+    "old\x1b[2J",
+    "out/public/old",
+    ROWS,
+    2,
+    1,
+    types=(
+        PlannedType("day", "date", "date", "unrepresentable", 4),
+        PlannedType("span", "interval", "string", "text"),
+    ),
+)
+WHOLE = PlanSummary(
+    "shop",
+    2,
+    0x200,
+    files=(PlannedFile("a.bin", "new", 10), PlannedFile("b.bin", "grown", 20, 7), PlannedFile("c.bin", "duplicate", 9)),
+    bytes=23,
+    messages={"B": 2, "I": 3},
+    transactions={"committed": 2, "open": 1},
+    tables=(NEW, OLD),
+    waiting=(PlannedTransaction(7, "prepared", "gid-7"),),
+)
+
+
+def said(plan: PlanSummary) -> str:
+    text = StringIO()
+    print_plan(plan, Console(file=text, width=200))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Batch 2 of shop would read 2 files, 23 bytes, 5 messages.",
+        "grown, from offset 7 on",
+        "new; no key: rows are told by all of their columns",
+        "≈2",
+        "As PostgreSQL's text, in public.old\\x1b[2J: span interval.",
+        "day date as date, 4 in this batch",
+        "Would wait for its end: transaction 7 (gid-7), prepared.",
+        "Tables would be consistent through LSN 0/200.",
+        "Nothing was written.",
+    ],
+)
+def test_people_are_told(line: str) -> None:
+    assert line in said(WHOLE)
+
+
+def test_a_table_that_would_be_held_makes_it_exit_with_3() -> None:
+    held = PlanSummary("shop", 2, 0x200, tables=(PlannedTable("public", "t", "", ROWS, held="it can't"),))
+    assert (WHOLE.exit_code, held.exit_code) == (0, 3)
+    assert "Would be left where it stands: public.t: it can't" in said(held)
+    assert json.loads(held.to_json())["exit_code"] == 3
+
+
+def test_nothing_new_is_said() -> None:
+    assert said(PlanSummary("shop", 0, 0)).splitlines() == [
+        "Nothing new in the landing folder of shop.",
+        "Nothing was written.",
+    ]
