@@ -119,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             times = arguments.from_time, arguments.to_time
             wanted = Wanted(arguments.table, arguments.xid, first, last, *times, arguments.grep)
             runner.tell(scenes(found, wanted, arguments.values, arguments.json), print)
-            for said in report.unreadable if not arguments.quiet else ():
-                progress(f"can't be read: {said}")
+            for said in (*report.unreadable, *report.damages, *report.gaps):
+                progress(f"damaged or missing: {said}")
         elif arguments.json:
             print(report_json(report))
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates
+from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, natural_order
 from pgoutput_etl.cuts import cuts
 from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
@@ -158,8 +158,7 @@ def _arranged(
     remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
     read = {n: looks[n] for n in to_read if n in looks and looks[n].scan is not None}
     sizes = {files[n].path: scan.size for n, scan in scans.items()}
-    in_order = [part.path for _, part in sorted(to_read.items())]
-    missing = tuple(said for _, said in missing_numbers(in_order))
+    missing = tuple(said for _, said in missing_numbers(sorted(paths, key=natural_order)))
     read_paths = {number: part.path for number, part in to_read.items()}
     placing = Placing()
     return Inspection(list(files.values()), read, read_paths, arrangement, placing, {}, errors, sizes, missing, remarks)

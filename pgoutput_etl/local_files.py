@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import LandedFile, Task
@@ -38,7 +38,7 @@ def is_local(path: str) -> bool:
 def list_local(paths: Iterable[str]) -> list[LandedFile]:
     """The files that are named, all below folders that are, and all that globs match. As Spark does it, names with a
     leading dot or underscore are left out, unless they are the ones that were named. Raises ConfigError for a path
-    that there is nothing of."""
+    that there is nothing of, and ArchiveError for a folder that can't be read."""
     found: dict[str, LandedFile] = {}
     for path in paths:
         matches = _matches(_plain(path))
@@ -46,7 +46,10 @@ def list_local(paths: Iterable[str]) -> list[LandedFile]:
             raise ConfigError(f"there is no {path}")
         for match in matches:
             for file in _files_below(match):
-                status = file.stat()
+                try:
+                    status = file.stat()
+                except OSError:
+                    raise ConfigError(f"there is no {file}") from None
                 found[str(file)] = LandedFile(str(file), status.st_size, status.st_mtime_ns // 1000)
     return list(found.values())
 
@@ -76,9 +79,13 @@ def _files_below(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, onerror=_refuse):
         folders[:] = [name for name in folders if name[0] not in "._"]
         yield from (Path(folder, name) for name in names if name[0] not in "._" and Path(folder, name).is_file())
+
+
+def _refuse(error: OSError) -> None:
+    raise ArchiveError(f"{error.filename}: it can't be read: {error.strerror}")
 
 
 @dataclass(slots=True)

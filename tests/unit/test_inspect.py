@@ -18,6 +18,7 @@ import pytest
 from pgoutput_etl import local_files
 from pgoutput_etl.archive_report import ArchiveReport, report_on
 from pgoutput_etl.content import decompress
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing, detect
 from pgoutput_etl.inspection import Inspection, inspect_archive, scenes
 from pgoutput_etl.local_files import LocalRunner, is_local, list_local
@@ -359,6 +360,9 @@ def test_files_are_found_as_spark_finds_them(tmp_path: Path) -> None:
     assert found("a") == ["1.bin", "2.bin"]
     assert found("a/*.bin", "d[x]") == ["1.bin", "5.bin"]
     assert found("{a,d*}/*.bin") == ["1.bin", "5.bin"]
+    (tmp_path / "gone.bin").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="there is no"):
+        found("gone.bin")
     assert found("a/.4.bin") == [".4.bin"]
     assert [file.path for file in list_local([f"file://{tmp_path}/a/b"])] == [f"{tmp_path}/a/b/2.bin"]
     assert is_local("C/x")
