@@ -11,136 +11,17 @@ from __future__ import annotations
 import os
 import sys
 
-# A script's folder comes first in Python's path, where this file would pass for the standard library's inspect.
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+# A script's folder comes first in Python's path: there this file would pass for the standard library's inspect, for
+# itself and for every other job that is run without spark-submit.sh.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
-sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
 
-import argparse  # noqa: E402
-import re  # noqa: E402
-from contextlib import ExitStack  # noqa: E402
-from pathlib import Path  # noqa: E402
-from tempfile import TemporaryDirectory  # noqa: E402
-
-from pgoutput_etl.archive_report import report_on  # noqa: E402
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError  # noqa: E402
-from pgoutput_etl.framing import Framing  # noqa: E402
-from pgoutput_etl.identity import LandedFile  # noqa: E402
-from pgoutput_etl.inspect_report import exit_code, print_report, report_json  # noqa: E402
-from pgoutput_etl.inspection import Runner, inspect_archive, scenes  # noqa: E402
-from pgoutput_etl.local_files import LocalRunner, is_local, list_local  # noqa: E402
-from pgoutput_etl.lsn import parse_lsn  # noqa: E402
-from pgoutput_etl.message_lines import Wanted, parse_time  # noqa: E402
-from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress, print_error  # noqa: E402
-
-EXAMPLE = "example: python jobs/inspect.py landing/shop --messages --table 'public.orders' --from-time 2026-03-01T02:10"
-
-
-def lsns(text: str) -> tuple[int | None, int | None]:
-    first, dots, last = text.partition("..")
-    try:
-        return parse_lsn(first) if first else None, parse_lsn(last) if last else None if dots else parse_lsn(first)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}; expected FROM..TO, FROM.. or ..TO") from None
-
-
-def time(text: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"not a regular expression: {error}") from None
-    return text
-
-
-def arguments_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jobs/inspect.py", description=__doc__, allow_abbrev=False, epilog=EXAMPLE)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, a folder or a glob")
-    choices = [framing.value for framing in Framing]
-    parser.add_argument("--framing", choices=choices, default="auto", help="how messages stand in the files")
-    parser.add_argument("--json", action="store_true", help="print for programs; with --messages, an object per line")
-    parser.add_argument("--quiet", action="store_true", help="show no progress on standard error")
-    parser.add_argument("--spark", action="store_true", help="read by Spark what this machine could read alone")
-    of_messages = parser.add_argument_group("messages")
-    of_messages.add_argument("--messages", action="store_true", help="print the messages themselves, one per line")
-    of_messages.add_argument("--values", action="store_true", help="with what is in the rows, which else is hidden")
-    of_messages.add_argument("--table", metavar="PATTERN", help="about these tables: schema.table, as a shell pattern")
-    of_messages.add_argument("--xid", type=int, help="of this transaction or subtransaction")
-    of_messages.add_argument("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="one may be left out")
-    of_messages.add_argument(
-        "--from-time", type=time, metavar="TIME", help="committed then or later: ISO 8601, UTC if no zone"
-    )
-    of_messages.add_argument("--to-time", type=time, metavar="TIME", help="committed then or earlier")
-    of_messages.add_argument(
-        "--grep", type=expression, metavar="REGEX", help="in names: of tables, columns, types, origins, prefixes"
-    )
-    return parser
-
-
-def parsed() -> argparse.Namespace:
-    parser = arguments_parser()
-    arguments = parser.parse_args()
-    names = ("values", "table", "xid", "from_time", "to_time", "grep")
-    given = [name for name in names if getattr(arguments, name) not in (None, False)]
-    given += ["lsn"] if arguments.lsn != (None, None) else []
-    if given and not arguments.messages:
-        parser.error(f"--{given[0].replace('_', '-')} is about messages: say --messages, too")
-    return arguments
-
-
-def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[LandedFile], Runner]:
-    framing = Framing(arguments.framing)
-    if not arguments.spark and all(is_local(path) for path in arguments.paths):
-        landed = list_local(arguments.paths)
-        folder = Path(using.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
-        return landed, using.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
-    from pgoutput_etl.inspecting import SparkRunner, list_on_spark
-    from pgoutput_etl.spark import start_session
-
-    spark = start_session("pgoutput_etl inspect", {})
-    using.callback(spark.stop)
-    return list_on_spark(spark, arguments.paths), using.enter_context(SparkRunner(spark, framing))
-
-
-def run(arguments: argparse.Namespace) -> int:
-    with ExitStack() as using:
-        landed, runner = found_files(arguments, using)
-        progress = Progress(arguments.quiet)
-        found = inspect_archive(landed, runner, progress)
-        report = report_on(found)
-        if arguments.messages:
-            first, last = arguments.lsn
-            times = arguments.from_time, arguments.to_time
-            wanted = Wanted(arguments.table, arguments.xid, first, last, *times, arguments.grep)
-            runner.tell(scenes(found, wanted, arguments.values, arguments.json), print)
-            for said in (*report.unreadable, *report.damages, *report.gaps):
-                progress(f"damaged or missing: {said}")
-        elif arguments.json:
-            print(report_json(report))
-        else:
-            print_report(report)
-        return exit_code(report)
-
-
-def main() -> int:
-    arguments = parsed()
-    try:
-        code = run(arguments)
-        sys.stdout.flush()
-    except PgoutputEtlError as error:
-        print_error(error)
-        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
-    except BrokenPipeError:  # whoever read the lines has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
-    return code
-
+if __name__ == "inspect":
+    del sys.modules["inspect"]
+    import inspect  # noqa: F401 # the standard library's, which whoever asked for it is given
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
+    from pgoutput_etl.inspect_command import main
+
+    sys.exit(main(__doc__ or ""))

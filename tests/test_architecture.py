@@ -33,6 +33,7 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
+    "inspect_command",
     "ledger",
     "storage",
     "net_effect",

@@ -344,6 +344,14 @@ def test_the_job_as_it_is_typed(tmp_path: Path) -> None:
     assert run(JOB, tmp_path / "nowhere").returncode == 2
 
 
+@pytest.mark.parametrize("job", ["apply", "backfill", "plan"])
+def test_other_jobs_find_the_standard_librarys_inspect(job: str) -> None:
+    """jobs/inspect.py lies beside them, in the folder that Python looks in first."""
+    done = run(JOB.with_name(f"{job}.py"), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"jobs/{job}.py" in done.stdout
+
+
 @pytest.mark.parametrize("wrong", [["--xid", "1"], ["--messages", "--lsn", "x"], ["--messages", "--from-time", "noon"]])
 def test_what_can_not_be_asked_is_refused(wrong: list[str]) -> None:
     assert run(JOB, V2, *wrong).returncode == 2
