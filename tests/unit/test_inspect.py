@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pgoutput_etl import local_files
+from pgoutput_etl import compiled, local_files
 from pgoutput_etl.archive_report import ArchiveReport, report_on
 from pgoutput_etl.content import decompress
 from pgoutput_etl.errors import ConfigError
@@ -352,6 +352,12 @@ def test_other_jobs_find_the_standard_librarys_inspect(job: str) -> None:
     assert f"jobs/{job}.py" in done.stdout
 
 
+def test_a_plan_with_a_wrong_configuration_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    config.write_text("source: {name: a, landing: b}\ntarget: {rot: c}\n")
+    assert run(JOB.with_name("plan.py"), "--config", config).returncode == 2
+
+
 @pytest.mark.parametrize("wrong", [["--xid", "1"], ["--messages", "--lsn", "x"], ["--messages", "--from-time", "noon"]])
 def test_what_can_not_be_asked_is_refused(wrong: list[str]) -> None:
     assert run(JOB, V2, *wrong).returncode == 2
@@ -382,6 +388,14 @@ def test_origins_are_counted(tmp_path: Path) -> None:
     two = transaction(2, 20, insert("2", "b"))
     report = inspected([land(tmp_path, [one[0], Origin(5, "west"), *one[1:], two[0], Origin(6, "west"), *two[1:]])])
     assert report.origins == {"west": 2}
+
+
+@pytest.mark.parametrize("slot", ["pg16/v4_parallel", "pg14/v2_stream"])
+def test_what_is_noted_is_the_same_without_compiled_code(slot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = files_of(DATA / slot)
+    fast = inspected(files)
+    monkeypatch.setattr(compiled, "AVAILABLE", False)
+    assert inspected(files) == fast
 
 
 def test_another_servers_archive_among_the_files_shows(tmp_path: Path) -> None:
