@@ -180,6 +180,8 @@ def _lsn(lsn: int | None) -> str | None:
 
 
 def _protocol(messages: Counter[str], parallel: bool) -> str:
+    if not messages:
+        return "unknown"
     if parallel:
         return "4"
     if not _PREPARED.isdisjoint(messages) or "p" in messages:
@@ -190,6 +192,8 @@ def _protocol(messages: Counter[str], parallel: bool) -> str:
 
 
 def _server(messages: Counter[str], parallel: bool, is_binary: bool) -> str:
+    if not messages:
+        return "unknown"
     least = 10
     if messages["T"]:
         least = 11

@@ -50,8 +50,9 @@ def _heading(report: ArchiveReport) -> list[str]:
     lines = [
         f"{len(report.files):,} files, {report.bytes:,} bytes ({report.content_bytes:,} of content).",
         f"{sum(report.messages.values()):,} messages, framing {', '.join(report.framings) or 'unknown'}.",
-        f"Protocol {report.protocol}; {report.server}. {_settings(report)}",
     ]
+    if report.messages:
+        lines.append(f"Protocol {report.protocol}; {report.server}. {_settings(report)}")
     if report.last_lsn is not None:
         lines.append(f"LSNs {report.first_lsn} to {report.last_lsn}.")
     if report.last_commit_lsn is not None:

@@ -137,6 +137,14 @@ def test_protocol_server_and_settings_as_far_as_they_show(slot: str, protocol: s
         assert report.prefixes["app"] == {"transactional": 1, "non_transactional": 2, "size": 43}
 
 
+def test_nothing_is_told_of_files_without_messages(tmp_path: Path) -> None:
+    (tmp_path / "0.bin").write_bytes(b"")
+    for paths in ([tmp_path], []):
+        report = inspected(paths)
+        assert (report.protocol, report.server, report.settings, report.is_damaged) == ("unknown", "unknown", {}, False)
+    assert report.files == ()
+
+
 def test_another_servers_settings_show(tmp_path: Path) -> None:
     typed = table("id", ("at", 1184), ("day", 1082), ("span", 1186), ("raw", 17))
     row = insert("1", "2026-01-01 10:00:00+05:30", "01.02.2026", "P1D", "abc\\000")
