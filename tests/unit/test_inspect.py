@@ -139,10 +139,10 @@ def test_protocol_server_and_settings_as_far_as_they_show(slot: str, protocol: s
 
 def test_nothing_is_told_of_files_without_messages(tmp_path: Path) -> None:
     (tmp_path / "0.bin").write_bytes(b"")
-    for paths in ([tmp_path], []):
+    for paths, files in (([tmp_path], 1), ([], 0)):
         report = inspected(paths)
-        assert (report.protocol, report.server, report.settings, report.is_damaged) == ("unknown", "unknown", {}, False)
-    assert report.files == ()
+        assert (report.protocol, report.server, report.settings) == ("unknown", "unknown", {})
+        assert (len(report.files), report.is_damaged) == (files, False)
 
 
 def test_another_servers_settings_show(tmp_path: Path) -> None:
