@@ -159,7 +159,6 @@ class Scene:
     wanted: Wanted = Wanted()
     shows_values: bool = False
     as_json: bool = False
-    left_out: bool = False
 
 
 def tell(scene: Scene, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE) -> None:
