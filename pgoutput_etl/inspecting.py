@@ -67,7 +67,7 @@ class SparkRunner:
         }
         of_paths = {path: task for path, task in tasks.items() if path not in too_large}
         numbers = frozenset(task.number for task in tasks.values())
-        self._kept = [(frame, kept - numbers) for frame, kept in self._kept]
+        self._forget(numbers)
         if not of_paths:
             return looks
 
@@ -83,6 +83,12 @@ class SparkRunner:
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
         return looks | {each.number: each for each in (pickle.loads(row["told"]) for row in found)}
+
+    def _forget(self, numbers: frozenset[int]) -> None:
+        for frame, kept in self._kept:
+            if kept <= numbers:
+                frame.unpersist()
+        self._kept = [(frame, kept - numbers) for frame, kept in self._kept if not kept <= numbers]
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
         found = self._ask(lambda heads: ends(heads, xids))
