@@ -174,7 +174,7 @@ def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_pa
         line.replace(str(tmp_path), "") for line in lines["here"]
     ]
     assert len(lines["here"]) > 40
-    said = report_on(elsewhere).remarks if name[0] == "9" else report_on(elsewhere).unreadable
+    said = report_on(elsewhere).remarks if name[0] == "9" else report_on(elsewhere).damages
     assert any(name in line for line in said)
 
 
