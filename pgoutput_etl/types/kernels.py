@@ -30,7 +30,6 @@ from pgoutput_etl.types.strings import fast_binary_string, load_string
 Numbers: TypeAlias = NDArray[Any]
 
 BINARY = int(number_kernels.BINARY)
-_PADDING = 16  # bytes that text kernels write past the end
 
 
 class UnsureError(Exception):
@@ -66,7 +65,7 @@ class Cells:
     def to_arrow(self) -> pa.Array:
         """The bytes as they are, of either form."""
         offsets, valid, _odd = _places(self, text_kernels.text_places, text_kernels.AS_TEXT)
-        out = np.empty(int(offsets[-1]) + _PADDING, np.uint8)
+        out = np.empty(int(offsets[-1]) + text_kernels.PADDING, np.uint8)
         text_kernels.cells(*self._arguments(), offsets, out)
         return _array(pa.binary(), valid, offsets, out[: offsets[-1]])
 
@@ -115,7 +114,7 @@ def _load_carefully(of: ColumnType, cells: Cells) -> LoadedColumn:
 
 
 def _array(arrow: pa.DataType, valid: Numbers, *buffers: Numbers) -> pa.Array:
-    validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    validity = None if valid.min(initial=1) else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(arrow, len(valid), [validity, *map(pa.py_buffer, buffers)])
 
 
@@ -195,7 +194,7 @@ def _texts(of: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     elif of.binary_text is uuid_text:
         form = text_kernels.UUID
     offsets, valid, odd = _places(cells, text_kernels.text_places, form)
-    out = np.empty(int(offsets[-1]) + _PADDING, np.uint8)
+    out = np.empty(int(offsets[-1]) + text_kernels.PADDING, np.uint8)
     if text_kernels.texts(*cells._arguments(), form, offsets, out) < 0:
         raise UnsureError
     return _array(of.arrow, valid, offsets, out[: offsets[-1]]), odd

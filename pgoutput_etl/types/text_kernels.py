@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.compiled import compiled, load_word, store_word
+from pgoutput_etl.compiled import compiled, copy_block
 from pgoutput_etl.types.number_kernels import BINARY, LENGTH
 
 np: Any = numpy  # its stubs know nothing of numba's scalars
@@ -18,8 +18,11 @@ np: Any = numpy  # its stubs know nothing of numba's scalars
 # What the binary form of a type that is kept as text is.
 AS_TEXT, VERSIONED, UUID, NO_FORM = range(4)
 _UUID_TEXT = 36
-_HIGH_BITS = np.uint64(0x8080808080808080)
+_HIGH_BIT = np.uint64(0x80)
 _0, _1, _8 = np.uint64(0), np.uint64(1), np.uint64(8)
+PADDING = 32
+_BLOCK = np.uint64(PADDING)
+_BLOCK_BITS = np.uint64(0xFFFFFFFF)
 
 
 @compiled
@@ -111,8 +114,9 @@ def _hex_digit(half: Any) -> Any:
 
 @compiled
 def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, out: Any) -> int:
-    """`out` has room for 16 bytes more than there are."""
-    room = np.uint64(max(data.shape[0] - 16, 0))
+    """`out` has room for PADDING bytes more than there are."""
+    blocks = data.shape[0] >= PADDING
+    last = np.uint64(data.shape[0] - PADDING)  # where the last block begins
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
@@ -134,22 +138,20 @@ def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, o
         if is_binary and form == VERSIONED:
             p += _1
         end = p + np.uint64(count)
-        seen = _0
-        q = p
-        while q < end and q <= room:
-            first, second = load_word(data, q), load_word(data, q + _8)
-            store_word(out, o, first)
-            store_word(out, o + _8, second)
-            seen |= first | second
-            q += _8 + _8
-            o += _8 + _8
-        while q < end:
-            seen |= np.uint64(data[q])
-            out[o] = data[q]
-            q += _1
-            o += _1
-        # what was looked at may reach behind the value's end
-        if seen & _HIGH_BITS != _0 and not is_utf8(data, p, end):
+        begin, past_ascii = p, _0
+        while end - p > _BLOCK and blocks and p <= last:
+            past_ascii |= copy_block(data, p, out, o)
+            p += _BLOCK
+            o += _BLOCK
+        if blocks and p <= last:
+            past_ascii |= copy_block(data, p, out, o) & (_BLOCK_BITS >> (_BLOCK - (end - p)))
+        else:
+            while p < end:
+                past_ascii |= np.uint64(data[p]) & _HIGH_BIT
+                out[o] = data[p]
+                p += _1
+                o += _1
+        if past_ascii != _0 and not is_utf8(data, begin, end):
             return -1
     return 0
 

@@ -144,6 +144,22 @@ def test_decimals_of_few_digits_are_rounded_to_the_nearest_float(numbers: list[i
     assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column)
 
 
+@pytest.mark.parametrize("behind", [0, 1, 31, 32, 70])
+def test_texts_are_whole_wherever_a_block_ends(behind: int) -> None:
+    """They are copied 32 bytes at a time, and the last ones of the memory that there is, one by one."""
+    for size in (0, 1, 2, 15, 31, 32, 33, 34, 63, 64, 65, 97):
+        for at in {*range(min(size, 3)), *range(max(size - 3, 0), size), *range(30, min(size, 34))}:
+            for wrong in (b"\x80", b"\xc3", b"\xff"):
+                value = b"a" * at + wrong + b"b" * (size - at - 1)
+                column: list[Cell] = [(b"t", value), (b"t", b"e" * behind)]
+                assert by_kernels(TYPES["text"], column) is None, (size, at)
+            value = b"a" * at + "é".encode() + b"b" * (size - at - 1)
+            column = [(b"t", b"first"), (b"n", None), (b"t", value), (b"t", b""), (b"t", b"e" * behind)]
+            assert by_kernels(TYPES["text"], column) == plainly(TYPES["text"], column), (size, at)
+        column = [(b"t", b"z" * size), (b"u", None), (b"b", b"y" * size), (b"t", "é".encode() * behind)]
+        assert by_kernels(TYPES["text"], column) == plainly(TYPES["text"], column), size
+
+
 in_text = st.lists(st.none() | st.text(max_size=9).map(str.encode), max_size=4).map(
     lambda row: tuple_of(*((b"n", None) if value is None else (b"t", value) for value in row)).to_bytes()
 )
