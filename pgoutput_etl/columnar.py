@@ -25,8 +25,8 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 # At once: what is found is looked at again while it is in the processor's caches.
-MOST_MESSAGES = 8192
-MOST_BYTES = 1 << 21
+MOST_MESSAGES = 16384
+MOST_BYTES = 1 << 22
 _MOST_UNCHANGED = 8 * MOST_MESSAGES
 
 # The fields of a message, all of them offsets in the data unless said otherwise.
@@ -97,19 +97,17 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: in
     found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
 
 
-@compiled
+@inlined
 def _int32(data: Bytes, at: int) -> int:
-    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
-    return _I64(np.int32(high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])))
+    return _I64(np.int32(load_length(data, _U64(at))))
 
 
-@compiled
+@inlined
 def _uint32(data: Bytes, at: int) -> int:
-    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
-    return high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])
+    return _I64(load_length(data, _U64(at)))
 
 
-@compiled
+@inlined
 def _int64(data: Bytes, at: int) -> int:
     return _uint32(data, at) << 32 | _uint32(data, at + 4)
 
@@ -174,7 +172,7 @@ def _string_end(data: Bytes, begin: int, limit: int) -> int:
     return 0
 
 
-@compiled
+@inlined
 def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int) -> tuple[int, int]:
     """Behind a TupleData, or 0; and behind its unchanged columns, which are put to unchanged[at:]."""
     p = begin + 2

@@ -226,7 +226,7 @@ def test_a_binary_value_may_hold_any_byte() -> None:
 def test_it_stops_where_its_arrays_are_full_and_says_so() -> None:
     toast = encoder.encode(Insert(None, 16384, TupleData(b"u" * 1664, (None,) * 1664)))
     many = columnar.MOST_MESSAGES + 5
-    for messages in ([toast] * 50, [insert_of(b"x" * 900_000)] * 10, [insert_of(b"x")] * many):
+    for messages in ([toast] * 100, [insert_of(b"x" * 900_000)] * 10, [insert_of(b"x")] * many):
         data = encoder.length_prefixed(messages)
         position, found, calls = 0, 0, 0
         while position < len(data):
