@@ -25,7 +25,8 @@ from pgoutput_etl.columnar import (
     Numbers,
     find,
 )
-from pgoutput_etl.compiled import compiled, copy_block
+from pgoutput_etl.compiled import compiled
+from pgoutput_etl.copying import PADDING, copied
 from pgoutput_etl.following import (
     BODY,
     EXTENTS,
@@ -59,7 +60,6 @@ from pgoutput_etl.following import (
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 
-_PADDING = 32  # as many as are copied at once
 _LEAST = 8  # messages: fewer are read one by one in less time
 # Messages that are looked for at once: what isn't taken is looked for again.
 _FIRST = 512
@@ -177,7 +177,7 @@ class Bulk:
             if nulls[0] == rows:
                 return pa.nulls(rows, pa.binary())
             ends = extents[which, : rows + 1]
-            values = np.empty(int(ends[rows]) + _PADDING, np.uint8)
+            values = np.empty(int(ends[rows]) + PADDING, np.uint8)
             _gather(self.data, found.fields, begin, self.of_message, ends, rows, values)
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
@@ -236,18 +236,8 @@ def _gather(
     data: Bytes, fields: Numbers, field: int, of_message: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
 ) -> None:
     """Copies data[fields[of_message[r], field]:] to values[ends[r]:ends[r + 1]], for each row r; `values` has room for
-    _PADDING bytes more."""
-    blocks = len(data) - _PADDING  # behind it none begins
+    PADDING bytes more."""
     for r in range(rows):
-        to = _U64(ends[_U64(r)])
-        end = _U64(ends[_U64(r + 1)])
-        at = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
-        if blocks >= 0:
-            while to < end and at <= _U64(blocks):
-                copy_block(data, at, values, to)
-                at += _U64(_PADDING)
-                to += _U64(_PADDING)
-        while to < end:
-            values[to] = data[at]
-            at += _U64(1)
-            to += _U64(1)
+        to, end = _U64(ends[_U64(r)]), _U64(ends[_U64(r + 1)])
+        begin = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
+        copied(data, begin, begin + (end - to), values, to)
