@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from benchmarks.wire_arrays import Table
 from pgoutput_etl import compiled
-from pgoutput_etl.columnar import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, find
+from pgoutput_etl.columnar import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, Numbers, find
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.tuples import RawTuples, typed_columns
 from pgoutput_etl.types import ColumnType, column_type
 
 BY_BATCH = "kernels: typed Arrow columns, a batch at a time"
+_I, _U, _D = b"IUD"
 ALL_KEPT = "kernels: typed Arrow columns, all kept"
-_HAS_TUPLES = np.isin(np.arange(256), [*b"IUD"])
 
 
 def kernels(table: Table) -> dict[str, Callable[[bytes, int], object]]:
@@ -58,15 +58,24 @@ def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[
         find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
         if not found.messages:
             raise AssertionError(f"offset {at}: expected messages that kernels take")
-        fields = found.fields[: found.messages]
-        rows = np.flatnonzero(_HAS_TUPLES[fields[:, TAG]])
-        new_ends = fields[rows, NEW_END]
-        has_new = new_ends > 0
-        starts = np.where(has_new, fields[rows, NEW], fields[rows, OLD])
-        ends = np.where(has_new, new_ends, fields[rows, OLD_END])
-        end = int(fields[-1, NEXT])
-        raw = RawTuples(content[at:end], starts - at, ends - at)
+        end = int(found.fields[found.messages - 1, NEXT])
+        starts, ends = (np.empty(found.messages, np.int64) for _ in range(2))
+        rows = _tuples(found.fields, found.messages, at, starts, ends)
+        raw = RawTuples(content[at:end], starts[:rows], ends[:rows])
         yield [column.array for column in typed_columns(raw, types)]
         count, at = count + found.messages, end
     if count != messages:
         raise AssertionError(f"expected {messages:,} messages, found {count:,}")
+
+
+@compiled.compiled
+def _tuples(fields: Numbers, messages: int, at: int, starts: Numbers, ends: Numbers) -> int:
+    """Where they begin and end behind `at`; how many."""
+    rows = 0
+    for i in range(messages):
+        if fields[i, TAG] in (_I, _U, _D):
+            is_new = fields[i, NEW_END] > 0
+            starts[rows] = (fields[i, NEW] if is_new else fields[i, OLD]) - at
+            ends[rows] = (fields[i, NEW_END] if is_new else fields[i, OLD_END]) - at
+            rows += 1
+    return rows

@@ -26,6 +26,7 @@ from pgoutput_etl.columnar import (
     find,
 )
 from pgoutput_etl.compiled import compiled
+from pgoutput_etl.copying import PADDING, copied
 from pgoutput_etl.following import (
     BODY,
     EXTENTS,
@@ -59,7 +60,6 @@ from pgoutput_etl.following import (
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 
-_PADDING = 8
 _LEAST = 8  # messages: fewer are read one by one in less time
 # Messages that are looked for at once: what isn't taken is looked for again.
 _FIRST = 512
@@ -177,7 +177,7 @@ class Bulk:
             if nulls[0] == rows:
                 return pa.nulls(rows, pa.binary())
             ends = extents[which, : rows + 1]
-            values = np.empty(int(ends[rows]) + _PADDING, np.uint8)
+            values = np.empty(int(ends[rows]) + PADDING, np.uint8)
             _gather(self.data, found.fields, begin, self.of_message, ends, rows, values)
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
@@ -235,10 +235,9 @@ def _counted_tags(counts: Numbers) -> list[tuple[str, int]]:
 def _gather(
     data: Bytes, fields: Numbers, field: int, of_message: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
 ) -> None:
-    """Copies data[fields[of_message[r], field]:] to values[ends[r]:ends[r + 1]], for each row r."""
+    """Copies data[fields[of_message[r], field]:] to values[ends[r]:ends[r + 1]], for each row r; `values` has room for
+    PADDING bytes more."""
     for r in range(rows):
-        at = _U64(ends[_U64(r)])
-        size = _U64(ends[_U64(r + 1)]) - at
+        to, end = _U64(ends[_U64(r)]), _U64(ends[_U64(r + 1)])
         begin = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
-        for k in range(size):
-            values[at + k] = data[begin + k]
+        copied(data, begin, begin + (end - to), values, to)

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pgoutput_etl.compiled import compiled
+from pgoutput_etl.compiled import compiled, inlined, load_length, no_text_in_block
 from pgoutput_etl.decode import MAX_COLUMNS
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.wire import MAX_STRING
@@ -25,8 +25,8 @@ Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
 
 # At once: what is found is looked at again while it is in the processor's caches.
-MOST_MESSAGES = 8192
-MOST_BYTES = 1 << 21
+MOST_MESSAGES = 16384
+MOST_BYTES = 1 << 22
 _MOST_UNCHANGED = 8 * MOST_MESSAGES
 
 # The fields of a message, all of them offsets in the data unless said otherwise.
@@ -69,9 +69,7 @@ FREQUENT = frozenset(b"ABCDEIMORSUYc")
 
 _U64 = np.uint64
 _I64 = cast("Callable[[object], int]", np.int64)
-_EIGHT = np.uint64(8)
-_ONES = np.uint64(0x0101010101010101)
-_HIGHS = np.uint64(0x8080808080808080)
+_BLOCK = 64
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
@@ -99,30 +97,19 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: in
     found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
 
 
-@compiled
+@inlined
 def _int32(data: Bytes, at: int) -> int:
-    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
-    return _I64(np.int32(high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])))
+    return _I64(np.int32(load_length(data, _U64(at))))
 
 
-@compiled
+@inlined
 def _uint32(data: Bytes, at: int) -> int:
-    high = _I64(data[_U64(at)]) << 24 | _I64(data[_U64(at + 1)]) << 16
-    return high | _I64(data[_U64(at + 2)]) << 8 | _I64(data[_U64(at + 3)])
+    return _I64(load_length(data, _U64(at)))
 
 
-@compiled
+@inlined
 def _int64(data: Bytes, at: int) -> int:
     return _uint32(data, at) << 32 | _uint32(data, at + 4)
-
-
-@compiled
-def _word(data: Bytes, at: int) -> np.uint64:
-    """Eight bytes, the first the lowest."""
-    a = _U64(data[_U64(at)]) | _U64(data[_U64(at + 1)]) << _U64(8) | _U64(data[_U64(at + 2)]) << _U64(16)
-    b = _U64(data[_U64(at + 3)]) << _U64(24) | _U64(data[_U64(at + 4)]) << _U64(32)
-    c = _U64(data[_U64(at + 5)]) << _U64(40) | _U64(data[_U64(at + 6)]) << _U64(48)
-    return a | b | c | _U64(data[_U64(at + 7)]) << _U64(56)
 
 
 @compiled
@@ -153,6 +140,23 @@ def is_text(data: Bytes, begin: int, end: int) -> bool:
     return True
 
 
+@inlined
+def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
+    """is_text of a value, most of which are short and of ASCII."""
+    at = begin
+    left = size
+    no_text = _U64(0)
+    while left >= _BLOCK and at + _BLOCK <= len(data):
+        no_text |= no_text_in_block(data, _U64(at))
+        at += _BLOCK
+        left -= _BLOCK
+    if at + _BLOCK <= len(data):
+        no_text |= no_text_in_block(data, _U64(at)) & ((_ALL >> _U64(1)) >> _U64(_BLOCK - 1 - left))
+    elif left:
+        no_text = _ALL
+    return bool(no_text == _U64(0) or is_text(data, begin, begin + size))
+
+
 @compiled
 def _string_end(data: Bytes, begin: int, limit: int) -> int:
     """Behind the NUL byte that ends a string of ASCII; 0 for any other."""
@@ -168,10 +172,8 @@ def _string_end(data: Bytes, begin: int, limit: int) -> int:
     return 0
 
 
-@compiled
-def _tuple_end(  # noqa: C901 - one branch for each kind
-    data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int
-) -> tuple[int, int]:
+@inlined
+def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int) -> tuple[int, int]:
     """Behind a TupleData, or 0; and behind its unchanged columns, which are put to unchanged[at:]."""
     p = begin + 2
     if p > limit:
@@ -185,30 +187,15 @@ def _tuple_end(  # noqa: C901 - one branch for each kind
         kind = data[_U64(p)]
         p += 1
         if kind in (_t, _b):
-            if p + 4 > limit:
-                return 0, at
-            length = _int32(data, p)
             p += 4
-            end = p + length
-            if length < 0 or end > limit:
+            if p > limit:
                 return 0, at
-            if kind == _t:
-                odd = _U64(0)  # a byte of 0 or past 127 leaves its highest bit, or one of a byte behind it
-                i = p
-                while i + 8 <= end:
-                    word = _word(data, i)
-                    odd |= (word - _ONES) | word
-                    i += 8
-                if i < end:
-                    if i + 8 <= len(data):
-                        beyond = _ALL << (_U64(end - i) << _U64(3))
-                        word = (_word(data, i) & ~beyond) | (_ONES & beyond)
-                        odd |= (word - _ONES) | word
-                    else:
-                        odd = _HIGHS
-                if odd & _HIGHS != _U64(0) and not is_text(data, p, end):
-                    return 0, at
-            p = end
+            length = _I64(load_length(data, _U64(p - 4)))
+            if length > limit - p:
+                return 0, at
+            if kind == _t and not _is_text_value(data, p, length):
+                return 0, at
+            p += length
         elif kind == _u:
             unchanged[_U64(at)] = column
             at += 1
@@ -407,8 +394,10 @@ def _find(  # noqa: C901 - one branch for each message
             if p >= size or data[_U64(p)] != _NEW_LINE:
                 break
             p += 1
-        elif p != end:
-            break
+        else:
+            if p != end:
+                break
+            p = end  # known without a look at the tuple, so that the next message needn't wait for it
         unchanged_end = unchanged_to
         fields[_U64(n), OFFSET] = position
         fields[_U64(n), LSN] = lsn

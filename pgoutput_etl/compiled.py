@@ -39,6 +39,8 @@ WHY_NOT: str | None  # in words for the user, where they can't
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# _nrt: arrays that are handed from kernel to kernel are not counted, which would cost more than what most of them do.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 _CHECKSUM = hashlib.sha256().digest_size
 _lock = RLock()
 _loaded: list[tuple[ModuleType | None, str | None]] = []
@@ -78,14 +80,15 @@ def _import() -> tuple[ModuleType | None, str | None]:
 class Kernel(Generic[P, R]):
     """A function that is compiled when it is first called, for the types that it is called with.
 
-    Without the interpreter's lock, without a check of indices, integers that wrap around. RuntimeError where kernels
-    are not available.
+    Without the interpreter's lock, without a check of indices, integers that wrap around. It can't make an array.
+    RuntimeError where kernels are not available.
     """
 
-    __slots__ = ("__name__", "_dispatcher", "function")
+    __slots__ = ("__name__", "_dispatcher", "function", "is_inlined")
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], is_inlined: bool = False) -> None:
         self.function = function
+        self.is_inlined = is_inlined
         self.__name__: str = getattr(function, "__name__", "kernel")
         self._dispatcher: Any = None
 
@@ -108,7 +111,7 @@ class Kernel(Generic[P, R]):
         called = {name: other.dispatcher() for name, other in self._constants().items() if isinstance(other, Kernel)}
         resolved = FunctionType(of.__code__, {**of.__globals__, **called}, of.__name__, of.__defaults__)
         resolved.__qualname__ = of.__qualname__
-        dispatcher = numba.njit(nogil=True, error_model="numpy")(resolved)
+        dispatcher = numba.njit(**_OPTIONS, forceinline=self.is_inlined)(resolved)
         dispatcher._cache = _KeptCode(numba, f"{of.__module__}.{of.__qualname__}", self.made_from())
         return dispatcher
 
@@ -120,7 +123,11 @@ class Kernel(Generic[P, R]):
     def made_from(self) -> bytes:
         """A hash of its code, of the kernels that it calls, and of its constants."""
         code = self.function.__code__
-        parts = [code.co_code, repr((code.co_consts, code.co_names, code.co_varnames)).encode()]
+        parts = [
+            code.co_code,
+            repr((_OPTIONS, self.is_inlined)).encode(),
+            repr((code.co_consts, code.co_names, code.co_varnames)).encode(),
+        ]
         for name, value in sorted(self._constants().items()):
             parts += [name.encode(), _bytes_of(value)]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
@@ -138,6 +145,11 @@ def _bytes_of(constant: Any) -> bytes:
 
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function)
+
+
+def inlined(function: Callable[P, R]) -> Kernel[P, R]:
+    """A kernel that others call for each value: no call is left of it in their code."""
+    return Kernel(function, True)
 
 
 class _Instruction(Kernel[P, R]):
@@ -177,17 +189,67 @@ def _store_word(numba: Any) -> Any:
     return numba.extending.intrinsic(typed)
 
 
-def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+def _load_length(numba: Any) -> Any:
+    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            from llvmlite import ir
+
+            sent = builder.load(_place(context, builder, signature, arguments, ir.IntType(32)), align=1)
+            return builder.zext(builder.bswap(sent), ir.IntType(64))
+
+        return numba.types.uint64(data, numba.types.uint64), generate
+
+    return numba.extending.intrinsic(typed)
+
+
+def _no_text_in_block(numba: Any) -> Any:
+    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            from llvmlite import ir
+
+            block = ir.VectorType(ir.IntType(8), 64)
+            found = builder.load(_place(context, builder, signature, arguments, block), align=1)
+            # as signed numbers, bytes past 127 are below 0
+            return builder.bitcast(builder.icmp_signed("<", found, ir.Constant(block, [1] * 64)), ir.IntType(64))
+
+        return numba.types.uint64(data, numba.types.uint64), generate
+
+    return numba.extending.intrinsic(typed)
+
+
+def _copy_block(numba: Any) -> Any:
+    def typed(_typing_context: Any, data: Any, _at: Any, out: Any, _to: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            from llvmlite import ir
+
+            block = ir.VectorType(ir.IntType(8), 32)
+            found = builder.load(_place(context, builder, signature, arguments, block), align=1)
+            builder.store(found, _place(context, builder, signature, arguments, block, 2), align=1)
+            mask = builder.bitcast(builder.icmp_signed("<", found, ir.Constant(block, [0] * 32)), ir.IntType(32))
+            return builder.zext(mask, ir.IntType(64))
+
+        return numba.types.uint64(data, numba.types.uint64, out, numba.types.uint64), generate
+
+    return numba.extending.intrinsic(typed)
+
+
+def _place(context: Any, builder: Any, signature: Any, arguments: Any, of: Any = None, first: int = 0) -> Any:
     from llvmlite import ir
 
-    array = context.make_array(signature.args[0])(context, builder, arguments[0])
-    return builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(64).as_pointer())
+    array = context.make_array(signature.args[first])(context, builder, arguments[first])
+    return builder.bitcast(builder.gep(array.data, [arguments[first + 1]]), (of or ir.IntType(64)).as_pointer())
 
 
-# Eight bytes as a number, the first of them the lowest: load_word(data, at), and store_word(data, at, word). `data` is
-# an array of bytes. Nothing looks whether these are within it.
+# In all of these `data` and `out` are arrays of bytes, and nothing looks whether what is read and written is within.
+# Eight bytes as a number, the first of them the lowest: load_word(data, at), and store_word(data, at, word).
 load_word: Any = _Instruction(_load_word)
 store_word: Any = _Instruction(_store_word)
+# Four bytes as a number, the first of them the highest: load_length(data, at).
+load_length: Any = _Instruction(_load_length)
+# no_text_in_block(data, at): of the 64 bytes there a bit each, the first one's the lowest: 1 if it is NUL or past 127.
+no_text_in_block: Any = _Instruction(_no_text_in_block)
+# copy_block(data, at, out, to): copies 32 bytes; of each a bit, the first one's the lowest: 1 if it is past 127.
+copy_block: Any = _Instruction(_copy_block)
 
 
 class _KeptCode:

@@ -56,6 +56,7 @@ from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
 from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
+from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
@@ -190,14 +191,22 @@ class Ledger:
         self.spark = spark
         self.root = root.rstrip("/")
         self.source = source
+        self._quick = session_for_few_rows(spark)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table}"
 
     def read(self, table: str) -> DataFrame:
-        if not is_delta_table(self.spark, self.path(table)):
-            return self._frame(table, [])
-        return self.spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
+        return self._read(self.spark, table)
+
+    def _look(self, table: str) -> DataFrame:
+        """The same where few rows are looked for."""
+        return self._read(self._quick, table)
+
+    def _read(self, spark: SparkSession, table: str) -> DataFrame:
+        if not is_delta_table(spark, self.path(table)):
+            return _frame(spark, table, [])
+        return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
     def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
         """Once per batch, table and step, however often it is tried: again where another source's run came between."""
@@ -213,15 +222,14 @@ class Ledger:
 
     def _append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
         if rows:
-            self._append(table, self._frame(table, [{"batch": batch, **row} for row in rows]), batch, step)
+            self._append(table, self._rows(self._quick, table, rows, batch), batch, step)
 
-    def _frame(self, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-        stamped = [{"source": self.source, **row} for row in rows]
-        return frame(self.spark, pa.Table.from_pylist(stamped, to_arrow_schema(_schema(table), timezone="UTC")))
+    def _rows(self, spark: SparkSession, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
+        return _frame(spark, table, [{"source": self.source, "batch": batch, **row} for row in rows])
 
     def _standing(self) -> tuple[int, int] | None:
         """The number of the newest batch, and of the newest that is done, 0 if none is. None before the first."""
-        batches = self.read("batches").select("batch", "status").toArrow().to_pylist()
+        batches = self._look("batches").select("batch", "status").toArrow().to_pylist()
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
@@ -233,7 +241,7 @@ class Ledger:
         if standing is None:
             return None
         newest, last_done = standing
-        batches = self.read("batches")
+        batches = self._look("batches")
         found = batches.where(F.col("batch").isin(*{newest, last_done})).collect()
         rows = {(row["batch"], row["status"]): row.asDict(recursive=True) for row in found}
         nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0}
@@ -248,11 +256,14 @@ class Ledger:
 
     def derived(self, table: str, batch: Batch) -> DataFrame:
         """What assembly wrote before the batch, of the files that count."""
-        return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
+        return self._before(self.read(table), batch)
+
+    def _before(self, rows: DataFrame, batch: Batch) -> DataFrame:
+        return rows.where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
     def state_at(self, oid: int, version: int) -> TableState | None:
         """Where a table stood at a Delta version that a batch left it at, the last of them."""
-        tables = self.read("batches").where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
+        tables = self._look("batches").where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
         of_it = tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
         found = of_it.orderBy(F.desc("batch")).limit(1).select("t.*").collect()
         return _table_state(found[0].asDict(recursive=True)) if found else None
@@ -262,7 +273,7 @@ class Ledger:
         the one after."""
 
         def read(batch: int) -> list[dict[str, Any]]:
-            found = self.read("claims").where(F.col("batch").between(batch - 1, batch + 1))
+            found = self._look("claims").where(F.col("batch").between(batch - 1, batch + 1))
             rows: list[dict[str, Any]] = found.toArrow().to_pylist()
             return rows
 
@@ -297,7 +308,7 @@ class Ledger:
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         self._append_rows("batches", [row | {"backfill": batch.backfill}], batch.number, "begun")
-        begun = self.read("batches").where((F.col("batch") == batch.number) & (F.col("status") == "begun"))
+        begun = self._look("batches").where((F.col("batch") == batch.number) & (F.col("status") == "begun"))
         [found] = begun.select("ledger_id", "files", "backfill").toArrow().to_pylist()
         if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):
             raise RunError(
@@ -395,8 +406,9 @@ class Ledger:
             "unit",
             "changes",
         )
-        others = [_transaction_row(outcome, batch.number) for outcome in rows.assembly.outcomes]
-        return self._frame("transactions", others).unionByName(ended, allowMissingColumns=True)
+        others = [_transaction_row(outcome) for outcome in rows.assembly.outcomes]
+        found = self._rows(self.spark, "transactions", others, batch.number)
+        return found.unionByName(ended, allowMissingColumns=True)
 
     def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
@@ -417,7 +429,7 @@ class Ledger:
         ]
         frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
         if held or frames:
-            found = self._frame("quarantine", [{"batch": batch.number, **row} for row in held])
+            found = self._rows(self.spark, "quarantine", held, batch.number)
             for frame in frames:
                 found = found.unionByName(frame, allowMissingColumns=True)
             self._append("quarantine", found, batch.number)
@@ -455,14 +467,14 @@ class Ledger:
 
     def assembly(self, batch: Batch) -> Assembly:
         """Transactions, relations and types as they stood before the batch."""
-        rows = self.derived("relations", batch).toArrow().to_pylist()
+        rows = self._before(self._look("relations"), batch).toArrow().to_pylist()
         history = RelationHistory.of(
             InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
             for row in rows
         )
         if batch.state is None:
             return Assembly(history)
-        types = self.derived("types", batch).orderBy("batch").collect()
+        types = self._before(self._look("types"), batch).orderBy("batch").collect()
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
         return Assembly.from_state(batch.state, history, by_oid)
 
@@ -480,7 +492,7 @@ class Ledger:
         """All that is known of landed files: the fields of FilePart, `file` and `batch`."""
         names = [field.name for field in fields(FilePart) if field.name != "modified"]
         modified = F.unix_micros("modified").alias("modified")
-        return self.read("files").select("file", "batch", modified, *names).toArrow()
+        return self._look("files").select("file", "batch", modified, *names).toArrow()
 
     def known_files(self, rows: pa.Table, since: int = 0, before: int | None = None) -> KnownFiles:
         """Of file_rows, what was read from batch `since` on, and before batch `before`."""
@@ -526,6 +538,10 @@ class Ledger:
         return frame(self.spark, pa.Table.from_pylist(listed, _UNITS))
 
 
+def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
+    return frame(spark, pa.Table.from_pylist(rows, to_arrow_schema(_schema(table), timezone="UTC")))
+
+
 def _file_statistics(scan: FileScan) -> dict[str, Any]:
     commits = [stretch for stretch in scan.stretches if stretch is not None]
     return {
@@ -548,12 +564,11 @@ def _time(microseconds: int) -> datetime:
     return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=microseconds)
 
 
-def _transaction_row(outcome: Outcome, batch: int) -> dict[str, Any]:
+def _transaction_row(outcome: Outcome) -> dict[str, Any]:
     """Where it begins, and how it ended. A transaction of several units counts its changes in none of them."""
     file, unit = outcome.units[0] if outcome.units else (None, None)
     time = None if outcome.commit_ts is None else _time(outcome.commit_ts + POSTGRES_EPOCH_MICROSECONDS)
     return {
-        "batch": batch,
         "xid": outcome.xid,
         "gid": outcome.gid,
         "fate": outcome.fate.value,

@@ -36,7 +36,7 @@ from pgoutput_etl.net_effect import (
     target_key_parts,
     with_sequence,
 )
-from pgoutput_etl.spark import session_settings
+from pgoutput_etl.spark import FOR_FEW_ROWS, session_settings
 from pgoutput_etl.storage import to_event, to_target
 from pgoutput_etl.targets import ADDED_COLUMNS
 
@@ -55,6 +55,8 @@ _PROPERTIES = {
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PARTITION_BYTES = 1 << 25
+_FEW_ROWS = 50_000
+_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # what is merged is kept already
 
 
 class Before(Enum):
@@ -118,9 +120,20 @@ def has_rows(spark: SparkSession, path: str) -> bool:
     return bool(spark.read.format("delta").load(path).limit(1).count())
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, commit: Commit) -> Written:
-    """One commit. `events` are all of the table's since its last truncate in the batch."""
-    with session_settings(spark, {**commit.settings(), **_for_size(spark, events.size)}) as session:
+def write(
+    spark: SparkSession,
+    path: str,
+    shape: TableShape,
+    events: Events,
+    before: Before,
+    commit: Commit,
+    rows: int | None = None,
+) -> Written:
+    """One commit. `events` are all of the table's since its last truncate in the batch. `rows`: how many it has, if
+    that is known."""
+    is_small = events.is_here and (before is Before.NOTHING or (rows is not None and rows <= _FEW_ROWS))
+    sizes = FOR_FEW_ROWS if is_small else _for_size(spark, events.size)
+    with session_settings(spark, {**commit.settings(), **_ALWAYS, **sizes}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
@@ -135,9 +148,9 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: Events, bef
 
 
 def _for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
-    """What is merged is kept already; a shuffle has partitions of a size that a task takes at once."""
+    """A shuffle has partitions of a size that a task takes at once."""
     partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
-    return {"spark.databricks.delta.merge.materializeSource": "none", _PARTITIONS: str(partitions)}
+    return {_PARTITIONS: str(partitions)}
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:

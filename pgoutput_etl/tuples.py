@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_etl.compiled import compiled
+from pgoutput_etl.compiled import compiled, load_length
 from pgoutput_etl.types import ColumnType, LoadedColumn
 from pgoutput_etl.types.kernels import BINARY, Cells, Numbers, UnsureError, load_cells
 
@@ -23,7 +23,7 @@ NULL, UNCHANGED = -1, -2  # sizes of what is no value
 SEEN_UNCHANGED, SEEN_BINARY = 1, 2
 _KIND_N, _KIND_U, _KIND_T, _KIND_B = (np.uint8(kind) for kind in b"nutb")
 _BINARY = np.int32(BINARY)
-_1, _2, _5 = np.uint64(1), np.uint64(2), np.uint64(5)
+_1, _2, _4, _5 = (np.uint64(number) for number in (1, 2, 4, 5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +115,10 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
                 return i
             kind = data[p]
             if kind == _KIND_T or kind == _KIND_B:
-                if end - p < _5:
-                    return i
-                length = (
-                    np.uint64(data[p + _1]) << np.uint64(24)
-                    | np.uint64(data[p + _2]) << np.uint64(16)
-                    | np.uint64(data[p + np.uint64(3)]) << np.uint64(8)
-                    | np.uint64(data[p + np.uint64(4)])
-                )
                 p += _5
+                if p > end:
+                    return i
+                length = load_length(data, p - _4)
                 if length > end - p:
                     return i
                 at[c, i] = p

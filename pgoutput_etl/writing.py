@@ -135,12 +135,15 @@ class Writer:
         return Outcome(state, summary, task.schema_changes)
 
     def _rows(self, task: Task, written: merge.Written) -> int:
-        """What the table had is known from the batch before, unless it was put there in another way."""
-        is_known = task.state is not None and task.moved_from is None and not self.resumed and bool(task.segments)
-        rows = written.rows_after(task.state.rows if task.state is not None and is_known else None)
+        rows = written.rows_after(self._rows_before(task))
         if rows is None or self.resumed:
             return self.spark.read.format("delta").load(task.path).count()
         return rows
+
+    def _rows_before(self, task: Task) -> int | None:
+        """What the table had is known from the batch before, unless it was put there in another way."""
+        is_known = task.moved_from is None and not self.resumed and bool(task.segments)
+        return task.state.rows if task.state is not None and is_known else None
 
     def _commit_changes(self, changes: Changes, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
@@ -160,7 +163,9 @@ class Writer:
             events = replace(events, frame=self.choose(events.frame, segment.shape))
             commit = self.commit(task.oid, f"changes:{number}")
             self.check()
-            written = merge.write(self.spark, task.path, segment.shape, events, before, commit)
+            known = self._rows_before(task)
+            rows = known if total is None else total.rows_after(known)
+            written = merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
             total = written if total is None else total.plus(written)
         return total or merge.written(self.spark, task.path)
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
+    "errors", "lsn", "compiled", "copying", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
     "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks",
     "identity", "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping",

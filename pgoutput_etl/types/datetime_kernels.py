@@ -6,21 +6,22 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.compiled import compiled, load_word
+from pgoutput_etl.compiled import compiled, inlined, load_word
 from pgoutput_etl.types.digits import (
+    NO_DAY,
     NO_DIGITS,
-    days_in_month,
     days_since_1970,
     digits_at_end,
     in_network_order,
     is_like,
-    two_digits,
+    pairs,
 )
 from pgoutput_etl.types.number_kernels import BINARY
 
 np: Any = numpy  # its stubs know nothing of numba's scalars
-_8, _16, _32, _40, _48, _56 = (np.uint64(number) for number in (8, 16, 32, 40, 48, 56))
-_0 = np.uint64(0)
+_1, _2, _3, _6, _8, _11, _16, _19, _20, _24 = (np.uint64(number) for number in (1, 2, 3, 6, 8, 11, 16, 19, 20, 24))
+_23, _40, _48, _59, _60, _99, _100 = (np.uint64(number) for number in (23, 40, 48, 59, 60, 99, 100))
+_BYTE = np.uint64(255)
 
 
 def _form(text: str) -> tuple[Any, Any]:
@@ -33,6 +34,7 @@ _YEAR_MONTH, _YEAR_MONTH_SLACK = _form("0000-00-")
 _MONTH_DAY, _MONTH_DAY_SLACK = _form("00-00-00")
 _DAY_HOUR, _DAY_HOUR_SLACK = _form("00 00:00")
 _TIME, _TIME_SLACK = _form("00:00:00")
+_UTC = np.uint64(int.from_bytes(b"+00", "little"))
 _EPOCH_2000 = 10_957  # days from 1970
 _DAY_US = 86_400_000_000
 _EPOCH_2000_US = _EPOCH_2000 * _DAY_US
@@ -40,7 +42,8 @@ _EPOCH_2000_US = _EPOCH_2000 * _DAY_US
 _LEAST_DAY, _MOST_DAY = -719_162, 2_932_896
 _LEAST_US, _MOST_US = _LEAST_DAY * _DAY_US, (_MOST_DAY + 1) * _DAY_US - 1
 _POINT, _COLON, _PLUS, _MINUS = np.uint8(0x2E), np.uint8(0x3A), np.uint8(0x2B), np.uint8(0x2D)
-_TENS = np.array([10**power for power in range(7)], np.int64)
+_TENS = np.array([10**power for power in range(7)], np.uint64)
+_NO_INSTANT = np.int64(1 << 62)
 
 
 @compiled
@@ -57,12 +60,11 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd:
         days = np.int64(_MOST_DAY + 1)
         if length == 10:
             first = load_word(data, p) ^ _YEAR_MONTH
-            last = load_word(data, p + np.uint64(2)) ^ _MONTH_DAY
+            last = load_word(data, p + _2) ^ _MONTH_DAY
             if is_like(first, _YEAR_MONTH_SLACK) and is_like(last, _MONTH_DAY_SLACK):
-                year = two_digits(first, _0) * 100 + two_digits(first, _16)
-                month, day = two_digits(first, _40), two_digits(last, _48)
-                if year >= 1 and 1 <= month <= 12 and 1 <= day <= days_in_month(year, month):
-                    days = days_since_1970(year, month, day)
+                first, last = pairs(first), pairs(last)
+                year = (first & _BYTE) * _100 + (first >> _16 & _BYTE)
+                days = days_since_1970(year, first >> _40 & _BYTE, last >> _48 & _BYTE)
         elif length == BINARY | 4:
             number = in_network_order(load_word(data, p - np.uint64(4)))
             days = np.int64(np.int32(number & np.uint64(0xFFFFFFFF))) + _EPOCH_2000
@@ -72,6 +74,61 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd:
             odd[odds] = i
             odds += 1
     return odds
+
+
+@inlined
+def _zone(data: Any, end: Any) -> tuple[Any, Any]:
+    """Of a text that ends there with a zone, like +00 or -03:30: the zone's length, 0 if there is none, and how many
+    microseconds it is east of UTC."""
+    size, sign = _3, data[end - _3]
+    last = load_word(data, end - _8)
+    if last >> _40 == _UTC:
+        return size, np.int64(0)
+    hours, minutes = digits_at_end(last, _2), np.uint64(0)
+    if sign == _COLON:
+        size, sign = _6, data[end - _6]
+        hours, minutes = digits_at_end(load_word(data, end - _11), _2), hours
+    if hours > _99 or minutes > _59 or (sign != _PLUS and sign != _MINUS):
+        return np.uint64(0), np.int64(0)
+    east = np.int64((hours * _60 + minutes) * _60) * 1_000_000
+    return size, -east if sign == _MINUS else east
+
+
+@inlined
+def _local_time(data: Any, p: Any) -> Any:
+    """Microseconds since 1970 of the 19 characters from p on, like 2000-01-01 00:00:00, or _NO_INSTANT."""
+    first = load_word(data, p) ^ _YEAR_MONTH
+    middle = load_word(data, p + _8) ^ _DAY_HOUR
+    last = load_word(data, p + _11) ^ _TIME
+    is_read = is_like(first, _YEAR_MONTH_SLACK) & is_like(middle, _DAY_HOUR_SLACK) & is_like(last, _TIME_SLACK)
+    first, middle, last = pairs(first), pairs(middle), pairs(last)
+    year = (first & _BYTE) * _100 + (first >> _16 & _BYTE)
+    days = days_since_1970(year, first >> _40 & _BYTE, middle & _BYTE)
+    hour, minute, second = last & _BYTE, last >> _24 & _BYTE, last >> _48 & _BYTE
+    if not (is_read & (days != NO_DAY) & (hour <= _23) & (minute <= _59) & (second <= _59)):
+        return _NO_INSTANT
+    return days * _DAY_US + np.int64((hour * _60 + minute) * _60 + second) * 1_000_000
+
+
+@inlined
+def _instant(data: Any, p: Any, length: Any, with_zone: Any) -> Any:
+    """Microseconds since 1970 of the text of that length, 19 to 32, or _NO_INSTANT."""
+    size, east = length, np.int64(0)
+    if with_zone:
+        zone, east = _zone(data, p + length)
+        size = length - zone
+        if zone == np.uint64(0) or size < _19:
+            return _NO_INSTANT
+    fraction = np.int64(0)
+    if size > _19:
+        decimals = size - _20
+        if decimals - _1 >= _6 or data[p + _19] != _POINT:
+            return _NO_INSTANT
+        digits = digits_at_end(load_word(data, p + size - _8), decimals)
+        if digits == NO_DIGITS:
+            return _NO_INSTANT
+        fraction = np.int64(digits * _TENS[_6 - decimals])
+    return _local_time(data, p) + fraction - east
 
 
 @compiled
@@ -85,56 +142,13 @@ def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: 
         if length < 0:
             continue
         p = np.uint64(at[t])
-        instant = np.int64(_MOST_US + 1)
+        instant = _NO_INSTANT
         if length == BINARY | 8:
             sent = np.int64(in_network_order(load_word(data, p)))
             if _LEAST_US - _EPOCH_2000_US <= sent <= _MOST_US - _EPOCH_2000_US:
                 instant = sent + _EPOCH_2000_US
         elif 19 <= length <= 32:
-            # what stands before the zone, and how many microseconds east of UTC the zone is
-            local, east, is_read = length, np.int64(0), True
-            if with_zone:
-                is_read = False
-                sign = data[p + np.uint64(length - 3)]
-                if sign == _PLUS or sign == _MINUS:
-                    local = length - 3
-                    hours = digits_at_end(load_word(data, p + np.uint64(length) - _8), np.uint64(2))
-                    is_read = hours != NO_DIGITS
-                    east = np.int64(hours) * 3_600_000_000
-                elif sign == _COLON:
-                    local = length - 6
-                    sign = data[p + np.uint64(local)]
-                    minutes = digits_at_end(load_word(data, p + np.uint64(length) - _8), np.uint64(2))
-                    hours = digits_at_end(load_word(data, p + np.uint64(length) - _8 - np.uint64(3)), np.uint64(2))
-                    is_read = (sign == _PLUS or sign == _MINUS) and hours != NO_DIGITS and minutes <= np.uint64(59)
-                    east = (np.int64(hours) * 60 + np.int64(minutes)) * 60_000_000
-                if sign == _MINUS:
-                    east = -east
-            fraction = np.int64(0)
-            if is_read and local > 19:
-                decimals = local - 20
-                is_read = 1 <= decimals <= 6 and data[p + np.uint64(19)] == _POINT
-                if is_read:
-                    digits = digits_at_end(load_word(data, p + np.uint64(local) - _8), np.uint64(decimals))
-                    is_read = digits != NO_DIGITS
-                    fraction = np.int64(digits) * _TENS[6 - decimals]
-            if is_read and local >= 19:
-                first = load_word(data, p) ^ _YEAR_MONTH
-                middle = load_word(data, p + _8) ^ _DAY_HOUR
-                last = load_word(data, p + np.uint64(11)) ^ _TIME
-                if (
-                    is_like(first, _YEAR_MONTH_SLACK)
-                    and is_like(middle, _DAY_HOUR_SLACK)
-                    and is_like(last, _TIME_SLACK)
-                ):
-                    year = two_digits(first, _0) * 100 + two_digits(first, _16)
-                    month, day = two_digits(first, _40), two_digits(middle, _0)
-                    hour, minute, second = two_digits(last, _0), two_digits(last, np.uint64(24)), two_digits(last, _48)
-                    is_day = year >= 1 and 1 <= month <= 12 and 1 <= day <= days_in_month(year, month)
-                    if is_day and hour <= 23 and minute <= 59 and second <= 59:
-                        seconds = (hour * 60 + minute) * 60 + second
-                        days = days_since_1970(year, month, day)
-                        instant = days * _DAY_US + seconds * 1_000_000 + fraction - east
+            instant = _instant(data, p, np.uint64(length), with_zone)
         if _LEAST_US <= instant <= _MOST_US:
             out[i] = instant
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.compiled import compiled
+from pgoutput_etl.compiled import inlined
 
 np: Any = numpy  # its stubs know nothing of numba's scalars
 _ZEROS = np.uint64(0x3030303030303030)
@@ -24,12 +24,13 @@ _MYRIAD_AND_ONE = np.uint64(42949672960001)  # 10000 * 2**32 + 1
 _8, _16, _24, _32, _40, _48, _56, _64 = (np.uint64(bits) for bits in (8, 16, 24, 32, 40, 48, 56, 64))
 _0, _1 = np.uint64(0), np.uint64(1)
 _TEN = np.uint64(10)
-_DIGIT = np.uint64(15)
+_BEFORE_1970 = 719_163
+NO_DAY = np.int64(1 << 40)
 NO_DIGITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_32 = np.uint64(0xFFFFFFFF)
 
 
-@compiled
+@inlined
 def digits_at_end(word: Any, count: Any) -> Any:
     """The number that the last `count` bytes (1 to 8, a uint64) of the word spell; NO_DIGITS if they are no digits."""
     kept = _ALL << (_64 - count * _8)
@@ -41,13 +42,13 @@ def digits_at_end(word: Any, count: Any) -> Any:
     return digits * _MYRIAD_AND_ONE >> _32
 
 
-@compiled
-def two_digits(digits: Any, at: Any) -> Any:
-    """Of the word's digits, as bytes of 0 to 9, those at byte `at` / 8 and behind it."""
-    return np.int64(((digits >> at) & _DIGIT) * _TEN + ((digits >> (at + _8)) & _DIGIT))
+@inlined
+def pairs(digits: Any) -> Any:
+    """Of a word of digits, as bytes of 0 to 9: at each byte the number that it and the next one spell."""
+    return digits * _TEN + (digits >> _8)
 
 
-@compiled
+@inlined
 def in_network_order(word: Any) -> Any:
     """The word's bytes the other way round."""
     low = np.uint64(255)
@@ -55,30 +56,35 @@ def in_network_order(word: Any) -> Any:
     return swapped | (word >> _32 & low) << _24 | (word >> _40 & low) << _16 | (word >> _48 & low) << _8 | word >> _56
 
 
-@compiled
+@inlined
 def is_like(found: Any, slack: Any) -> Any:
     """Whether a word is of a form. `found`: the word exclusive-or the form with zeros for digits; `slack`: 0x76 where
     the form has a digit, and 0x7F where it has anything else."""
     return ((found + slack) | found) & _HIGH_BITS == _0
 
 
-@compiled
-def days_in_month(year: Any, month: Any) -> Any:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
+# Of each month of a common year, then of a leap year, by number from 0 on, of which 0 has none: its days, and how many
+# are before it. Beyond December there are none.
+_LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0)
+_LEAP_LENGTHS = (0, 31, 29, *_LENGTHS[3:])
+_IN_MONTH = np.array([*_LENGTHS, *_LEAP_LENGTHS], np.uint64)
+_BEFORE_MONTH = np.array([sum(each[:month]) for each in (_LENGTHS, _LEAP_LENGTHS) for month in range(16)], np.uint64)
 
 
-@compiled
+@inlined
 def days_since_1970(year: Any, month: Any, day: Any) -> Any:
-    """Of a date of the calendar's, in the years from 1 on. March comes first here, so that a leap day comes last."""
-    if month <= 2:
-        year -= 1
-        month += 12
-    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719_469
+    """Of a date in the years from 1 on, its parts as uint64; NO_DAY if there is no such date."""
+    is_leap = np.uint64((year & np.uint64(3) == _0) & ((year % np.uint64(25) != _0) | (year & np.uint64(15) == _0)))
+    place = (is_leap << np.uint64(4)) + min(month, np.uint64(15))
+    # of a year 0, and of a day 0, what is less than 0 is more than any number
+    if (year - _1 >= np.uint64(9999)) | (day - _1 >= _IN_MONTH[place]):
+        return NO_DAY
+    years = year - _1
+    days = years * np.uint64(365) + (years >> np.uint64(2)) - years // np.uint64(100) + years // np.uint64(400)
+    return np.int64(days + _BEFORE_MONTH[place] + day) - _BEFORE_1970
 
 
-@compiled
+@inlined
 def wide_product(a: Any, b: Any) -> Any:
     """Of two uint64: the product's lower and upper half."""
     a_low, a_high, b_low, b_high = a & LOW_32, a >> _32, b & LOW_32, b >> _32

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pgoutput_etl.copying import PADDING
 from pgoutput_etl.types import datetime_kernels, float_kernels, number_kernels, text_kernels
 from pgoutput_etl.types.boolean import load_bool
 from pgoutput_etl.types.bytea import load_bytea
@@ -30,7 +31,6 @@ from pgoutput_etl.types.strings import fast_binary_string, load_string
 Numbers: TypeAlias = NDArray[Any]
 
 BINARY = int(number_kernels.BINARY)
-_PADDING = 16  # bytes that text kernels write past the end
 
 
 class UnsureError(Exception):
@@ -66,7 +66,7 @@ class Cells:
     def to_arrow(self) -> pa.Array:
         """The bytes as they are, of either form."""
         offsets, valid, _odd = _places(self, text_kernels.text_places, text_kernels.AS_TEXT)
-        out = np.empty(int(offsets[-1]) + _PADDING, np.uint8)
+        out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
         text_kernels.cells(*self._arguments(), offsets, out)
         return _array(pa.binary(), valid, offsets, out[: offsets[-1]])
 
@@ -115,7 +115,7 @@ def _load_carefully(of: ColumnType, cells: Cells) -> LoadedColumn:
 
 
 def _array(arrow: pa.DataType, valid: Numbers, *buffers: Numbers) -> pa.Array:
-    validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    validity = None if valid.min(initial=1) else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(arrow, len(valid), [validity, *map(pa.py_buffer, buffers)])
 
 
@@ -195,7 +195,7 @@ def _texts(of: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     elif of.binary_text is uuid_text:
         form = text_kernels.UUID
     offsets, valid, odd = _places(cells, text_kernels.text_places, form)
-    out = np.empty(int(offsets[-1]) + _PADDING, np.uint8)
+    out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
     if text_kernels.texts(*cells._arguments(), form, offsets, out) < 0:
         raise UnsureError
     return _array(of.arrow, valid, offsets, out[: offsets[-1]]), odd
@@ -203,10 +203,10 @@ def _texts(of: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
 
 def _bytes(of: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     offsets, valid, odd = _places(cells, text_kernels.byte_places)
-    out = np.empty(int(offsets[-1]), np.uint8)
+    out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
     if text_kernels.bytes_of(*cells._arguments(), offsets, out) < 0:
         raise UnsureError
-    return _array(of.arrow, valid, offsets, out), odd
+    return _array(of.arrow, valid, offsets, out[: offsets[-1]]), odd
 
 
 _KERNELS: dict[Any, Kernel] = {

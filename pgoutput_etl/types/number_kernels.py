@@ -87,11 +87,12 @@ def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, o
         if length < 0:
             continue
         byte = data[np.uint64(at[t])] if length & LENGTH == 1 else np.uint8(255)
-        if byte == (_TRUE if length == 1 else np.uint8(1)):
-            out[i] = 1
-        elif byte != (_FALSE if length == 1 else np.uint8(0)):
-            odd[odds] = i
-            odds += 1
+        # without a branch, as no processor can guess which of both it is
+        is_true = byte == (_TRUE if length == 1 else np.uint8(1))
+        is_false = byte == (_FALSE if length == 1 else np.uint8(0))
+        out[i] = is_true
+        odd[odds] = i
+        odds += 1 - (np.int64(is_true) + np.int64(is_false))
     return odds
 
 

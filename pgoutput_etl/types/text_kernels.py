@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.compiled import compiled, load_word, store_word
+from pgoutput_etl.compiled import compiled, inlined, load_word
+from pgoutput_etl.copying import copied
 from pgoutput_etl.types.number_kernels import BINARY, LENGTH
 
 np: Any = numpy  # its stubs know nothing of numba's scalars
@@ -19,7 +20,8 @@ np: Any = numpy  # its stubs know nothing of numba's scalars
 AS_TEXT, VERSIONED, UUID, NO_FORM = range(4)
 _UUID_TEXT = 36
 _HIGH_BITS = np.uint64(0x8080808080808080)
-_0, _1, _8 = np.uint64(0), np.uint64(1), np.uint64(8)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_0, _1, _8, _64 = (np.uint64(number) for number in (0, 1, 8, 64))
 
 
 @compiled
@@ -63,13 +65,13 @@ def first_not_utf8(data: Any, at: Any, size: Any, chosen: Any) -> int:
             continue
         begin = np.uint64(at[t])
         end = begin + np.uint64(size[t])
-        p, ascii_only = begin, True
-        while p < end:
-            if data[p] >= 0x80:
-                ascii_only = False
-                break
-            p += _1
-        if not ascii_only and not is_utf8(data, p, end):
+        p, past_ascii = begin, _0
+        while p + _8 <= end:
+            past_ascii |= load_word(data, p)
+            p += _8
+        if p < end:
+            past_ascii |= load_word(data, end - _8) & (_ALL << (_64 - (end - p) * _8))
+        if past_ascii & _HIGH_BITS != _0 and not is_utf8(data, begin, end):
             return i
     return -1
 
@@ -104,15 +106,14 @@ def text_places(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: 
     return odds
 
 
-@compiled
+@inlined
 def _hex_digit(half: Any) -> Any:
     return np.uint8(half + (48 if half < 10 else 87))
 
 
 @compiled
 def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, out: Any) -> int:
-    """`out` has room for 16 bytes more than there are."""
-    room = np.uint64(max(data.shape[0] - 16, 0))
+    """`out` has room for PADDING bytes more than there are."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
@@ -134,22 +135,7 @@ def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, o
         if is_binary and form == VERSIONED:
             p += _1
         end = p + np.uint64(count)
-        seen = _0
-        q = p
-        while q < end and q <= room:
-            first, second = load_word(data, q), load_word(data, q + _8)
-            store_word(out, o, first)
-            store_word(out, o + _8, second)
-            seen |= first | second
-            q += _8 + _8
-            o += _8 + _8
-        while q < end:
-            seen |= np.uint64(data[q])
-            out[o] = data[q]
-            q += _1
-            o += _1
-        # what was looked at may reach behind the value's end
-        if seen & _HIGH_BITS != _0 and not is_utf8(data, p, end):
+        if copied(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
             return -1
     return 0
 
@@ -176,7 +162,7 @@ def byte_places(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid:
     return odds
 
 
-@compiled
+@inlined
 def _half(digit: Any) -> Any:
     """A hex digit's number; 16 or more if it is none."""
     if 0x30 <= digit <= 0x39:
@@ -187,6 +173,7 @@ def _half(digit: Any) -> Any:
 
 @compiled
 def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) -> int:
+    """`out` has room for PADDING bytes more than there are."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
@@ -195,8 +182,7 @@ def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any)
         p = np.uint64(at[t])
         o = np.uint64(offsets[i])
         if size[t] & BINARY:
-            for k in range(count):
-                out[o + np.uint64(k)] = data[p + np.uint64(k)]
+            copied(data, p, p + np.uint64(count), out, o)
             continue
         wrong = np.int64(0)
         for k in range(count):
@@ -211,11 +197,9 @@ def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any)
 
 @compiled
 def cells(data: Any, at: Any, _size: Any, chosen: Any, offsets: Any, out: Any) -> None:
-    """Values as they are; `offsets` of text_places with AS_TEXT."""
+    """Values as they are; `offsets` of text_places with AS_TEXT. `out` has room for PADDING bytes more."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count:
             p = np.uint64(at[chosen[i]])
-            o = np.uint64(offsets[i])
-            for k in range(count):
-                out[o + np.uint64(k)] = data[p + np.uint64(k)]
+            copied(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))

@@ -16,7 +16,7 @@ from pgoutput_etl.decode import read_tuple
 from pgoutput_etl.errors import WireError
 from pgoutput_etl.tuples import RawTuples, typed_columns
 from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
-from pgoutput_etl.types.kernels import UnsureError
+from pgoutput_etl.types.kernels import Cells, UnsureError, are_texts
 from tests.cells import EDGES, KERNEL_TYPES, TYPES, Cell, binary_array, cells, tuple_of
 
 pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
@@ -142,6 +142,42 @@ def test_decimals_of_few_digits_are_rounded_to_the_nearest_float(numbers: list[i
     ]
     column: list[Cell] = [(b"t", text.encode()) for text in texts]
     assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 31, 32, 70])
+def test_texts_are_whole_wherever_a_block_ends(behind: int) -> None:
+    """They are copied 32 bytes at a time, and the last ones of the memory that there is, one by one."""
+    for size in (0, 1, 2, 15, 31, 32, 33, 34, 63, 64, 65, 97):
+        for at in {*range(min(size, 3)), *range(max(size - 3, 0), size), *range(30, min(size, 34))}:
+            for wrong in (b"\x80", b"\xc3", b"\xff"):
+                value = b"a" * at + wrong + b"b" * (size - at - 1)
+                column: list[Cell] = [(b"t", value), (b"t", b"e" * behind)]
+                assert by_kernels(TYPES["text"], column) is None, (size, at)
+            value = b"a" * at + "é".encode() + b"b" * (size - at - 1)
+            column = [(b"t", b"first"), (b"n", None), (b"t", value), (b"t", b""), (b"t", b"e" * behind)]
+            assert by_kernels(TYPES["text"], column) == plainly(TYPES["text"], column), (size, at)
+        column = [(b"t", b"z" * size), (b"u", None), (b"b", b"y" * size), (b"t", "é".encode() * behind)]
+        assert by_kernels(TYPES["text"], column) == plainly(TYPES["text"], column), size
+
+
+@pytest.mark.parametrize("name", ["bytea", "inet", "jsonb", "text"])
+def test_values_in_binary_form_are_whole_whatever_their_size(name: str) -> None:
+    for size in (0, 1, 7, 8, 31, 32, 33, 64, 65):
+        sent = {"bytea": b"\xff" * size, "jsonb": b"\1" + b"1" * size}.get(name, b"a" * size)
+        for column in ([(b"b", sent)], [(b"b", b"\1"), (b"b", sent), (b"t", b"\\x00")], [(b"b", sent), (b"u", None)]):
+            assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column), size
+
+
+def test_text_is_looked_at_to_its_end_and_no_further() -> None:
+    for size in range(1, 40):
+        data = np.frombuffer(b"\xff" * 7 + b"a" * size + b"\xff", np.uint8).copy()
+        chosen = np.zeros(1, np.int32)
+        value = Cells(data, np.array([7], np.uint32), np.array([size], np.int32), chosen)
+        assert are_texts(value)
+        for at in range(7, 7 + size):
+            data[at] = 0x80
+            assert not are_texts(value), (size, at)
+            data[at] = 0x61
 
 
 in_text = st.lists(st.none() | st.text(max_size=9).map(str.encode), max_size=4).map(
