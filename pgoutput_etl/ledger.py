@@ -197,15 +197,18 @@ class Ledger:
         return f"{self.root}/{table}"
 
     def read(self, table: str) -> DataFrame:
+        if not is_delta_table(self.spark, self.path(table)):
+            return _frame(self.spark, table, [])
         return self._read(self.spark, table)
 
-    def _look(self, table: str) -> DataFrame:
-        """The same where few rows are looked for."""
-        return self._read(self._quick, table)
+    def _look_up(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> list[dict[str, Any]]:
+        """Few rows, chosen of a table; none if it isn't there, without asking Spark."""
+        if not is_delta_table(self._quick, self.path(table)):
+            return []
+        found: list[dict[str, Any]] = choose(self._read(self._quick, table)).toArrow().to_pylist()
+        return found
 
     def _read(self, spark: SparkSession, table: str) -> DataFrame:
-        if not is_delta_table(spark, self.path(table)):
-            return _frame(spark, table, [])
         return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
     def _append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
@@ -229,7 +232,7 @@ class Ledger:
 
     def _standing(self) -> tuple[int, int] | None:
         """The number of the newest batch, and of the newest that is done, 0 if none is. None before the first."""
-        batches = self._look("batches").select("batch", "status").toArrow().to_pylist()
+        batches = self._look_up("batches", lambda rows: rows.select("batch", "status"))
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
@@ -241,9 +244,8 @@ class Ledger:
         if standing is None:
             return None
         newest, last_done = standing
-        batches = self._look("batches")
-        found = batches.where(F.col("batch").isin(*{newest, last_done})).collect()
-        rows = {(row["batch"], row["status"]): row.asDict(recursive=True) for row in found}
+        found = self._look_up("batches", lambda rows: rows.where(F.col("batch").isin(*{newest, last_done})))
+        rows = {(row["batch"], row["status"]): row for row in found}
         nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0}
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
@@ -263,19 +265,20 @@ class Ledger:
 
     def state_at(self, oid: int, version: int) -> TableState | None:
         """Where a table stood at a Delta version that a batch left it at, the last of them."""
-        tables = self._look("batches").where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
-        of_it = tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
-        found = of_it.orderBy(F.desc("batch")).limit(1).select("t.*").collect()
-        return _table_state(found[0].asDict(recursive=True)) if found else None
+
+        def of_it(batches: DataFrame) -> DataFrame:
+            tables = batches.where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
+            return tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
+
+        found = self._look_up("batches", of_it)
+        return _table_state(max(found, key=lambda row: row["batch"])["t"]) if found else None
 
     def claims(self) -> Claims:
         """With a batch's rows come those of its neighbours: a run may be at work on the one before still, or already on
         the one after."""
 
         def read(batch: int) -> list[dict[str, Any]]:
-            found = self._look("claims").where(F.col("batch").between(batch - 1, batch + 1))
-            rows: list[dict[str, Any]] = found.toArrow().to_pylist()
-            return rows
+            return self._look_up("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
             self._append_rows("claims", [dict(row)], batch, name)
@@ -308,8 +311,8 @@ class Ledger:
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         self._append_rows("batches", [row | {"backfill": batch.backfill}], batch.number, "begun")
-        begun = self._look("batches").where((F.col("batch") == batch.number) & (F.col("status") == "begun"))
-        [found] = begun.select("ledger_id", "files", "backfill").toArrow().to_pylist()
+        of_it = (F.col("batch") == batch.number) & (F.col("status") == "begun")
+        [found] = self._look_up("batches", lambda rows: rows.where(of_it).select("ledger_id", "files", "backfill"))
         if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):
             raise RunError(
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
@@ -467,14 +470,15 @@ class Ledger:
 
     def assembly(self, batch: Batch) -> Assembly:
         """Transactions, relations and types as they stood before the batch."""
-        rows = self._before(self._look("relations"), batch).toArrow().to_pylist()
+        rows = self._look_up("relations", lambda rows: self._before(rows, batch))
         history = RelationHistory.of(
             InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
             for row in rows
         )
         if batch.state is None:
             return Assembly(history)
-        types = self._before(self._look("types"), batch).orderBy("batch").collect()
+        types = self._look_up("types", lambda rows: self._before(rows, batch))
+        types.sort(key=lambda row: row["batch"])
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
         return Assembly.from_state(batch.state, history, by_oid)
 
@@ -488,18 +492,17 @@ class Ledger:
         known = self.known_files(self.file_rows(), batch.since, batch.number).parts.get(number)
         return f"file {number}" if known is None else known.path
 
-    def file_rows(self) -> pa.Table:
+    def file_rows(self) -> list[dict[str, Any]]:
         """All that is known of landed files: the fields of FilePart, `file` and `batch`."""
         names = [field.name for field in fields(FilePart) if field.name != "modified"]
         modified = F.unix_micros("modified").alias("modified")
-        return self._look("files").select("file", "batch", modified, *names).toArrow()
+        return self._look_up("files", lambda rows: rows.select("file", "batch", modified, *names))
 
-    def known_files(self, rows: pa.Table, since: int = 0, before: int | None = None) -> KnownFiles:
+    def known_files(self, rows: Iterable[Mapping[str, Any]], since: int = 0, before: int | None = None) -> KnownFiles:
         """Of file_rows, what was read from batch `since` on, and before batch `before`."""
-        known = {row.pop("file"): row for row in rows.to_pylist()}
-        batches = {number: row.pop("batch") for number, row in known.items()}
-        counts = {n for n, batch in batches.items() if batch >= since and (before is None or batch < before)}
-        return KnownFiles({n: FilePart(**row) for n, row in known.items() if n in counts})
+        names = [field.name for field in fields(FilePart)]
+        counts = [row for row in rows if row["batch"] >= since and (before is None or row["batch"] < before)]
+        return KnownFiles({row["file"]: FilePart(**{name: row[name] for name in names}) for row in counts})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [
