@@ -19,8 +19,9 @@ from pgoutput_etl.assembling import Rows, rows_to_apply
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
+from pgoutput_etl.every_event import every_event_of
 from pgoutput_etl.net_effect import Events, prunable
-from pgoutput_etl.shipping import events_of_blocks, typed_events
+from pgoutput_etl.shipping import events_of_blocks, every_event_of_blocks, every_typed_event, typed_events
 from pgoutput_etl.superseded import can_supersede, events_of, is_net_by_itself, without_superseded
 from pgoutput_etl.targets import Segment, Task
 from pgoutput_etl.windows import Window
@@ -39,6 +40,10 @@ class Changes(Protocol):
 
     def events(self, task: Task, segment: Segment) -> Events: ...
 
+    def every_event(self, task: Task, segment: Segment) -> DataFrame:
+        """Truncates among them; none is left out because a later one makes it void."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
@@ -51,6 +56,9 @@ class ChangeRows:
 
     def events(self, task: Task, segment: Segment) -> Events:
         return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
+
+    def every_event(self, task: Task, segment: Segment) -> DataFrame:
+        return every_typed_event(rows_to_apply(self.rows, task.changes, segment, True), segment.shape)
 
 
 @dataclass(slots=True)
@@ -76,8 +84,7 @@ class ChangeBlocks:
                 self._here[block["relation"]].append(block)
 
     def events(self, task: Task, segment: Segment) -> Events:
-        shape, changes, cut = segment.shape, task.changes, self.cuts.get(task.oid)
-        window = Window(changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
+        shape, changes, window = segment.shape, task.changes, self._window(task, segment)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         are_new = only_inserts and shape.has_unique_key
         if task.oid not in self._here:
@@ -99,19 +106,34 @@ class ChangeBlocks:
             limits=limits,
         )
 
+    def every_event(self, task: Task, segment: Segment) -> DataFrame:
+        shape, window = segment.shape, self._window(task, segment)
+        if task.oid not in self._here:
+            return every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+        batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
+        return frame(self.rows.spark, _as_one(batches, shape))
+
+    def _window(self, task: Task, segment: Segment) -> Window:
+        cut = self.cuts.get(task.oid)
+        return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
+
 
 def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:
     found = pc.min_max(column).as_py()
     return found["min"], found["max"]
 
 
-def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
+def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.Table:
+    """One batch: Spark takes no table of none that has lists."""
     schema = shape.event_schema()
     if not any(batch.num_rows for batch in batches):
-        # One batch: Spark takes no table of none that has lists.
-        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)]), False
-    table = pa.Table.from_batches(batches, schema).combine_chunks()
-    if not can_supersede(shape):
+        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)])
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
+    table = _as_one(batches, shape)
+    if not table.num_rows or not can_supersede(shape):
         return table, False
     [batch] = table.to_batches()
     reduced, is_net = without_superseded(batch, shape)

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, is_delta_table
+from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
     Events,
@@ -38,10 +39,9 @@ from pgoutput_etl.net_effect import (
 )
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import to_event, to_target
-from pgoutput_etl.targets import ADDED_COLUMNS
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
-STAMPS = tuple(StructField(name, kind) for name, kind in zip(ADDED_COLUMNS, _STAMP_TYPES, strict=True))
+STAMPS = tuple(StructField(name, kind) for name, kind in zip(STAMP_COLUMNS, _STAMP_TYPES, strict=True))
 # Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
 # and columns renamed or dropped without rewriting the table. Both were measured to pay. A column of wall-clock times
 # can only be added later if the feature was there from the beginning. Type widening is switched on where it is needed
@@ -120,21 +120,21 @@ def has_rows(spark: SparkSession, path: str) -> bool:
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, commit: Commit) -> Written:
     """One commit. `events` are all of the table's since its last truncate in the batch."""
-    with session_settings(spark, {**commit.settings(), **_for_size(spark, events.size)}) as session:
+    with session_settings(spark, {**commit.settings(), **for_size(spark, events.size)}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
-            return _begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+            return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         if events.may_append:
             net = _net(session, path, shape, events, before)
-            _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
+            writer_of(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
             _merge(session, path, shape, _net(session, path, shape, events, before), events)
         return written(session, path)
 
 
-def _for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
+def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
     """What is merged is kept already; a shuffle has partitions of a size that a task takes at once."""
     partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
     return {"spark.databricks.delta.merge.materializeSource": "none", _PARTITIONS: str(partitions)}
@@ -176,16 +176,16 @@ def _merge_kept(
     deleted = F.col("s._delete")
     merge = target.merge(net.alias("s"), condition)
     merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(set=_quoted_names(_updated_values(shape)))
-    merge = merge.whenNotMatchedInsert(~deleted, values=_quoted_names(_inserted_values(shape, "s.")))
+    merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
+    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
     merge.execute()
 
 
-def _quoted_names(values: dict[str, Column]) -> dict[str, Any]:
+def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
     return {quoted(name): value for name, value in values.items()}
 
 
-def _stamps(alias: str) -> dict[str, Column]:
+def stamp_values(alias: str) -> dict[str, Column]:
     return {
         "_pg_commit_lsn": F.col(f"{alias}_lsn"),
         "_pg_commit_ts": F.col(f"{alias}_ts"),
@@ -202,7 +202,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
             F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
         )
         entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
-    return {**values, **_stamps(alias), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **stamp_values(alias), "_pg_unrepresentable": as_map(entries)}
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
@@ -214,7 +214,7 @@ def _updated_values(shape: TableShape) -> dict[str, Column]:
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
         kept = entries_of(entries_of_target("t."), name)
         entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
-    return {**values, **_stamps("s."), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **stamp_values("s."), "_pg_unrepresentable": as_map(entries)}
 
 
 def as_map(entries: Column) -> Column:
@@ -228,20 +228,20 @@ def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
 
 def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     """In one commit, which makes the table if there is none."""
-    writer = _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true")
+    writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if not is_delta_table(spark, path):
         writer = writer.options(**_PROPERTIES)
     writer.save(path)
 
 
-def _begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
+def begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
     """They are all that the table has."""
     overwrite(spark, path, rows)
     first = written(spark, path)
     return replace(first, rows=first.inserted)
 
 
-def _writer(spark: SparkSession, rows: DataFrame) -> Any:
+def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
     """With the session's transaction identifier said again, as `rows` may be another session's."""
     prefix = "spark.databricks.delta."
     options = {
@@ -256,8 +256,8 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
     if events.only_inserts:
         added = _net_rows_as_target(events.frame, shape)
         if before is Before.NOTHING:
-            return _begin_with(spark, path, added)
-        _writer(spark, added).mode("append").save(path)
+            return begin_with(spark, path, added)
+        writer_of(spark, added).mode("append").save(path)
         return written(spark, path)
     net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
@@ -267,7 +267,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
         overwrite(spark, path, rows)
         return replace(written(spark, path), inserted=inserted, not_found=named, rows=inserted)
     if not named:
-        _writer(spark, rows).mode("append").save(path)
+        writer_of(spark, rows).mode("append").save(path)
         return replace(written(spark, path), inserted=inserted)
     target = spark.read.format("delta").load(path)
     there = target.count()

@@ -18,8 +18,9 @@ CORE = (
     "errors", "lsn", "compiled", "wire", "messages", "decode", "inflate", "content", "framing", "resync",
     "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks", "identity",
     "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage", "transactions",
-    "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "reshaping", "replay", "naming",
-    "config", "targets", "report", "backfill_report", "backfill_request", "claims",
+    "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
+    "reshaping", "replay", "remembering", "naming",
+    "config", "modes", "targets", "report", "backfill_report", "backfill_request", "claims",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -34,6 +35,10 @@ ON_SPARK = (
     "storage",
     "net_effect",
     "merge",
+    "row_states",
+    "soft_deletes",
+    "histories",
+    "appended",
     "evolving",
     "applying",
     "writing",
