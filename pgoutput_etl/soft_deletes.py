@@ -7,7 +7,7 @@ seen, as it was deleted before the archive told of it.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
@@ -47,7 +47,10 @@ def write(
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key. `_mark`: nothing is known of the row here but that it is gone."""
     columns = [f"c{i}" for i in range(len(shape.columns))]
-    grouped = states.groupBy(*(f"k{n}" for n in range(len(event_key_parts(shape)))))
+    keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
+    # A transaction may have used the key of a row that was gone, and left nothing under it.
+    lived = F.coalesce(F.lag("_lives").over(Window.partitionBy(*keys).orderBy("_seq")), F.lit(True))
+    grouped = states.withColumn("_lived", lived).where(F.col("_lives") | F.col("_lived")).groupBy(*keys)
     last = F.max(F.struct("_seq", "_lives", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     living = F.max(F.when(F.col("_lives"), F.struct("_seq", "_unrep", *columns))).alias("living")
     found = grouped.agg(last, living)

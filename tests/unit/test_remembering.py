@@ -3,6 +3,7 @@ wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.spark.test_net_effect import random_history
 KEYS = {"public.configured": ("id",)}
 
 
-def assert_is_the_mirror_as_of_every_commit(replay: Replay, keys: dict[str, tuple[str, ...]]) -> None:
+def assert_is_the_mirror_as_of_every_commit(replay: Replay, keys: Mapping[str, tuple[str, ...]]) -> None:
     """For tables whose columns stay."""
     found = remembered(replay, keys)
     commits = sorted({row["commit_lsn"] for row in replay.committed()})
