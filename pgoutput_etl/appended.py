@@ -18,7 +18,7 @@ from pgoutput_etl.changes import MOVED_IN, MOVED_OUT, UNREPRESENTABLE, UPDATED, 
 from pgoutput_etl.every_event import old_keys
 from pgoutput_etl.merge import Before, Commit, Written, as_map
 from pgoutput_etl.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
-from pgoutput_etl.row_states import target_values
+from pgoutput_etl.row_states import EveryEvent, target_values
 from pgoutput_etl.spark import session_settings
 
 # `_pg_seq`: the file's number, the message's in it, and which of the two rows that a message may be.
@@ -30,14 +30,13 @@ def write(
     spark: SparkSession,
     path: str,
     shape: TableShape,
-    events: DataFrame,
+    events: EveryEvent,
     before: Before,
     commit: Commit,
-    size: int | None = None,
 ) -> Written:
-    """One commit. `events`: every one of the segment; size: bytes, about."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, size)}) as session:
-        rows = _as_target(_with_old_keys(events, shape), shape)
+    """One commit."""
+    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
+        rows = _as_target(_with_old_keys(events.frame, shape), shape)
         if before is Before.NOTHING:
             return merge.begin_with(session, path, rows)
         merge.writer_of(session, rows).mode("append").save(path)

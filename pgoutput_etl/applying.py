@@ -21,6 +21,7 @@ from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.every_event import every_event_of
 from pgoutput_etl.net_effect import Events, prunable
+from pgoutput_etl.row_states import EveryEvent
 from pgoutput_etl.shipping import events_of_blocks, every_event_of_blocks, every_typed_event, typed_events
 from pgoutput_etl.superseded import can_supersede, events_of, is_net_by_itself, without_superseded
 from pgoutput_etl.targets import Segment, Task
@@ -40,7 +41,7 @@ class Changes(Protocol):
 
     def events(self, task: Task, segment: Segment) -> Events: ...
 
-    def every_event(self, task: Task, segment: Segment) -> DataFrame:
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
         """Truncates among them; none is left out because a later one makes it void."""
         ...
 
@@ -57,8 +58,9 @@ class ChangeRows:
     def events(self, task: Task, segment: Segment) -> Events:
         return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
 
-    def every_event(self, task: Task, segment: Segment) -> DataFrame:
-        return every_typed_event(rows_to_apply(self.rows, task.changes, segment, True), segment.shape)
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+        rows = rows_to_apply(self.rows, task.changes, segment, True)
+        return EveryEvent(every_typed_event(rows, segment.shape), None, bool(task.changes.truncates))
 
 
 @dataclass(slots=True)
@@ -106,12 +108,14 @@ class ChangeBlocks:
             limits=limits,
         )
 
-    def every_event(self, task: Task, segment: Segment) -> DataFrame:
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
         shape, window = segment.shape, self._window(task, segment)
-        if task.oid not in self._here:
-            return every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
-        batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
-        return frame(self.rows.spark, _as_one(batches, shape))
+        if task.oid in self._here:
+            batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
+            found = frame(self.rows.spark, _as_one(batches, shape))
+        else:
+            found = every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+        return EveryEvent(found, task.changes.size, bool(task.changes.truncates))
 
     def _window(self, task: Task, segment: Segment) -> Window:
         cut = self.cuts.get(task.oid)

@@ -17,16 +17,13 @@ from pgoutput_etl.merge import Before, Commit, Written
 from pgoutput_etl.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
-    all_of,
     bag_content,
     entries_of_target,
     event_content,
     event_key_parts,
-    net_key_parts,
-    target_key_parts,
     with_sequence,
 )
-from pgoutput_etl.row_states import next_truncate, row_states, target_values, truncates_of
+from pgoutput_etl.row_states import EveryEvent, next_truncate, row_states, target_values, truncates_of
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import to_event
 
@@ -35,30 +32,28 @@ def write(
     spark: SparkSession,
     path: str,
     shape: TableShape,
-    events: DataFrame,
+    events: EveryEvent,
     before: Before,
     commit: Commit,
-    size: int | None = None,
 ) -> Written:
-    """One commit. `events`: every one of the segment; size: bytes, about."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, size)}) as session:
+    """One commit."""
+    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
         stored = session.read.format("delta").load(path) if before is Before.ROWS else None
         if shape.is_bag:
-            return _write_bag(session, path, shape, events, stored)
+            return _write_bag(session, path, shape, events.frame, stored)
         return _write_keyed(session, path, shape, events, stored)
 
 
 def _write_keyed(
-    spark: SparkSession, path: str, shape: TableShape, events: DataFrame, stored: DataFrame | None
+    spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, stored: DataFrame | None
 ) -> Written:
     current = None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
     changes = _openings_and_closings(row_states(events, shape, current), shape).localCheckpoint()
     versions = changes.where(~F.col("_closes"))
     if stored is None:
         return merge.begin_with(spark, path, _as_target(versions, shape))
-    pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
-    condition = is_current & all_of(stored_key.eqNullSafe(key) for stored_key, key in pairs)
+    condition = is_current & merge.same_key(shape, merge.key_ranges(changes, shape))
     merging = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
     # Columns that change in the midst of a transaction cut it in two: what its first part left, no commit did.
     merging = merging.whenMatchedDelete(F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn"))

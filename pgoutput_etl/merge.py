@@ -156,16 +156,30 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ev
         _merge_kept(spark, path, shape, net, events.limits)
         return
     net = net.localCheckpoint()  # persisted, it would be refused
+    _merge_kept(spark, path, shape, net, key_ranges(net, shape))
+
+
+def key_ranges(net: DataFrame, shape: TableShape) -> dict[int, tuple[Any, Any]]:
+    """The least and the greatest value of those columns of the key by which Delta leaves files out."""
     limits = [f(F.col(f"c{i}")) for i in prunable(shape) for f in (F.min, F.max)]
     found = net.agg(*limits).collect()[0] if limits else ()
-    ranges = {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
-    _merge_kept(spark, path, shape, net, ranges)
+    return {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
 
 
 def _merge_kept(
     spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Mapping[int, tuple[Any, Any]]
 ) -> None:
     target = delta_table(spark, path).alias("t")
+    deleted = F.col("s._delete")
+    merge = target.merge(net.alias("s"), same_key(shape, ranges))
+    merge = merge.whenMatchedDelete(deleted)
+    merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
+    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
+    merge.execute()
+
+
+def same_key(shape: TableShape, ranges: Mapping[int, tuple[Any, Any]]) -> Column:
+    """Of a target's row `t` and a net row `s`; ranges: that the keys of all net rows are in."""
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
     # A key that PostgreSQL holds to be unique has no NULL, and Spark joins best by plain equality.
     may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
@@ -173,12 +187,7 @@ def _merge_kept(
     for i, (least, greatest) in ranges.items():
         if least is not None:
             condition = F.col(f"t.{quoted(shape.columns[i].name)}").between(least, greatest) & condition
-    deleted = F.col("s._delete")
-    merge = target.merge(net.alias("s"), condition)
-    merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
-    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
-    merge.execute()
+    return condition
 
 
 def quoted_names(values: dict[str, Column]) -> dict[str, Any]:

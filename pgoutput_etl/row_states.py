@@ -9,6 +9,8 @@ the commit took the row away, of which then the key alone is known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -29,18 +31,30 @@ from pgoutput_etl.net_effect import (
 from pgoutput_etl.storage import to_event, to_target
 
 
-def row_states(events: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """One row per key and commit. `events`: every one of a table that has a key, truncates among them. `living`: the
-    target's rows that are there before them, one for each key."""
-    changes = without_truncates(with_sequence(events).localCheckpoint(), shape, living)
-    if shape.moves_toast:
+@dataclass(frozen=True, slots=True)
+class EveryEvent:
+    """A table's change events, none left out, truncates among them if it has any. size: bytes, about; None if nobody
+    counted."""
+
+    frame: DataFrame
+    size: int | None = None
+    has_truncates: bool = True
+
+
+def row_states(events: EveryEvent, shape: TableShape, living: DataFrame | None) -> DataFrame:
+    """One row per key and commit, of a table that has a key. `living`: the target's rows that are there before, one for
+    each key."""
+    changes = with_sequence(events.frame)
+    if events.has_truncates:
+        changes = without_truncates(changes.localCheckpoint(), shape, living)
+    if shape.toast and shape.moves_toast:
         changes = resolve_moves(changes, shape, living)
-    filled = _filled_within(changes, shape).localCheckpoint()
-    states = _last_of_each_commit(filled, shape)
+    states = _last_of_each_commit(_filled_within(changes, shape), shape)
     states = _filled_from(states, shape, living)
     names = [f"k{n}" for n in range(len(event_key_parts(shape)))] + [f"c{i}" for i in range(len(shape.columns))]
+    unrepresentable = F.coalesce("_unrep", no_entries()).alias("_unrep")
     lives = (~F.col("_op").isin(DELETED, MOVED_OUT)).alias("_lives")
-    return states.select(*names, "_unrep", "_lsn", "_ts", "_xid", "_seq", lives)
+    return states.select(*names, unrepresentable, "_lsn", "_ts", "_xid", "_seq", lives)
 
 
 def truncates_of(events: DataFrame) -> DataFrame:
@@ -92,6 +106,8 @@ def _filled_within(changes: DataFrame, shape: TableShape) -> DataFrame:
     the row was there before the first event."""
     keyed = changes.withColumns({f"k{n}": part for n, part in enumerate(event_key_parts(shape))})
     keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
+    if not shape.toast:
+        return keyed
     until_now = Window.partitionBy(*keys).orderBy("_seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     begun = F.last(F.when(F.col("_op") != UPDATED, F.col("_seq")), ignorenulls=True).over(until_now)
     looked_up = keyed.withColumn("_begun", begun)

@@ -16,8 +16,8 @@ from pgoutput_etl.delta_table import delta_table
 from pgoutput_etl.merge import Before, Commit, Written
 from pgoutput_etl.modes import DELETED_COLUMN, STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
-from pgoutput_etl.net_effect import all_of, event_key_parts, net_key_parts, target_key_parts
-from pgoutput_etl.row_states import row_states, target_values
+from pgoutput_etl.net_effect import event_key_parts
+from pgoutput_etl.row_states import EveryEvent, row_states, target_values
 from pgoutput_etl.spark import session_settings
 
 
@@ -25,13 +25,12 @@ def write(
     spark: SparkSession,
     path: str,
     shape: TableShape,
-    events: DataFrame,
+    events: EveryEvent,
     before: Before,
     commit: Commit,
-    size: int | None = None,
 ) -> Written:
-    """One commit. `events`: every one of the segment; size: bytes, about."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, size)}) as session:
+    """One commit."""
+    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
         living = None
         if before is Before.ROWS:
             living = session.read.format("delta").load(path).where(~F.col(DELETED_COLUMN))
@@ -67,8 +66,6 @@ def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> None:
-    pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
-    condition = all_of(stored.eqNullSafe(key) for stored, key in pairs)
     inserted = {**target_values(shape, "s."), DELETED_COLUMN: F.col("s._deleted")}
     mark, was_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
     updated: dict[str, Column] = {}
@@ -76,6 +73,8 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) ->
         stays = mark & was_deleted if name in STAMP_COLUMNS[:-1] else mark
         updated[name] = F.when(stays, F.col(f"t.{quoted(name)}")).otherwise(value)
     updated[DELETED_COLUMN] = F.col("s._deleted")
-    merging = delta_table(spark, path).alias("t").merge(net.alias("s"), condition)
+    merging = (
+        delta_table(spark, path).alias("t").merge(net.alias("s"), merge.same_key(shape, merge.key_ranges(net, shape)))
+    )
     merging = merging.whenMatchedUpdate(set=merge.quoted_names(updated))
     merging.whenNotMatchedInsert(~mark, values=merge.quoted_names(inserted)).execute()

@@ -162,7 +162,7 @@ class Writer:
         if task.mode is not Mode.MIRROR:
             every = changes.every_event(task, segment)
             self.check()
-            return _WAYS[task.mode](self.spark, task.path, segment.shape, every, before, commit, task.changes.size)
+            return _WAYS[task.mode](self.spark, task.path, segment.shape, every, before, commit)
         events = changes.events(task, segment)
         events = replace(events, frame=self.choose(events.frame, segment.shape))
         self.check()
