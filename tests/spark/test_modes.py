@@ -127,14 +127,11 @@ THIRD_MODES = {
     "public.configured": Mode.SOFT_DELETE,
     "public.bag": Mode.MIRROR,
 }
-SEEDS = [
-    pytest.param(modes, seed, id=f"{n}-{seed}", marks=() if (n, seed) == (0, 1) else pytest.mark.soak)
-    for n, modes in enumerate((RANDOM_MODES, OTHER_MODES, THIRD_MODES))
-    for seed in range(1, 7)
-]
 
 
-@pytest.mark.parametrize(("modes", "seed"), SEEDS)
+@pytest.mark.soak
+@pytest.mark.parametrize("modes", [RANDOM_MODES, OTHER_MODES, THIRD_MODES], ids=["some", "other", "third"])
+@pytest.mark.parametrize("seed", range(1, 7))
 def test_random_histories_night_after_night(
     modes: Modes, seed: int, spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:
