@@ -10,6 +10,8 @@ the commit took the row away, of which then the key alone is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -48,13 +50,21 @@ def row_states(events: EveryEvent, shape: TableShape, living: DataFrame | None) 
     if events.has_truncates:
         changes = without_truncates(changes.localCheckpoint(), shape, living)
     if shape.toast and shape.moves_toast:
-        changes = resolve_moves(changes, shape, living)
+        changes = changes.localCheckpoint()
+        if _brings_values_along(changes, shape):
+            changes = resolve_moves(changes, shape, living)
     states = _last_of_each_commit(_filled_within(changes, shape), shape)
     states = _filled_from(states, shape, living)
     names = [f"k{n}" for n in range(len(event_key_parts(shape)))] + [f"c{i}" for i in range(len(shape.columns))]
     unrepresentable = F.coalesce("_unrep", no_entries()).alias("_unrep")
     lives = (~F.col("_op").isin(DELETED, MOVED_OUT)).alias("_lives")
     return states.select(*names, unrepresentable, "_lsn", "_ts", "_xid", "_seq", lives)
+
+
+def _brings_values_along(changes: DataFrame, shape: TableShape) -> bool:
+    """Whether a row moves to another key with values that were not sent."""
+    leaves_some = reduce(or_, (F.col(f"u{i}") for i in shape.toast))
+    return bool(changes.where((F.col("_op") == MOVED_IN) & leaves_some).limit(1).count())
 
 
 def truncates_of(events: DataFrame) -> DataFrame:
