@@ -261,7 +261,7 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     faulty.assert_versions_are_right()
     versions = faulty.job.versions()
 
-    other = {**SHOP, "public.orders": Mode.APPEND, "public.bag": Mode.MIRROR}
+    other = {**SHOP, "public.orders": Mode.MIRROR, "public.bag": Mode.APPEND}
     changed = replace(faulty, job=in_modes(faulty.job, other))
     changed.land(2, SHOP_MORNING)
     with pytest.raises(RunError, match=r"was written in mode history, and the configuration asks for .*--tables 'pub"):
