@@ -186,7 +186,9 @@ def same_key(shape: TableShape, ranges: Mapping[int, tuple[Any, Any]]) -> Column
     condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
     for i, (least, greatest) in ranges.items():
         if least is not None:
-            condition = F.col(f"t.{quoted(shape.columns[i].name)}").between(least, greatest) & condition
+            stored = F.col(f"t.{quoted(shape.columns[i].name)}")
+            is_within = stored.between(least, greatest)
+            condition = (is_within | stored.isNull() if may_be_null else is_within) & condition
     return condition
 
 

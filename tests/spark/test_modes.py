@@ -247,6 +247,22 @@ def test_columns_that_change_between_nights_in_one_and_in_a_transaction(nights: 
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("mode", Mode, ids=lambda mode: mode.value)
+def test_a_configured_key_may_be_null(mode: Mode, nights: Nights) -> None:
+    keys = {"public.t": ("n",)}
+    nights.job = in_modes(nights.job, {"public.t": mode}, keys)
+    relation = table(("n", INT4), "v", identity=ReplicaIdentity.FULL)
+    messages = [
+        transaction(1, 100, relation, insert(None, "a"), insert("1", "a"), insert("9", "a")),
+        transaction(2, 200, update(None, "b", old=(None, "a")), update("1", "b", old=("1", "a"))),
+        transaction(3, 300, delete_full(None, "b"), delete_full("9", "a")),
+    ]
+    for each in messages:
+        nights.night(each)
+    assert_kept(nights.job, {"public.t": mode}, replayed(*messages), keys)
+
+
+@pytest.mark.soak
 def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     """Whatever was written is there once; then another mode is asked for, and the table rebuilt in it."""
     faulty = FaultyJob(in_modes(Job(spark, tmp_path, landing), SHOP))
