@@ -19,8 +19,10 @@ from pgoutput_etl.assembling import Rows, rows_to_apply
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
+from pgoutput_etl.every_event import every_event_of
 from pgoutput_etl.net_effect import Events, prunable
-from pgoutput_etl.shipping import events_of_blocks, typed_events
+from pgoutput_etl.row_states import EveryEvent
+from pgoutput_etl.shipping import events_of_blocks, every_event_of_blocks, every_typed_event, typed_events
 from pgoutput_etl.superseded import can_supersede, events_of, is_net_by_itself, without_superseded
 from pgoutput_etl.targets import Segment, Task
 from pgoutput_etl.windows import Window
@@ -37,6 +39,10 @@ class Changes(Protocol):
 
     def events(self, task: Task, segment: Segment) -> Events: ...
 
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+        """Truncates among them; none is left out because a later one makes it void."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
@@ -46,6 +52,10 @@ class ChangeRows:
 
     def events(self, task: Task, segment: Segment) -> Events:
         return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
+
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+        rows = rows_to_apply(self.rows, task.changes, segment, True)
+        return EveryEvent(every_typed_event(rows, segment.shape), None, bool(task.changes.truncates))
 
 
 @dataclass(slots=True)
@@ -95,6 +105,15 @@ class ChangeBlocks:
             limits=limits,
         )
 
+    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+        shape, window = segment.shape, window_of(task, segment, self.cuts)
+        if task.oid in self._here:
+            batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
+            found = frame(self.rows.spark, _as_one(batches, shape))
+        else:
+            found = every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+        return EveryEvent(found, task.changes.size, bool(task.changes.truncates))
+
 
 def window_of(task: Task, segment: Segment, cuts: Mapping[int, Cut]) -> Window:
     cut = cuts.get(task.oid)
@@ -106,13 +125,17 @@ def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:
     return found["min"], found["max"]
 
 
-def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
+def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.Table:
+    """One batch: Spark takes no table of none that has lists."""
     schema = shape.event_schema()
     if not any(batch.num_rows for batch in batches):
-        # One batch: Spark takes no table of none that has lists.
-        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)]), False
-    table = pa.Table.from_batches(batches, schema).combine_chunks()
-    if not can_supersede(shape):
+        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)])
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
+    table = _as_one(batches, shape)
+    if not table.num_rows or not can_supersede(shape):
         return table, False
     [batch] = table.to_batches()
     reduced, is_net = without_superseded(batch, shape)

@@ -249,9 +249,11 @@ def find_runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) ->
     return found
 
 
-def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment) -> DataFrame:
+def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment, with_truncates: bool = False) -> DataFrame:
     """The rows of one relation in a segment, since it was last truncated, as changes.events takes them."""
-    of_table = rows.where((F.col("relation") == changes.oid) & (F.col("tag") != "T"))
+    of_table = rows.where(F.col("relation") == changes.oid)
+    if not with_truncates:
+        of_table = of_table.where(F.col("tag") != "T")
     if changes.truncated_at is not None:
         of_table = of_table.where(_is_behind(changes.truncated_at, False))
     if segment.start is not None:

@@ -24,7 +24,7 @@ from pgoutput_etl.assembling import count_changes
 from pgoutput_etl.backfill_report import BackfilledTable, BackfillSummary
 from pgoutput_etl.backfill_request import Order, Request
 from pgoutput_etl.changes import TableShape
-from pgoutput_etl.config import Config
+from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.delta_table import is_delta_table
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.evolving import applications
@@ -161,6 +161,8 @@ class _InPlace:
             return ""
         if state is None or state.status == HELD:
             return "it was not applied up to now"
+        if state.mode is not Mode.MIRROR:
+            return f"mode {state.mode.value} keeps what was"
         if not state.key:
             return "it has no key"
         return "it has columns that its relation has no more" if state.retired else None

@@ -162,8 +162,6 @@ def refuse_unbuilt(config: Config) -> None:
     """ConfigError for what a configuration may say and this version doesn't do yet."""
     unbuilt = ["target.catalog"] if config.target.catalog is not None else []
     for i, rule in enumerate(config.tables):
-        if rule.mode is not Mode.MIRROR:
-            unbuilt.append(f"tables[{i}].mode {rule.mode.value}")
         if set(rule.columns) - set(rule.lineage):
             unbuilt.append(f"tables[{i}].columns but for added and renamed_from")
         if rule.rename is not None:

@@ -12,19 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.changes import UNREPRESENTABLE
+from pgoutput_etl.config import Mode
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.merge import STAMPS, Commit, as_map, has_rows, overwrite
+from pgoutput_etl.modes import DELETED_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN, VALID_TO_LSN, added_columns
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import entries_of_target, no_entries
 from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import delta_type, to_event, to_target
+
+NOTES = STAMPS[-1].name
 
 
 def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
@@ -55,10 +59,10 @@ def _told(spark: SparkSession, path: str) -> list[dict[str, object]]:
     return found
 
 
-def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit) -> None:
+def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit, mode: Mode = Mode.MIRROR) -> None:
     """Raises TableError if rows that are there would be without a key."""
-    is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping))
-    if any(reshaping.origins[place] is None for place in reshaping.key) and has_rows(spark, path):
+    is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping), mode)
+    if any(reshaping.origins[place] is None for place in reshaping.key) and _needs_key(spark, path, mode):
         reshaping.check_key()
     if is_plain:
         # Under another name than the step's: one of its statements alone doesn't make it done.
@@ -66,7 +70,16 @@ def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit)
             _alter(session, path, reshaping)
         return
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, _rewritten(session, path, reshaping))
+        overwrite(session, path, _rewritten(session, path, reshaping, mode))
+
+
+def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
+    """Whether a row that is there can still be changed or deleted."""
+    if mode is Mode.MIRROR:
+        return has_rows(spark, path)
+    rows = spark.read.format("delta").load(path)
+    living = {Mode.SOFT_DELETE: ~F.col(DELETED_COLUMN), Mode.HISTORY: F.col(VALID_TO_LSN).isNull()}
+    return mode in living and bool(rows.where(living[mode]).limit(1).count())
 
 
 def _is_plain(reshaping: Reshaping) -> bool:
@@ -86,11 +99,15 @@ def _names_left(reshaping: Reshaping) -> list[str]:
     return [column.name for place, column in enumerate(reshaping.before) if kept.get(column.name) != place]
 
 
-def _has_notes(spark: SparkSession, path: str, names: list[str]) -> bool:
+def _has_notes(spark: SparkSession, path: str, names: list[str], mode: Mode) -> bool:
     """Whether a row has an entry of such a column: entries go by the column's name, which ALTER TABLE doesn't reach."""
     if not names:
         return False
-    noted = spark.read.format("delta").load(path).select(F.explode(F.map_keys("_pg_unrepresentable")).alias("name"))
+    of_row = [F.map_keys("_pg_unrepresentable")]
+    if mode is Mode.APPEND:
+        of_row += [F.map_keys(OLD_KEY_COLUMN), F.col(UNCHANGED_COLUMN)]
+    of_row = [F.coalesce(found, F.array().cast("array<string>")) for found in of_row]
+    noted = spark.read.format("delta").load(path).select(F.explode(F.concat(*of_row)).alias("name"))
     return bool(noted.where(F.col("name").isin(*names)).limit(1).count())
 
 
@@ -134,16 +151,17 @@ def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[st
         last = name
 
 
-def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping) -> DataFrame:
+def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, mode: Mode) -> DataFrame:
     target = spark.read.format("delta").load(path)
-    stamps = [field.name for field in STAMPS[:-1]]
+    stamps = [name for name in added_columns(mode) if name != NOTES]
     before = target.select(
         *(to_event(F.col(quoted(c.name)), c.type).alias(f"c{i}") for i, c in enumerate(reshaping.before)),
         entries_of_target().alias("_unrep"),
-        *stamps,
+        *(_under_new_names(name, reshaping).alias(name) for name in stamps),
     )
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.after)]
-    schema = StructType([*from_arrow_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)])), *STAMPS[:-1]])
+    described = from_arrow_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
+    schema = StructType([*described, *(target.schema[name] for name in stamps)])
     names = schema.names
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,4 +171,21 @@ def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping) -> DataFram
     after = before.mapInArrow(convert, schema)
     columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(reshaping.after)]
     noted = as_map(F.coalesce("_unrep", no_entries()))
-    return after.select(*columns, *stamps, noted.alias(STAMPS[-1].name))
+    added = [noted.alias(name) if name == NOTES else F.col(name) for name in added_columns(mode)]
+    return after.select(*columns, *added)
+
+
+def _under_new_names(added: str, reshaping: Reshaping) -> Column:
+    """What speaks of columns by name does so by the names that they have now, and of none that is gone."""
+    column = F.col(added)
+    if added not in (OLD_KEY_COLUMN, UNCHANGED_COLUMN):
+        return column
+    names = {
+        reshaping.before[o].name: reshaping.after[p].name for p, o in enumerate(reshaping.origins) if o is not None
+    }
+    now = F.create_map(*(F.lit(name) for pair in names.items() for name in pair)).cast("map<string, string>")
+    if added == UNCHANGED_COLUMN:
+        kept = F.filter(F.transform(column, lambda name: now[name]), lambda name: name.isNotNull())
+        return F.when(F.size(kept) > 0, kept)
+    of_kept = F.map_filter(column, lambda name, _: now[name].isNotNull())
+    return F.transform_keys(of_kept, lambda name, _: now[name])

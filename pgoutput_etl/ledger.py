@@ -45,6 +45,7 @@ from pgoutput_etl.assembling import Rows
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claims import Claim, Claims
+from pgoutput_etl.config import Mode
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
@@ -69,7 +70,7 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long>>, backfill string, since long"
+        "rows: long, mode: string>>, backfill string, since long"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -621,9 +622,12 @@ def _table_row(state: TableState) -> dict[str, Any]:
         "relation": json.dumps(_relation_row(state.relation)),
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
-    return {**asdict(state), **as_json, "key": list(state.key), "types": list(state.types)}
+    lists = {"key": list(state.key), "types": list(state.types)}
+    return {**asdict(state), **as_json, **lists, "mode": state.mode.value}
 
 
 def _table_state(row: Mapping[str, Any]) -> TableState:
     parsed = {"relation": _relation(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
-    return TableState(**{**row, **parsed, "key": tuple(row["key"]), "types": tuple(row["types"])})
+    mode = Mode(row.get("mode") or Mode.MIRROR.value)  # what a ledger from before there were others doesn't say
+    tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
+    return TableState(**{**row, **parsed, **tuples, "mode": mode})

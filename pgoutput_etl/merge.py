@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, is_delta_table
+from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
     Events,
@@ -38,10 +39,9 @@ from pgoutput_etl.net_effect import (
 )
 from pgoutput_etl.spark import FOR_FEW_ROWS, session_settings
 from pgoutput_etl.storage import to_event, to_target
-from pgoutput_etl.targets import ADDED_COLUMNS
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
-STAMPS = tuple(StructField(name, kind) for name, kind in zip(ADDED_COLUMNS, _STAMP_TYPES, strict=True))
+STAMPS = tuple(StructField(name, kind) for name, kind in zip(STAMP_COLUMNS, _STAMP_TYPES, strict=True))
 # Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
 # and columns renamed or dropped without rewriting the table. Both were measured to pay. A column of wall-clock times
 # can only be added later if the feature was there from the beginning. Type widening is switched on where it is needed
@@ -132,25 +132,25 @@ def write(
     """One commit. `events` are all of the table's since its last truncate in the batch. `rows`: how many it has, if
     that is known."""
     is_small = events.is_here and (before is Before.NOTHING or (rows is not None and rows <= _FEW_ROWS))
-    sizes = FOR_FEW_ROWS if is_small else _for_size(spark, events.size)
-    with session_settings(spark, {**commit.settings(), **_ALWAYS, **sizes}) as session:
+    sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
+    with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events, before)
         if before is Before.NOTHING:
             net = _net(session, path, shape, events, before)
-            return _begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+            return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         if events.may_append:
             net = _net(session, path, shape, events, before)
-            _writer(session, _net_rows_as_target(net, shape)).mode("append").save(path)
+            writer_of(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
             _merge(session, path, shape, _net(session, path, shape, events, before), events)
         return written(session, path)
 
 
-def _for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
-    """A shuffle has partitions of a size that a task takes at once."""
+def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
+    """What is merged is kept already; a shuffle has partitions of a size that a task takes at once."""
     partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
-    return {_PARTITIONS: str(partitions)}
+    return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:
@@ -169,36 +169,47 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ev
         _merge_kept(spark, path, shape, net, events.limits)
         return
     net = net.localCheckpoint()  # persisted, it would be refused
+    _merge_kept(spark, path, shape, net, key_ranges(net, shape))
+
+
+def key_ranges(net: DataFrame, shape: TableShape) -> dict[int, tuple[Any, Any]]:
+    """The least and the greatest value of those columns of the key by which Delta leaves files out."""
     limits = [f(F.col(f"c{i}")) for i in prunable(shape) for f in (F.min, F.max)]
     found = net.agg(*limits).collect()[0] if limits else ()
-    ranges = {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
-    _merge_kept(spark, path, shape, net, ranges)
+    return {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
 
 
 def _merge_kept(
     spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Mapping[int, tuple[Any, Any]]
 ) -> None:
     target = delta_table(spark, path).alias("t")
+    deleted = F.col("s._delete")
+    merge = target.merge(net.alias("s"), same_key(shape, ranges))
+    merge = merge.whenMatchedDelete(deleted)
+    merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
+    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
+    merge.execute()
+
+
+def same_key(shape: TableShape, ranges: Mapping[int, tuple[Any, Any]]) -> Column:
+    """Of a target's row `t` and a net row `s`; ranges: that the keys of all net rows are in."""
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
     # A key that PostgreSQL holds to be unique has no NULL, and Spark joins best by plain equality.
     may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
     condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
     for i, (least, greatest) in ranges.items():
         if least is not None:
-            condition = F.col(f"t.{quoted(shape.columns[i].name)}").between(least, greatest) & condition
-    deleted = F.col("s._delete")
-    merge = target.merge(net.alias("s"), condition)
-    merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(set=_quoted_names(_updated_values(shape)))
-    merge = merge.whenNotMatchedInsert(~deleted, values=_quoted_names(_inserted_values(shape, "s.")))
-    merge.execute()
+            stored = F.col(f"t.{quoted(shape.columns[i].name)}")
+            is_within = stored.between(least, greatest)
+            condition = (is_within | stored.isNull() if may_be_null else is_within) & condition
+    return condition
 
 
-def _quoted_names(values: dict[str, Column]) -> dict[str, Any]:
+def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
     return {quoted(name): value for name, value in values.items()}
 
 
-def _stamps(alias: str) -> dict[str, Column]:
+def stamp_values(alias: str) -> dict[str, Column]:
     return {
         "_pg_commit_lsn": F.col(f"{alias}_lsn"),
         "_pg_commit_ts": F.col(f"{alias}_ts"),
@@ -215,7 +226,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
             F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
         )
         entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
-    return {**values, **_stamps(alias), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **stamp_values(alias), "_pg_unrepresentable": as_map(entries)}
 
 
 def _updated_values(shape: TableShape) -> dict[str, Column]:
@@ -227,7 +238,7 @@ def _updated_values(shape: TableShape) -> dict[str, Column]:
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
         kept = entries_of(entries_of_target("t."), name)
         entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
-    return {**values, **_stamps("s."), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **stamp_values("s."), "_pg_unrepresentable": as_map(entries)}
 
 
 def as_map(entries: Column) -> Column:
@@ -241,20 +252,20 @@ def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
 
 def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     """In one commit, which makes the table if there is none."""
-    writer = _writer(spark, rows).mode("overwrite").option("overwriteSchema", "true")
+    writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if not is_delta_table(spark, path):
         writer = writer.options(**_PROPERTIES)
     writer.save(path)
 
 
-def _begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
+def begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
     """They are all that the table has."""
     overwrite(spark, path, rows)
     first = written(spark, path)
     return replace(first, rows=first.inserted)
 
 
-def _writer(spark: SparkSession, rows: DataFrame) -> Any:
+def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
     """With the session's transaction identifier said again, as `rows` may be another session's."""
     prefix = "spark.databricks.delta."
     options = {
@@ -269,8 +280,8 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
     if events.only_inserts:
         added = _net_rows_as_target(events.frame, shape)
         if before is Before.NOTHING:
-            return _begin_with(spark, path, added)
-        _writer(spark, added).mode("append").save(path)
+            return begin_with(spark, path, added)
+        writer_of(spark, added).mode("append").save(path)
         return written(spark, path)
     net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
@@ -280,7 +291,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
         overwrite(spark, path, rows)
         return replace(written(spark, path), inserted=inserted, not_found=named, rows=inserted)
     if not named:
-        _writer(spark, rows).mode("append").save(path)
+        writer_of(spark, rows).mode("append").save(path)
         return replace(written(spark, path), inserted=inserted)
     target = spark.read.format("delta").load(path)
     there = target.count()

@@ -38,6 +38,15 @@ class ReplayedTable:
     rows: list[Row]
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows that stood under one shape of their table. reshaping: what those from before go through; None for none."""
+
+    shape: TableShape
+    reshaping: Reshaping | None
+    rows: list[Row]
+
+
 @dataclass(slots=True)
 class Replay:
     """What the files say, in order: `rows` of all messages with the outcome of their transactions."""
@@ -103,47 +112,61 @@ class Replay:
         keys: Mapping[str, tuple[str, ...]] | None = None,
         declared: Mapping[str, Declared] | None = None,
         types: Mapping[str, str] | None = None,
+        until: int | None = None,
     ) -> dict[int, ReplayedTable]:
         """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell. `declared`:
-        schema.table -> what the configuration says of its columns' lineage; `types`: its types."""
+        schema.table -> what the configuration says of its columns' lineage; `types`: its types. `until`: as of the
+        commit at that LSN."""
+        found = {}
+        for oid, rows in self.rows_by_relation(until).items():
+            last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
+            table: KeyedRows | BagOfRows | None = None
+            for stretch in self.stretches(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+                new = rows_under(stretch.shape)
+                if table is not None and stretch.reshaping is not None:
+                    for event in reshaped(table.events(), stretch.reshaping):
+                        new.put(event)
+                table = new
+                apply_rows(table, stretch.rows)
+            assert table is not None
+            found[oid] = ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
+        return found
+
+    def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
+        """What is applied to each table, in order."""
         by_relation: dict[int, list[Row]] = {}
         found = self.cuts()
         for row in self.committed():
             cut = found.get(row["relation"])
-            if cut is None or row["commit_lsn"] < cut.lsn:
+            is_before = until is None or row["commit_lsn"] <= until
+            if is_before and (cut is None or row["commit_lsn"] < cut.lsn):
                 by_relation.setdefault(row["relation"], []).append(row)
-        user_types = UserTypes.of(self.assembly.types.values(), types or {})
-        return {
-            oid: self._table(oid, rows, keys or {}, declared or {}, user_types) for oid, rows in by_relation.items()
-        }
+        return by_relation
 
-    def _table(
+    def stretches(
         self,
         oid: int,
         rows: list[Row],
         keys: Mapping[str, tuple[str, ...]],
         declared: Mapping[str, Declared],
-        user_types: UserTypes,
-    ) -> ReplayedTable:
+        types: Mapping[str, str],
+    ) -> Iterator[Stretch]:
+        """A table's rows, cut where its columns change."""
         versions = self.assembly.relations.versions(oid)
-        rows = rows[max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0) :]
+        user_types = UserTypes.of(self.assembly.types.values(), types)
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
-        table: _Keyed | _Bag | None = None
+        before: TableShape | None = None
         retired: Retired = ()
         for relation, run in runs:
             found: Lineage | None = None
-            if table is not None:
-                found, retired = next_version(table.shape.relation, retired, relation, declared.get(name, {}))
+            if before is not None:
+                found, retired = next_version(before.relation, retired, relation, declared.get(name, {}))
             everything = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), everything, True, user_types, retired)
-            new: _Keyed | _Bag = _Bag(shape) if shape.is_bag else _Keyed(shape)
-            if table is not None and found is not None:
-                new.take_over(table, reshape(table.shape.columns, shape, found))
-            table = new
-            _apply(table, run)
-        assert table is not None
-        return ReplayedTable(table.shape, [_named(event, table.shape) for event in table.events()])
+            after = None if before is None or found is None else reshape(before.columns, shape, found)
+            yield Stretch(shape, after, run)
+            before = shape
 
 
 def _relation_of(row: Row, versions: RelationVersions) -> Relation:
@@ -156,7 +179,11 @@ def _relation_of(row: Row, versions: RelationVersions) -> Relation:
     return versions.relations[number]
 
 
-def _apply(table: _Keyed | _Bag, rows: list[Row]) -> None:
+def rows_under(shape: TableShape) -> KeyedRows | BagOfRows:
+    return BagOfRows(shape) if shape.is_bag else KeyedRows(shape)
+
+
+def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
     for is_truncate, run in groupby(rows, key=lambda row: row["tag"] == "T"):
         if is_truncate:
             table.clear()
@@ -171,7 +198,7 @@ def unit_outcomes(assembly: Assembly) -> dict[UnitId, Outcome]:
     return {unit: outcome for outcome in (*assembly.outcomes, *assembly.open_outcomes()) for unit in outcome.units}
 
 
-class _Keyed:
+class KeyedRows:
     """A table with a key: key -> the event that its row was written by, with what was unchanged filled in."""
 
     def __init__(self, shape: TableShape) -> None:
@@ -180,7 +207,7 @@ class _Keyed:
         self.moving: Row | None = None
 
     def apply(self, event: Row) -> None:
-        key = self._key(event)
+        key = self.key(event)
         match event["_op"]:
             case "D":
                 self.by_key.pop(key, None)
@@ -191,7 +218,7 @@ class _Keyed:
             case _:
                 self.by_key[key] = self._filled(event, self.by_key.get(key))
 
-    def _key(self, event: Row) -> _Key:
+    def key(self, event: Row) -> _Key:
         odd = event["_unrep"]
         columns = self.shape.columns
         return tuple(x for i in self.shape.key for x in (event[f"c{i}"], odd.get(columns[i].name)))
@@ -213,15 +240,14 @@ class _Keyed:
     def clear(self) -> None:
         self.by_key.clear()
 
-    def take_over(self, table: _Keyed | _Bag, reshaping: Reshaping) -> None:
-        for event in _reshaped(table.events(), reshaping):
-            self.by_key[self._key(event)] = event
+    def put(self, event: Row) -> None:
+        self.by_key[self.key(event)] = event
 
     def events(self) -> Iterable[Row]:
         return self.by_key.values()
 
 
-class _Bag:
+class BagOfRows:
     """A table without a key: a delete takes one of equal rows away."""
 
     def __init__(self, shape: TableShape) -> None:
@@ -240,9 +266,8 @@ class _Bag:
         odd = {self.shape.columns[i].name: event["_unrep"].get(self.shape.columns[i].name) for i in live}
         return repr(([event[f"c{i}"] for i in live], odd))
 
-    def take_over(self, table: _Keyed | _Bag, reshaping: Reshaping) -> None:
-        for event in _reshaped(table.events(), reshaping):
-            self.equal_rows.setdefault(self._content(event), []).append(event)
+    def put(self, event: Row) -> None:
+        self.equal_rows.setdefault(self._content(event), []).append(event)
 
     def clear(self) -> None:
         self.equal_rows.clear()
@@ -251,7 +276,7 @@ class _Bag:
         return [event for equal in self.equal_rows.values() for event in equal]
 
 
-def _reshaped(events: Iterable[Row], reshaping: Reshaping) -> list[Row]:
+def reshaped(events: Iterable[Row], reshaping: Reshaping) -> list[Row]:
     """Rows that are there, under the next version of their relation."""
     rows = list(events)
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.before)]
@@ -269,7 +294,7 @@ def _reshaped(events: Iterable[Row], reshaping: Reshaping) -> list[Row]:
     ]
 
 
-def _named(event: Row, shape: TableShape) -> Row:
+def named(event: Row, shape: TableShape) -> Row:
     """A row of the target: the table's own columns, then what the target adds to them."""
     row = {column.name: event[f"c{i}"] for i, column in enumerate(shape.columns)}
     return row | {

@@ -17,6 +17,7 @@ from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.every_event import every_event, every_event_of
 from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
@@ -179,9 +180,13 @@ def events_of_blocks(
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from (net_events_of if as_net else events_of)(_each(batches), fates, window, shape)
 
-    of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+    of_relation = _of_relation(blocks, shape)
     of_relation = of_relation.coalesce(1) if as_net else of_relation
     return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
+    return blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
 
 
 def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
@@ -190,8 +195,16 @@ def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from typed_events_of(_each(batches), fates, window, shape)
 
-    of_relation = blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
-    return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    return _of_relation(blocks, shape).mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """All change events of a table, truncates among them, from its relation's blocks."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from every_event_of(_each(batches), fates, window, shape)
+
+    return _of_relation(blocks, shape).mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
@@ -241,6 +254,16 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield from event_batches(batch, shape)
+
+    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+
+
+def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """The same, truncates among them."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from every_event(batch, shape)
 
     return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 

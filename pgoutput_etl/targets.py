@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_shape
-from pgoutput_etl.config import Config
+from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.modes import STAMP_COLUMNS, added_columns
 from pgoutput_etl.naming import MAX_SEGMENT, is_within, path_segment
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
@@ -25,7 +26,6 @@ from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
 APPLIED, HELD = "applied", "held"
-ADDED_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class TableState:
     retired: Retired = ()
     types: tuple[str, ...] = ()
     rows: int | None = None
+    mode: Mode = Mode.MIRROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A table's rows from one change of its columns to the next, of those since the last truncate.
+    """A table's rows from one change of its columns to the next, in a mirror of those since the last truncate.
 
     start, end: None for the first and the last. reshaping: what the rows that are there go through before; None if
     there are none, or nothing changes.
@@ -107,6 +108,7 @@ class Task:
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...]
     retired: Retired
     cut: Cut | None = None
+    mode: Mode = Mode.MIRROR
 
     @property
     def shape(self) -> TableShape:
@@ -188,6 +190,7 @@ def make_plan(
         if config.rule_for(relation.namespace, relation.name).skip:
             plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
             continue
+        _check_mode(config, state, relation)
         path = _location(config, relation, holders)
         was_held = state is not None and state.status == HELD  # said in every run, until it goes on
         if oid not in changes and states[oid].path == path and not was_held:
@@ -251,12 +254,22 @@ class _Planner:
         relation = seen[-1].relation
         _check_place(self.config, relation, path)
         rule = self.config.rule_for(relation.namespace, relation.name)
-        segments, retired, changes = self._segments(_merged(seen), rule.key, rule.lineage)
+        if state is not None and state.mode is not rule.mode:
+            raise TableError(_other_mode(state, rule.mode, f"{relation.namespace}.{relation.name}"))
+        of_table = self.changes
+        if rule.mode is not Mode.MIRROR:  # to others a truncate is a change like any other
+            of_table = replace(of_table, truncated_at=None)
+        segments, retired, changes = replace(self, changes=of_table)._segments(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
-            _check_names(segment.shape)
+            _check_names(segment.shape, rule.mode)
+            if rule.mode is Mode.SOFT_DELETE and segment.shape.is_bag:
+                raise TableError(
+                    "mode soft_delete needs a key, and it has none: an UPDATE would look like a DELETE. Name one in "
+                    "the configuration (`key`), or use mode history, which needs none"
+                )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
         changes += [(None, change) for change in _name_changes(relation, state, moved_from is not None)]
-        return Task(tuple(segments), path, self.changes, state, moved_from, False, tuple(changes), retired)
+        return Task(tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode)
 
     def _segments(
         self, runs: Sequence[Run], key: tuple[str, ...] | None, declared: Declared
@@ -311,6 +324,22 @@ class _Planner:
                     f"--tables '{state.schema}.{state.table}'"
                 )
         return columns
+
+
+def _check_mode(config: Config, state: TableState | None, relation: Relation) -> None:
+    """Raises RunError if the configuration asks for another mode than a table was written in."""
+    mode = config.rule_for(relation.namespace, relation.name).mode
+    has_name = state is not None and (state.schema, state.table) == (relation.namespace, relation.name)
+    if state is not None and has_name and state.status != HELD and state.mode is not mode:
+        raise RunError(_other_mode(state, mode, f"{state.schema}.{state.table}"))
+
+
+def _other_mode(state: TableState, mode: Mode, name: str) -> str:
+    return (
+        f"{state.schema}.{state.table} was written in mode {state.mode.value}, and the configuration asks for "
+        f"{mode.value} for {name}. A table's mode doesn't change by itself, as what is kept in one isn't in the "
+        f"other: set `mode` back, or have the table rebuilt from the archive: jobs/backfill.py --tables '{name}'"
+    )
 
 
 def _name_changes(relation: Relation, state: TableState | None, moved: bool) -> list[SchemaChange]:
@@ -374,15 +403,16 @@ def _check_place(config: Config, relation: Relation, path: str) -> None:
         raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
 
 
-def _check_names(shape: TableShape) -> None:
+def _check_names(shape: TableShape, mode: Mode) -> None:
     """Raises TableError for columns that can't be one Delta table's."""
     if not all(column.name for column in shape.columns):
         raise TableError("one of its columns has no name")
     seen: dict[str, str] = {}
-    for name in (*(column.name for column in shape.columns), *ADDED_COLUMNS):
+    for name in (*(column.name for column in shape.columns), *added_columns(mode)):
         other = seen.get(_folded(name))
         if other == name:
-            raise TableError(f"column {name!r} is named as one that every target has already")
+            which = "every target has already" if name in STAMP_COLUMNS else f"a target has in mode {mode.value}"
+            raise TableError(f"column {name!r} is named as one that {which}")
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
         seen[_folded(name)] = name

@@ -58,12 +58,13 @@ def _is_before(places: list[npt.NDArray[np.int64]], place: Place, or_there: bool
     return found
 
 
-def rows_in(block: Mapping[str, Any], fates: Fates, window: Window) -> pa.RecordBatch:
+def rows_in(block: Mapping[str, Any], fates: Fates, window: Window, with_truncates: bool = False) -> pa.RecordBatch:
     """Rows of ROW_SCHEMA: inserts, updates and deletes."""
     rows = fates.of_batch(unpacked(block, _LOOKED_AT))
     decided = fates.decide(rows)
     chosen = decided.fate == COMMITTED
-    chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)
+    if not with_truncates:
+        chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)
     if not window.is_open:
         chosen &= window.holds(decided.commit_lsn, rows.column("file"), rows.column("ordinal"))
     columns = {name: rows.column(name) for name in _OF_MESSAGES} | {

@@ -11,19 +11,21 @@ from functools import partial
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl import merge
+from pgoutput_etl import appended, histories, merge, soft_deletes
 from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
+from pgoutput_etl.config import Mode
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import writes_may_overlap
-from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, TableState, Task
+from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, Segment, TableState, Task
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
 _OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>\d+), |TableError: )(?P<reason>[^\n]*)")
+_WAYS = {Mode.SOFT_DELETE: soft_deletes.write, Mode.HISTORY: histories.write, Mode.APPEND: appended.write}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class Writer:
             task.retired,
             tuple(column.type.stored_as for column in task.shape.columns),
             rows,
+            task.mode,
         )
         summary = TableSummary(
             relation.namespace,
@@ -156,18 +159,35 @@ class Writer:
             if segment.reshaping is not None and f"columns:{number}" not in done:
                 self.check()
                 self.progress(f"changing the columns of {_name(task)}")
-                evolve(self.spark, task.path, segment.reshaping, self.commit(task.oid, f"columns:{number}"))
+                columns = self.commit(task.oid, f"columns:{number}")
+                evolve(self.spark, task.path, segment.reshaping, columns, task.mode)
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge.Before.ROWS if has_rows else merge.Before.NOTHING
-            events = changes.events(task, segment)
-            events = replace(events, frame=self.choose(events.frame, segment.shape))
             commit = self.commit(task.oid, f"changes:{number}")
-            self.check()
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
-            written = merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
+            written = self._write_segment(changes, task, segment, before, commit, rows)
             total = written if total is None else total.plus(written)
         return total or merge.written(self.spark, task.path)
+
+    def _write_segment(
+        self,
+        changes: Changes,
+        task: Task,
+        segment: Segment,
+        before: merge.Before,
+        commit: merge.Commit,
+        rows: int | None,
+    ) -> merge.Written:
+        """`rows`: how many the table has, if that is known."""
+        if task.mode is not Mode.MIRROR:
+            every = changes.every_event(task, segment)
+            self.check()
+            return _WAYS[task.mode](self.spark, task.path, segment.shape, every, before, commit)
+        events = changes.events(task, segment)
+        events = replace(events, frame=self.choose(events.frame, segment.shape))
+        self.check()
+        return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
 
     def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
         """What segments before the one that failed have changed is taken back."""
@@ -214,5 +234,5 @@ def _notes(task: Task, written: merge.Written) -> list[str]:
     if written.not_found:
         notes.append(f"{written.not_found:,} deletes found no such row")
     if task.state is None and not task.replaces:
-        notes.append("new")
+        notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
     return notes

@@ -29,6 +29,15 @@ def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:
     assert config.types["public.heights"] == "range(float8)"
 
 
+def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "modes.md").read_text(encoding="utf-8"))
+    path = tmp_path / "modes.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    refuse_unbuilt(config)
+    assert [rule.mode.value for rule in config.tables] == ["history", "soft_delete", "append"]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_every_file_that_is_linked_is_there(path: Path) -> None:
     named = _LINK.findall(path.read_text(encoding="utf-8"))

@@ -316,9 +316,6 @@ def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
     ("overrides", "said"),
     [
         (["target.root=", "target.catalog=main.shop", "state.root=x"], "target.catalog"),
-        (["tables=[{match: a.b}, {match: a.c, mode: soft_delete}]"], "tables[1].mode soft_delete"),
-        (["tables=[{match: a.b, mode: history}]"], "tables[0].mode history"),
-        (["tables=[{match: a.b, mode: append}]"], "tables[0].mode append"),
         (
             ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
             "tables[0].columns but for added and renamed_from, tables[0].rename",
@@ -332,9 +329,11 @@ def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> No
 
 
 @pytest.mark.parametrize("on_error", OnError)
-def test_what_is_built_is_not_refused(on_error: OnError) -> None:
+@pytest.mark.parametrize("mode", Mode)
+def test_what_is_built_is_not_refused(on_error: OnError, mode: Mode) -> None:
     built = load(
         SMALLEST
-        + "tables: [{match: a.b, skip: true}, {match: a.c, mode: mirror, key: [id]}]\ntypes: {json: variant, a.b: int4}"
+        + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id]}}]\n"
+        + "types: {json: variant, a.b: int4}"
     )
     refuse_unbuilt(replace(built, on_error=on_error))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config import Config, Source, State, TableRule, Target
+from pgoutput_etl.config import Config, Mode, Source, State, TableRule, Target
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.messages import Relation, ReplicaIdentity
 from pgoutput_etl.relations import RelationHistory, Run
@@ -161,3 +161,59 @@ def test_no_name_leads_out_of_the_target_or_into_the_ledger(name: str) -> None:
     assert path.count("/") == 2
     assert path.startswith("root/")
     assert not any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def in_mode(mode: Mode, match: str = "public.*") -> Config:
+    return replace(CONFIG, tables=(TableRule(match, mode=mode),))
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "reason"),
+    [
+        (Mode.SOFT_DELETE, "_pg_deleted", "column '_pg_deleted' is named as one that a target has in mode soft_delete"),
+        (Mode.HISTORY, "_pg_valid_to_ts", "column '_pg_valid_to_ts' is named as one that a target has in mode history"),
+        (Mode.APPEND, "_pg_op", "column '_pg_op' is named as one that a target has in mode append"),
+        (Mode.APPEND, "_pg_xid", "column '_pg_xid' is named as one that every target has already"),
+        (Mode.HISTORY, "_PG_Valid_From_LSN", "differ in nothing but case"),
+        (Mode.MIRROR, "_pg_deleted", None),
+        (Mode.HISTORY, "_pg_op", None),
+    ],
+)
+def test_only_the_columns_that_a_mode_adds_are_taken(mode: Mode, name: str, reason: str | None) -> None:
+    plan = plan_of([table("id", name)], None, in_mode(mode))
+    assert [reason is not None and reason in held.reason for held in plan.held] == [True] * (reason is not None)
+
+
+@pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY, Mode.APPEND])
+def test_where_the_past_is_kept_a_truncate_cuts_nothing_off(mode: Mode) -> None:
+    versions = [table("id", "v"), table("id", "v", "w")]
+    state = replace(state_of(table("id", "v")), mode=mode)
+    task = task_of(plan_of(versions, state, in_mode(mode), truncates=1, truncated_at=(250, 0, 2)))
+    assert [(s.start, s.end, s.reshaping is None) for s in task.segments] == [
+        (None, (200, 0, 2), True),
+        ((200, 0, 2), None, False),
+    ]
+    assert (task.mode, task.changes.truncates, task.changes.truncated_at) == (mode, 1, None)
+
+
+def test_another_mode_than_that_of_a_table_is_refused_before_anything_is_written() -> None:
+    """Also of one that has no changes; under a new name, which an archive brings about, it is held."""
+    said = (
+        r"^public\.t was written in mode mirror, and the configuration asks for history for public\.t\. .*"
+        r"set `mode` back, or have the table rebuilt from the archive: jobs/backfill\.py --tables 'public\.t'$"
+    )
+    with pytest.raises(RunError, match=said):
+        plan_of([table()], state_of(table()), in_mode(Mode.HISTORY))
+    with pytest.raises(RunError, match=said):
+        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, {}, UserTypes())
+    plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
+    assert [held.reason.split(". ")[0] for held in plan.held] == [
+        "public.t was written in mode mirror, and the configuration asks for history for public.u"
+    ]
+
+
+def test_soft_delete_needs_a_key() -> None:
+    (held,) = plan_of([table(identity=FULL)], None, in_mode(Mode.SOFT_DELETE)).held
+    assert held.reason.startswith("mode soft_delete needs a key, and it has none")
+    config = replace(CONFIG, tables=(TableRule("public.*", mode=Mode.SOFT_DELETE, key=("id",)),))
+    assert task_of(plan_of([table(identity=FULL)], None, config)).mode is Mode.SOFT_DELETE
