@@ -16,6 +16,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -91,6 +92,7 @@ class Effects:
             log.write(f"{moment} {name}\n")
         if (moment, number) == (self.fault.moment, self.fault.number):
             os.kill(os.getpid(), getattr(signal, f"SIG{self.fault.signal}"))
+            time.sleep(1)  # another thread may be the one that is stopped first
 
     def watch(self) -> None:
         """A DeltaTable doesn't say where it is; whoever uses one has made it just before, in the same thread."""
