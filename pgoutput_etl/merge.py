@@ -37,7 +37,7 @@ from pgoutput_etl.net_effect import (
     target_key_parts,
     with_sequence,
 )
-from pgoutput_etl.spark import FOR_FEW_ROWS, session_settings
+from pgoutput_etl.spark import FOR_FEW_ROWS, session_settings, temporarily
 from pgoutput_etl.storage import to_event, to_target
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
@@ -143,7 +143,8 @@ def write(
             net = _net(session, path, shape, events, before)
             writer_of(session, _net_rows_as_target(net, shape)).mode("append").save(path)
         else:
-            _merge(session, path, shape, _net(session, path, shape, events, before), events)
+            is_few = rows is not None and rows <= _FEW_ROWS
+            _merge(session, path, shape, _net(session, path, shape, events, before), events, is_few)
         return written(session, path)
 
 
@@ -163,13 +164,16 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, befo
     return net_rows(ordered, shape)
 
 
-def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events) -> None:
-    """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known."""
+def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events, is_few: bool) -> None:
+    """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known. `is_few`:
+    rows of the target."""
     if events.is_here:
         _merge_kept(spark, path, shape, net, events.limits)
         return
     net = net.localCheckpoint()  # persisted, it would be refused
-    _merge_kept(spark, path, shape, net, key_ranges(net, shape))
+    ranges = key_ranges(net, shape)
+    with temporarily(spark, FOR_FEW_ROWS if is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS else {}):
+        _merge_kept(spark, path, shape, net, ranges)
 
 
 def key_ranges(net: DataFrame, shape: TableShape) -> dict[int, tuple[Any, Any]]:

@@ -111,13 +111,13 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
     Spark Connect has no newSession; there the settings are put on the given session, so that writes must not overlap.
     """
     if is_connect(spark):
-        with _set(spark, settings):
+        with temporarily(spark, settings):
             yield spark
         return
     at_first = _settings_of(spark)
     key = (id(spark), frozenset(at_first.items()))
     own = _SPARE[key].pop() if _SPARE.get(key) else _session_like(spark, at_first)
-    with _set(own, settings):
+    with temporarily(own, settings):
         yield own
     _SPARE.setdefault(key, []).append(own)
 
@@ -159,7 +159,7 @@ def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSess
 
 
 @contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """For what is done within; then as they were."""
     before: dict[str, str | None] = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
