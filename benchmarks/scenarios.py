@@ -18,7 +18,7 @@ def scaled(number: int, scale: float, least: int = 1) -> int:
 # By name: an archive of a size; 1 is what is reported.
 SCENARIOS: dict[str, Callable[[float], Corpus]] = {
     "pgbench": lambda scale: pgbench(scaled(840_000, scale), scaled(1_000_000, scale), 8),
-    "wide": lambda scale: wide(scaled(950_000, scale, 1000), 8),
+    "wide": lambda scale: wide(scaled(950_000, scale, 1000), 32),
     "tables": lambda scale: many_tables(scaled(200, scale, 2), 4),
     "files": lambda scale: pgbench(scaled(100_000, scale), scaled(100_000, scale), scaled(10_000, scale), name="files"),
     "streamed": lambda scale: streamed(scaled(5_000_000, scale, 10_000), 8),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, HEAD, MESSAGE_SCHEMA
 
 BLOCK_ROWS = 1 << 16
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 19  # Java's collector sets values of 1 MB and more apart, in heaps of some GB
 SPLIT_ROWS = 1 << 13
 PENDING_BYTES = 1 << 26  # of all blocks that one task has not handed over yet
 _ROW_BYTES = 64  # what a row takes beside its tuples, about

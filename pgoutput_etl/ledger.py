@@ -319,23 +319,25 @@ class Ledger:
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
             )
 
+    def note(self, batch: Batch, rows: Rows, before: Known) -> None:
+        """What of a batch that was begun doesn't depend on how its tables are written: this may go on beside them."""
+        assembly = rows.assembly
+        _all_at_once(
+            partial(self._append_open_rows, batch, rows),
+            partial(self._append_transactions, batch, rows),
+            partial(self._append_relations, assembly.relations.entries[before.relation_entries :], batch.number),
+            partial(self._append_types, assembly, before, batch.number),
+            partial(self._append_refused, batch),
+        )
+
     def close(self, batch: Batch, results: Results) -> None:
         """After everything else of the batch is written; its last row makes it done."""
-        number, assembly = batch.number, results.rows.assembly
-        effects = [
-            partial(self._append_open_rows, batch, results),
-            partial(self._append_transactions, batch, results),
-            partial(self._append_relations, assembly.relations.entries[results.before.relation_entries :], number),
-            partial(self._append_types, assembly, results.before, number),
+        assembly = results.rows.assembly
+        _all_at_once(
             partial(self._append_files, batch, results),
-            partial(self._append_refused, batch),
             partial(self._append_quarantine, batch, results),
             partial(self._append_schema_changes, batch, results.schema_changes),
-        ]
-        # Each is a commit of its own table, most of it waiting; their order doesn't matter before the row below.
-        with ThreadPoolExecutor(len(effects)) as pool:
-            for written in [pool.submit(effect) for effect in effects]:
-                written.result()
+        )
         known = {**batch.tables, **{table.oid: table for table in results.tables}}
         # A held table stands where it stood; any other that had no changes has none that it lacks.
         tables = [
@@ -385,15 +387,14 @@ class Ledger:
     def _stamp(self, batch: Batch) -> tuple[Column, Column]:
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
 
-    def _append_open_rows(self, batch: Batch, results: Results) -> None:
-        if _open_units(results.rows.assembly):
-            changes = results.rows.fated_changes()
+    def _append_open_rows(self, batch: Batch, rows: Rows) -> None:
+        if _open_units(rows.assembly):
+            changes = rows.fated_changes()
             waiting = changes.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
-            rows = waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names)
-            self._append("open_transactions", rows, batch.number)
+            self._append("open_transactions", waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names), batch.number)
 
-    def _append_transactions(self, batch: Batch, results: Results) -> None:
-        self._append("transactions", self.ended(batch, results.rows), batch.number)
+    def _append_transactions(self, batch: Batch, rows: Rows) -> None:
+        self._append("transactions", self.ended(batch, rows), batch.number)
 
     def ended(self, batch: Batch, rows: Rows, which: Which | None = None) -> DataFrame:
         """The ordinary ones within a file from the executors, which hold them; the others, all of them, are the
@@ -544,6 +545,13 @@ class Ledger:
 
 def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
     return frame(spark, pa.Table.from_pylist(rows, to_arrow_schema(_schema(table), timezone="UTC")))
+
+
+def _all_at_once(*effects: Callable[[], None]) -> None:
+    """Each is a commit of its own table, most of it waiting; their order doesn't matter before the batch is done."""
+    with ThreadPoolExecutor(len(effects)) as pool:
+        for written in [pool.submit(effect) for effect in effects]:
+            written.result()
 
 
 def _file_statistics(scan: FileScan) -> dict[str, Any]:

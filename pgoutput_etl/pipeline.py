@@ -21,7 +21,7 @@ from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
-from pgoutput_etl.spark import beside
+from pgoutput_etl.spark import beside, writes_may_overlap
 from pgoutput_etl.tallies import transactions_by_fate
 from pgoutput_etl.targets import HELD, held_from
 from pgoutput_etl.transactions import Assembly
@@ -141,7 +141,12 @@ def _apply_batch(
         path_of,
         progress,
     )
-    outcomes = writer.write(plan, changes_of_tables)
+    with ThreadPoolExecutor(1) as pool:
+        noted = pool.submit(ledger.note, batch, rows, prepared.before)
+        if not writes_may_overlap(spark):
+            noted.result()
+        outcomes = writer.write(plan, changes_of_tables)
+        noted.result()
 
     check_claim()
     progress("writing the ledger")

@@ -123,6 +123,7 @@ class Redriving:
         known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
+        ledger.note(known, rows, before)
         ledger.close(known, Results(rows, before, scans, tables, news, accounts))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 

@@ -72,11 +72,13 @@ _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-
 def start_session(app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset()) -> SparkSession:
     """The session of a job: of the Connect server that `spark.remote` names, else of a Spark that starts here.
 
-    Under spark-submit the Delta package is there already; otherwise it is asked for, but of a server.
+    Under spark-submit the Delta package is there already; otherwise it is asked for, but of a server. Settings given
+    to spark-submit hold, unless `settings` has others.
 
     The values of the settings in `secrets` are in no listing of settings, nor on a command line.
     """
-    chosen = {**_DEFAULTS, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
+    defaults = {**_DEFAULTS, **_said_to_spark_submit()}
+    chosen = {**defaults, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if server := server_of(settings):
         return connect(server, app_name, {**_DEFAULTS, **settings, **_OF_SESSION}, [*settings, *_OF_SESSION])
     if secrets:
@@ -92,6 +94,15 @@ def start_session(app_name: str, settings: Mapping[str, str], secrets: Collectio
     for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _said_to_spark_submit() -> dict[str, str]:
+    """`--conf`, and spark-defaults.conf: they come before what is only our default."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    said = dict(SparkConf().getAll())
+    return {key: said[key] for key in _DEFAULTS if key in said}
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:

@@ -16,16 +16,17 @@ JOB = """
 import sys
 from inspect import signature  # beside this job there is an inspect.py, as in jobs/
 
-from pyspark.sql import SparkSession
+from pgoutput_etl.spark import start_session
 
 def import_in_worker(batches):
     import pgoutput_etl
     yield from batches
 
-spark = SparkSession.builder.getOrCreate()
+spark = start_session("a job", {"spark.databricks.delta.snapshotPartitions": "4"})
 spark.range(3).mapInArrow(import_in_worker, "id long").write.format("delta").save(sys.argv[1])
 conf = spark.sparkContext.getConf()
 print("working", file=sys.stderr)
+print(*(spark.conf.get(f"spark.{name}") for name in ("sql.shuffle.partitions", "databricks.delta.snapshotPartitions")))
 print(sys.argv[2:], conf.get("spark.master"), conf.get("spark.before"), conf.get("spark.after"))
 sys.exit(3)
 """
@@ -49,14 +50,14 @@ def test_a_job_gets_delta_our_code_and_its_arguments_and_its_output_and_exit_cod
 
     done = spark_submit(
         *("--conf", "spark.before=1", "--master=local[1]"),
-        *("--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"),
-        *("--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"),
+        *("--conf", "spark.sql.shuffle.partitions=3", "--conf", "spark.databricks.delta.snapshotPartitions=5"),
         *(job, tmp_path / "table", "--config", "a.yaml", "--conf", "spark.after=2", "--json"),
         *("--", "--master", "kept"),
     )
 
     assert done.returncode == 3, done.stderr
-    assert done.stdout == "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
+    chosen = "3 4\n"  # of settings that have a default, what spark-submit was given, and before that ours
+    assert done.stdout == chosen + "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
     assert done.stderr.splitlines()[-1] == "working"
     assert "resolving dependencies" not in done.stderr
     assert (tmp_path / "table" / "_delta_log").is_dir()

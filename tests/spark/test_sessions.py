@@ -1,0 +1,39 @@
+"""Sessions of their own for writes and for few rows: like the one that was given, in all that matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.spark import FOR_FEW_ROWS, session_for_few_rows, session_settings
+
+pytestmark = pytest.mark.spark
+CREDENTIAL = "fs.azure.account.key.shop.dfs.core.windows.net"
+
+
+def test_what_a_notebook_sets_for_storage_holds_in_them(spark: SparkSession) -> None:
+    spark.conf.set(CREDENTIAL, "secret")
+    try:
+        with session_settings(spark, {"spark.sql.shuffle.partitions": "7"}) as writing:
+            assert writing is not spark
+            assert writing.conf.get(CREDENTIAL) == "secret"
+            assert writing.conf.get("spark.sql.shuffle.partitions") == "7"
+        few = session_for_few_rows(spark)
+        assert few.conf.get(CREDENTIAL) == "secret"
+        assert {key: few.conf.get(key) for key in FOR_FEW_ROWS} == FOR_FEW_ROWS
+        assert few.conf.get("spark.sql.session.timeZone") == spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    finally:
+        spark.conf.unset(CREDENTIAL)
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "7"
+
+
+def test_a_ledger_that_is_not_there_is_empty_and_stays_away(spark: SparkSession, tmp_path: Path) -> None:
+    ledger = Ledger(spark, str(tmp_path / "ledger"), "shop")
+    assert ledger.last_batch() is None
+    assert ledger.file_rows() == []
+    assert ledger.claims().refuse_others(1) is None
+    assert ledger.read("transactions").count() == 0
+    assert not (tmp_path / "ledger").exists()
