@@ -6,6 +6,7 @@ Between `<!-- figures: PART -->` and `<!-- end -->` the page has what this write
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from benchmarks.corpora import BUILD, ROOT
 
 PAGE = ROOT / "docs/performance.md"
 DRAWING = ROOT / "docs/img/growth.svg"
+_LARGE, _NIGHT = 200_000_000, 6  # bytes, hours
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Found = Any
@@ -24,12 +26,13 @@ def page(text: str, found: Mapping[str, Any]) -> str:
     """The page with the figures of every part that has some."""
 
     def figures(match: re.Match[str]) -> str:
-        head, part, tail = match[1], match[2], match[3]
+        head, name, tail = match[1], match[2], match[3]
+        part = _OF_PART.get(name, name)
         if part not in found:
             return match[0]
         of_part = found[part]
         said = f"Scale {of_part['scale']:g}, medians of {of_part['runs']}, {of_part['cores']} cores.\n"
-        return f"{head}{_TABLES[part](of_part['found'])}\n{said}{tail}"
+        return f"{head}{_TABLES[name](of_part)}\n{said}{tail}"
 
     return _MARKED.sub(figures, text)
 
@@ -49,14 +52,16 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 
-def _decoding(found: Found) -> str:
+def _decoding(part: Found) -> str:
+    found = part["found"]
     rows = [(f["what"], f["seconds"], f["MB_per_s"], f["million_messages_per_s"]) for f in found["figures"]]
     ratios = [(f["against"], f["ratio"], f["goal"]) for f in found["ratios"]]
     speeds = table(("one core", "seconds", "MB/s", "million messages/s"), rows)
     return f"{speeds}\n{table(('typed Arrow columns against', 'times as fast', 'goal'), ratios)}"
 
 
-def _job(found: Found) -> str:
+def _job(part: Found) -> str:
+    found = part["found"]
     columns = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
     rows = [[f[name] for name in columns] for f in found]
     names = ("", "messages", "bytes", "files", "MERGE alone, s", "append, s", "job, s", "job / MERGE", "job / append")
@@ -65,12 +70,25 @@ def _job(found: Found) -> str:
     return f"{table(names, rows)}\n{table(('seconds', *stages), of_stages)}"
 
 
-def _merge(found: Found) -> str:
+def _terabyte(part: Found) -> str:
+    """Of the archives that are large enough for their bytes to count."""
+    rows = []
+    for f in part["found"]:
+        if f["bytes"] >= _LARGE:
+            core_seconds = f["job"] * part["cores"]
+            hours = core_seconds / f["bytes"] * 1e12 / 3600
+            rows.append((f["scenario"], f["bytes"] / 1e6 / core_seconds, hours, math.ceil(hours / _NIGHT)))
+    return table(("", "MB/s of a core", "core hours for a terabyte", f"cores for one in {_NIGHT} hours"), rows)
+
+
+def _merge(part: Found) -> str:
+    found = part["found"]
     rows = [(f"{f['question']}: {f['variant']}", f["seconds"], f["ratio"]) for f in found]
     return table(("", "seconds", "ratio"), rows)
 
 
-def _growth(found: Found) -> str:
+def _growth(part: Found) -> str:
+    found = part["found"]
     rows = [
         (f"{f['series']}, {f['cores']} cores", f["size"], f["seconds"], f["size_times"], f["seconds_times"])
         for f in found
@@ -78,7 +96,8 @@ def _growth(found: Found) -> str:
     return table(("what grows", "size", "seconds", "size, times", "seconds, times"), rows)
 
 
-def _memory(found: Found) -> str:
+def _memory(part: Found) -> str:
+    found = part["found"]
     names = ("archive", "file", "worker", "workers_together", "jvm", "driver_python", "worker_per_file")
     rows = [(f["series"], *(f[name] for name in names)) for f in found["held"]]
     titles = ("archive", "largest file", "worker", "all workers", "JVM", "driver's Python", "worker / file")
@@ -89,10 +108,14 @@ def _memory(found: Found) -> str:
 _TABLES: dict[str, Callable[[Found], str]] = {
     "decoding": _decoding,
     "job": _job,
+    "terabyte": _terabyte,
     "merge": _merge,
     "growth": _growth,
     "memory": _memory,
 }
+
+
+_OF_PART = {"terabyte": "job"}
 
 
 def main() -> None:
