@@ -164,7 +164,7 @@ def _settings_of(spark: SparkSession) -> dict[str, str]:
 def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     own = spark.newSession()
     for key, value in settings.items():
-        if spark.conf.isModifiable(key):
+        if not key.startswith("spark.") or spark.conf.isModifiable(key):  # storage's own names aren't Spark's to know
             own.conf.set(key, value)
     return own
 

@@ -12,7 +12,7 @@ pid=$!
 trap 'kill -INT "$pid" 2>/dev/null; wait "$pid"; rm -f "$others"' EXIT
 trap 'exit 130' INT TERM
 
-"$python" -m pytest -q -m "spark and not soak" "$@"
+"$python" -m pytest -q -m "spark and not soak" --durations=12 "$@"
 spark=$?
 wait "$pid"
 rest=$?

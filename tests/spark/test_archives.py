@@ -57,7 +57,8 @@ def test_one_file(file: str, spark: SparkSession, tmp_path: Path, landing: Path)
     job.assert_equals(truth_tables(CAPTURES / server / "truth"), server)
 
 
-@pytest.mark.parametrize("slot", _choice(RANDOM, {"random16/v4b"}))
+@pytest.mark.soak
+@pytest.mark.parametrize("slot", RANDOM)
 def test_random_history_in_one_run(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     _land(files_of(CAPTURES / slot), landing)

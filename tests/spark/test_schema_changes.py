@@ -202,6 +202,7 @@ def test_keys_change(nights: Nights) -> None:
     assert ("key changed", None, "key to n") in nights.changes("k")
 
 
+@pytest.mark.soak
 def test_a_column_that_may_have_been_renamed_stays_beside_the_new_one(nights: Nights) -> None:
     old, new = typed("t", 1, "a"), typed("t", 1, "b")
     nights.run(nights.commit(old, *(insert(str(i), f"a{i}", oid=1) for i in range(1, 5))))
