@@ -38,8 +38,8 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """units, stretches: (file, number) as one integer each, in order; the other arrays go along with them. left_out:
-    files that were looked at and are none of the batch's.
+    """units, stretches: (file, number) as one integer each, in order; the other arrays go along with them. aborted:
+    (outcome, xid of a subtransaction) likewise. left_out: files that were looked at and are none of the batch's.
 
     Goes to Spark's workers with every task that looks at rows.
     """
@@ -48,7 +48,7 @@ class Fates:
     outcome_of: npt.NDArray[np.int32]
     outcome_fates: npt.NDArray[np.uint8]
     commits: pa.RecordBatch  # commit_lsn, commit_ts, top_xid, scope of each outcome
-    aborted: tuple[Integers, ...]
+    aborted: Integers
     stretches: Integers
     marks: Integers
     left_out: Integers
@@ -73,7 +73,7 @@ class Fates:
             np.array([i for _, i in pairs], np.int32),
             np.array([FATES.index(outcome.fate) for outcome in listed], np.uint8),
             commits,
-            tuple(np.array(outcome.aborted_subxids, np.int64) for outcome in listed),
+            np.array(sorted(_place(i, xid) for i, each in enumerate(listed) for xid in each.aborted_subxids), np.int64),
             np.array([place for place, _ in marks], np.int64),
             np.array([lsn for _, lsn in marks], np.int64),
             np.array(sorted(left_out), np.int64),
@@ -126,12 +126,10 @@ class Fates:
         return fate
 
     def _abort(self, fate: npt.NDArray[np.uint8], outcome: npt.NDArray[np.int32], rows: pa.RecordBatch) -> None:
-        xid: Integers | None = None
-        for number in np.unique(outcome[outcome >= 0]).tolist():
-            if len(self.aborted[number]):
-                xid = _numbers(rows, "xid") if xid is None else xid
-                of_it = np.flatnonzero(outcome == number)
-                fate[of_it[np.isin(xid[of_it], self.aborted[number])]] = ABORTED
+        if len(self.aborted):
+            xid = _numbers(rows, "xid")
+            of_it = np.flatnonzero((outcome >= 0) & (xid >= 0))
+            fate[of_it[np.isin(_places(outcome[of_it].astype(np.int64), xid[of_it]), self.aborted)]] = ABORTED
 
 
 def _place(file: int, number: int) -> int:
