@@ -1,0 +1,76 @@
+"""What is done to one Delta table to keep it fast and small: measured, compacted, vacuumed, its log checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.connecting import is_connect
+from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.naming import quoted
+from pgoutput_etl.retention import SMALL_FILE, Files, counted
+from pgoutput_etl.spark import list_landing, session_settings
+
+_SIZES = {
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
+    "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFolder:
+    """A Delta table, by its folder."""
+
+    spark: SparkSession
+    path: str
+
+    def measure(self) -> Files:
+        """Reads no data: lists what is stored, and asks the log which files the newest version has."""
+        current = self.spark.read.format("delta").load(self.path).inputFiles()
+        return counted(list_landing(self.spark, self.path), current)
+
+    def commits_since(self, version: int) -> tuple[int, list[str]]:
+        """The newest version, and the operations of the commits behind the given one."""
+        history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
+        rows = history.select("version", "operation").collect()
+        newest = max((row["version"] for row in rows), default=version)
+        return newest, [row["operation"] for row in rows if row["version"] > version]
+
+    def optimize(self, order: Sequence[str] = ()) -> None:
+        """Puts small files together, by the Z-order of these columns if there are any. No row changes."""
+        with session_settings(self.spark, _SIZES) as session:
+            if is_connect(session):
+                by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
+                session.sql(f"OPTIMIZE delta.{quoted(self.path)} {by}").collect()
+                return
+            builder = DeltaTable.forPath(session, self.path).optimize()
+            (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
+
+    def vacuum(self, hours: int) -> None:
+        """Removes files that no version of the last so many hours needs; Delta checks that they are enough."""
+        if is_connect(self.spark):
+            self.spark.sql(f"VACUUM delta.{quoted(self.path)} RETAIN {hours:d} HOURS").collect()
+        else:
+            DeltaTable.forPath(self.spark, self.path).vacuum(hours)
+
+    def checkpoint(self) -> str | None:
+        """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""
+        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
+        try:
+            if jvm is None:
+                raise AttributeError
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(cast(Any, self.spark)._jsparkSession, self.path)
+        except (AttributeError, TypeError):
+            return "this Spark can't be asked for a checkpoint; Delta writes one every few commits itself"
+        log.checkpoint()
+        return None
+
+    def delete(self, condition: Column) -> None:
+        """By a MERGE with one row, as a Connect session has no other way. `condition`: of columns `t.…`."""
+        one = self.spark.range(1).toDF("_one").alias("s")
+        delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
