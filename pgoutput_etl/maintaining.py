@@ -84,9 +84,8 @@ class _Work:
         kept = {oid: () if oid in self.changed else ("vacuum", "checkpoint") for oid in found}
         tables = [self._finished(table, kept[oid], check_claim) for oid, table in found.items()]
         rules_of = {rule.table: rule for rule in self._rules()}
-        for name in LEDGER_TABLES:
-            if is_delta_table(self.spark, self.ledger.path(name)):
-                tables.append(self._of_ledger(name, rules_of.get(name), check_claim))
+        there = [name for name in LEDGER_TABLES if is_delta_table(self.spark, self.ledger.path(name))]
+        tables += [self._of_ledger(name, rules_of.get(name), check_claim) for name in there]
         remarks = () if self.why_beside is None else (self.why_beside,)
         number = self.batch.number if self.moved else 0
         return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
@@ -107,8 +106,8 @@ class _Work:
         before = folder.measure()
         if not is_as_recorded(operations):
             why = (
-                f"it was changed since batch {self.last.number} left it at version {state.version}, which is kept as it "
-                "is: jobs/apply.py, or jobs/backfill.py --tables, makes a version of its own"
+                f"it was changed since batch {self.last.number} left it at version {state.version}, which is kept as "
+                "it is: jobs/apply.py, or jobs/backfill.py --tables, makes a version of its own"
             )
             self.changed.add(state.oid)
             return MaintainedTable(name, state.path, before, left=(why,))
@@ -122,7 +121,8 @@ class _Work:
             if self.request.execute:
                 check_claim()
                 self.progress(f"compacting {name}")
-                folder.optimize(order)
+                if not folder.optimize(order):
+                    steps, left = ["optimize"], ["Delta has no statistics of its key: small files are put together"]
                 newest, _ = folder.commits_since(state.version)
         if newest != state.version and self.request.execute:
             self.moved[state.oid] = replace(state, version=newest)

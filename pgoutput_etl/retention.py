@@ -18,7 +18,6 @@ from datetime import datetime
 from posixpath import basename
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identity import LandedFile
 
 STEPS = ("retention", "optimize", "vacuum", "checkpoint")
 LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
@@ -44,8 +43,8 @@ class MaintainRequest:
         """Raises ConfigError."""
         if self.keep_days < LEAST_KEEP_DAYS:
             raise ConfigError(
-                f"--keep-days: expected {LEAST_KEEP_DAYS} or more: a run, or somebody who reads an earlier version, may "
-                "need younger files"
+                f"--keep-days: expected {LEAST_KEEP_DAYS} or more: a run, or somebody who reads an earlier version, "
+                "may need younger files"
             )
         if self.ledger_keep_days < 1:
             raise ConfigError("--ledger-keep-days: expected 1 or more")
@@ -70,10 +69,8 @@ def settled(batches: Iterable[tuple[int, datetime]], cutoff: datetime) -> int:
 
 def rules(last: int, since: int, settled_batch: int) -> tuple[Rule, ...]:
     """`last`: the newest batch, which is done; `since`: the one that the ledger counts from."""
-    found = [
-        Rule("claims", "batch", min(last - 1, settled_batch + 1)),
-        Rule("quarantine", "redriven", settled_batch + 1),
-    ]
+    of_claims = Rule("claims", "batch", min(last - 1, settled_batch + 1))
+    found = [of_claims, Rule("quarantine", "redriven", settled_batch + 1)]
     if 0 < since <= settled_batch:
         found += [Rule(table, "batch", since) for table in ("relations", "types", "open_transactions")]
     return tuple(rule for rule in found if rule.before > 1)
@@ -96,12 +93,13 @@ class Files:
     stored_bytes: int
 
 
-def counted(stored: Sequence[LandedFile], current: Iterable[str]) -> Files:
-    """`current`: paths of the newest version's files, however they are written; their names are unique."""
-    sizes: Mapping[str, int] = {basename(file.path): file.size for file in stored}
+def counted(stored: Mapping[str, int], current: Iterable[str]) -> Files:
+    """`stored`: paths, and bytes. `current`: paths of the newest version's files, however they are written; their names
+    are unique."""
+    sizes = {basename(path): size for path, size in stored.items()}
     of_version = [sizes.get(basename(path), 0) for path in current]
     small = sum(size < SMALL_FILE for size in of_version)
-    return Files(len(of_version), sum(of_version), small, len(stored), sum(file.size for file in stored))
+    return Files(len(of_version), sum(of_version), small, len(stored), sum(stored.values()))
 
 
 def order_of(key: Sequence[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
@@ -14,7 +15,8 @@ from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.delta_table import delta_table
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.retention import SMALL_FILE, Files, counted
-from pgoutput_etl.spark import list_landing, session_settings
+from pgoutput_etl.shipping import literal_paths
+from pgoutput_etl.spark import session_settings
 
 _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
@@ -32,7 +34,9 @@ class DeltaFolder:
     def measure(self) -> Files:
         """Reads no data: lists what is stored, and asks the log which files the newest version has."""
         current = self.spark.read.format("delta").load(self.path).inputFiles()
-        return counted(list_landing(self.spark, self.path), current)
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        stored = reader.load(literal_paths([self.path])).select("path", "length").toArrow().to_pylist()
+        return counted({row["path"]: row["length"] for row in stored}, current)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
         """The newest version, and the operations of the commits behind the given one."""
@@ -41,8 +45,19 @@ class DeltaFolder:
         newest = max((row["version"] for row in rows), default=version)
         return newest, [row["operation"] for row in rows if row["version"] > version]
 
-    def optimize(self, order: Sequence[str] = ()) -> None:
-        """Puts small files together, by the Z-order of these columns if there are any. No row changes."""
+    def optimize(self, order: Sequence[str] = ()) -> bool:
+        """Puts small files together, by the Z-order of these columns if there are any. No row changes. False if Delta
+        has no statistics of these columns, and so can't order by them."""
+        try:
+            self._optimize(order)
+        except AnalysisException:
+            if not order:
+                raise
+            self._optimize(())
+            return False
+        return True
+
+    def _optimize(self, order: Sequence[str]) -> None:
         with session_settings(self.spark, _SIZES) as session:
             if is_connect(session):
                 by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
