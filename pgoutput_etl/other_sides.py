@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType
 
@@ -188,7 +189,9 @@ def asking() -> Iterator[None]:
             ) from None
         if (of_file := _OF_FILE.search(said)) is not None:
             raise ArchiveError(of_file[1]) from None
-        found = _SAID.search(said)
-        if found is None:
+        if (found := _SAID.search(said)) is not None:
+            raise RunError(f"--jdbc: the server says: {found[1]}") from None
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition is None or not condition.startswith("FAILED_JDBC"):
             raise
-        raise RunError(f"--jdbc: the server says: {found[1]}") from None
+        raise RunError(f"--jdbc: the server can't be read ({condition})") from None

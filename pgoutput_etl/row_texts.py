@@ -49,7 +49,7 @@ def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield _as_texts(batch, columns, as_text, schema)
+            yield texts_of_batch(batch, columns, as_text, schema)
 
     return chosen.mapInArrow(convert, from_arrow_schema(schema))
 
@@ -65,7 +65,7 @@ def _stored(rows: DataFrame, column: ComparedColumn) -> Column:
     return stored if _is_text(rows, column) else to_event(stored, column.type)
 
 
-def _as_texts(
+def texts_of_batch(
     batch: pa.RecordBatch, columns: Sequence[ComparedColumn], as_text: Sequence[bool], schema: pa.Schema
 ) -> pa.RecordBatch:
     texts = [
@@ -122,7 +122,7 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
         for batch in batches:
             for name, content in zip(batch.column("path"), batch.column("content"), strict=True):
                 data = decompress(content.as_py(), name.as_py(), max_size)
-                yield from _batches(records(data, name.as_py()), positions, schema)
+                yield from text_batches(records(data, name.as_py()), positions, schema)
 
     return _files(spark, path).select("path", "content").mapInArrow(parse, from_arrow_schema(schema))
 
@@ -130,7 +130,7 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
 _ROWS_AT_ONCE = 10_000
 
 
-def _batches(
+def text_batches(
     found: Iterator[list[str | None]], positions: Sequence[int], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     next(found, None)  # the header
@@ -182,12 +182,12 @@ def rows_within(texts: DataFrame, columns: Sequence[ComparedColumn], ranges: Ran
         for batch in batches:
             found = [batch.column(f"t{i}").to_pylist() for i in range(width)]
             mask = pa.array([ranges.range_of(row) in wanted for row in zip(*found, strict=True)], pa.bool_())
-            yield _spelled_once(batch.filter(mask), columns)
+            yield spelled_once(batch.filter(mask), columns)
 
     return texts.mapInArrow(choose, schema)
 
 
-def _spelled_once(rows: pa.RecordBatch, columns: Sequence[ComparedColumn]) -> pa.RecordBatch:
+def spelled_once(rows: pa.RecordBatch, columns: Sequence[ComparedColumn]) -> pa.RecordBatch:
     arrays = {name: rows.column(name) for name in rows.schema.names}
     for i, column in enumerate(columns):
         if column.by_value:

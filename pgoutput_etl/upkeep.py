@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +23,19 @@ _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
     "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
 }
+
+
+@contextmanager
+def _without_console(spark: SparkSession) -> Iterator[None]:
+    """VACUUM prints on standard output what it did, which is the report's."""
+    jvm = cast(Any, spark)._jvm
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,8 @@ class DeltaFolder:
         if is_connect(self.spark):
             self.spark.sql(f"VACUUM delta.{quoted(self.path)} RETAIN {hours:d} HOURS").collect()
         else:
-            DeltaTable.forPath(self.spark, self.path).vacuum(hours)
+            with _without_console(self.spark):
+                DeltaTable.forPath(self.spark, self.path).vacuum(hours)
 
     def checkpoint(self) -> str | None:
         """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""

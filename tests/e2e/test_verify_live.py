@@ -33,6 +33,7 @@ def of_csv(job: Job, csv: Path, name: str, at_lsn: int | None = None) -> Verifie
     return found
 
 
+@pytest.mark.soak
 def test_what_a_server_copied_is_what_delta_holds(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     with Server(18) as server:

@@ -88,6 +88,7 @@ def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
     assert len(nights.values("renamed")) == 3
 
 
+@pytest.mark.soak
 def test_a_table_that_somebody_changed_is_left(nights: Nights) -> None:
     some_nights(nights)
     DeltaTable.forPath(nights.job.spark, str(nights.job.path("public", "t"))).delete("id = '1'")
@@ -99,6 +100,7 @@ def test_a_table_that_somebody_changed_is_left(nights: Nights) -> None:
     assert nights.job.versions()["t"] == version
 
 
+@pytest.mark.soak
 def test_beside_a_run_only_what_is_appended_to_is_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
     job = nights.job

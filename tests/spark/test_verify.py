@@ -36,6 +36,7 @@ def only(summary: VerifySummary) -> VerifiedTable:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights) -> None:
     job = nights.job
     job.overrides.append(RULES)

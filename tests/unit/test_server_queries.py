@@ -117,6 +117,21 @@ def test_an_index_finds_the_ranges_of_a_key_that_is_never_null(server: Server, a
         assert "Index" in plan, plan
 
 
+def test_spark_asks_for_a_share_of_the_ranges_and_the_columns_that_it_wants(
+    server: Server, asked: Connection, tmp_path: Path
+) -> None:
+    header, rows = printed(server, 'public.Odd "one', tmp_path)
+    table, ranges = ServerTable("public", 'Odd "one', tuple(header), False), Ranges((0,), (-400, -100, 200))
+    want = expected(rows, ranges)
+    share = f'SELECT "range","rows","first","second" FROM ({table.digests(ranges)}) AS q  WHERE range IN (1, 3)'
+    assert collected(answers(asked, share)) == {number: want[number] for number in (1, 3)}
+    one = f'SELECT "t0","xmin" FROM ({table.rows(ranges, [1, 3])}) AS q  WHERE range IN (3)'
+    keys = [int(row[0] or "") for row in rows if int(row[0] or "") >= 200]
+    assert sorted(int(row["t0"]) for row in answers(asked, one)) == sorted(keys)
+    everything = f"SELECT * FROM ({server_queries.COLUMNS}) AS q  WHERE true"
+    assert {row["name"] for row in answers(asked, everything)} >= {'Odd "one', "bag", "loose"}
+
+
 def test_columns_and_where_the_wal_ends(server: Server, asked: Connection) -> None:
     columns = [row for row in answers(asked, server_queries.COLUMNS) if row["name"] == 'Odd "one']
     assert [row["column_name"] for row in sorted(columns, key=lambda row: row["position"])][:3] == [
