@@ -23,11 +23,21 @@ _MOST_TRANSACTIONS = 10
 
 
 def row_differences(
-    ours: DataFrame, theirs: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int], newest: int | None
+    ours: DataFrame,
+    theirs: DataFrame,
+    columns: Sequence[ComparedColumn],
+    key: Sequence[int],
+    newest: int | None,
+    ended: DataFrame | None = None,
 ) -> DataFrame:
-    """Also rows that are the same as far as is known, where some value was never sent: of kind `same`."""
+    """Also rows that are the same as far as is known, where some value was never sent: of kind `same`.
+
+    `ended`: of a mode that keeps them, rows that were there, with who took them away in lsn, ts and xid.
+    """
     width = len(columns)
     found = _of_keys(ours, _complete(theirs), columns, key) if key else _of_bags(ours, _complete(theirs), width)
+    if key and ended is not None:
+        found = _with_who_ended(found, ended, key)
     unknown = F.coalesce(F.size("unknown"), F.lit(0)) > 0
     kept = found.where((F.col("kind") != _SAME) | unknown)
     return kept.withColumn("since", _is_newer(F.col("xmin"), newest))
@@ -75,6 +85,17 @@ def _of_keys(ours: DataFrame, theirs: DataFrame, columns: Sequence[ComparedColum
         .otherwise(_SAME)
     )
     return found.withColumn("kind", kind).withColumn("n", F.lit(1).cast("bigint"))
+
+
+def _with_who_ended(found: DataFrame, ended: DataFrame, key: Sequence[int]) -> DataFrame:
+    """Of rows that are there no more, the transaction that took the last one of their key away."""
+    of_key = ended.groupBy(*(F.col(f"t{i}").alias(f"e{i}") for i in key))
+    last = of_key.agg(F.max(F.struct("lsn", "ts", "xid")).alias("ended"))
+    same = all_of(F.col(f"o{i}").eqNullSafe(F.col(f"e{i}")) for i in key)
+    joined = found.join(last, same, "left")
+    is_gone = F.col("kind") == _ONLY_OTHER
+    stamps = {name: F.when(is_gone, F.col(f"ended.{name}")).otherwise(F.col(name)) for name in ("lsn", "ts", "xid")}
+    return joined.withColumns(stamps)
 
 
 def _differs(position: int) -> Column:

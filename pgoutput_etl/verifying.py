@@ -25,7 +25,7 @@ from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.differences import found_in, row_differences
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.modes import DELETED_COLUMN, VALID_TO_LSN
+from pgoutput_etl.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.other_sides import CsvRows, OtherDelta, OtherTable, Server, asking
 from pgoutput_etl.outcomes import Fate
@@ -173,12 +173,24 @@ class _Comparison:
         further = [name for name in other.names if name not in known]
         return columns, {**not_compared, **dict.fromkeys(further, "the archive has no such column")}
 
+    def _rows(self) -> DataFrame:
+        return self.spark.read.format("delta").option("versionAsOf", self.state.version).load(self.state.path)
+
     def _living(self) -> DataFrame:
-        state = self.state
-        rows = self.spark.read.format("delta").option("versionAsOf", state.version).load(state.path)
-        if state.mode is Mode.SOFT_DELETE:
-            return rows.where(~F.col(DELETED_COLUMN))
-        return rows.where(F.col(VALID_TO_LSN).isNull()) if state.mode is Mode.HISTORY else rows
+        if self.state.mode is Mode.SOFT_DELETE:
+            return self._rows().where(~F.col(DELETED_COLUMN))
+        is_history = self.state.mode is Mode.HISTORY
+        return self._rows().where(F.col(VALID_TO_LSN).isNull()) if is_history else self._rows()
+
+    def _ended(self) -> DataFrame | None:
+        """Rows that were there, with who took them away; a history has no xid of that."""
+        if self.state.mode is Mode.SOFT_DELETE:
+            return self._rows().where(F.col(DELETED_COLUMN))
+        if self.state.mode is not Mode.HISTORY:
+            return None
+        ended = self._rows().where(F.col(VALID_TO_LSN).isNotNull())
+        who = {"_pg_commit_lsn": F.col(VALID_TO_LSN), "_pg_commit_ts": F.col(VALID_TO_TS)}
+        return ended.withColumns({**who, "_pg_xid": F.lit(None).cast("long")})
 
     def _compared(
         self, other: OtherTable, columns: Sequence[ComparedColumn], not_compared: Mapping[str, str]
@@ -196,7 +208,9 @@ class _Comparison:
             self.progress(f"{schema}.{table}: row by row in {len(which):,} of {ranges.count:,} ranges")
             here = rows_within(texts, columns, ranges, which)
             there = other.rows(columns, ranges, which)
-            found = row_differences(here, there, columns, key, self.newest).persist(StorageLevel.DISK_ONLY)
+            gone = self._ended()
+            ended = None if gone is None else rows_within(delta_texts(gone, columns), columns, ranges, which)
+            found = row_differences(here, there, columns, key, self.newest, ended).persist(StorageLevel.DISK_ONLY)
             try:
                 counts = found_in(found, columns, self.request)
             finally:

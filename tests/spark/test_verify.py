@@ -69,8 +69,14 @@ def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights)
     shown = only(verified(job, VerifyRequest(delta=mirror, table="public.history", values=True)))
     assert [row.other for row in shown.differences if row.kind == "differs"] == [{"id": "1", "v": "SECRET"}]
     assert [row.delta for row in shown.differences if row.kind == "only_delta"] == [{"id": "3", "v": "a"}]
+    second = job.spark.read.format("delta").load(mirror).where("id = 0").withColumn("id", F.lit(2).cast("long"))
+    second.write.format("delta").mode("append").save(mirror)
+    for name, xid in (("soft", 7), ("history", None)):
+        kept = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
+        [gone] = [row for row in kept.differences if row.kind == "only_other"]
+        assert (gone.xid, gone.commit_lsn) == (xid, 0x200), "who took it away"
     again = only(verified(job, VerifyRequest(delta=mirror, table="public.mirror")))
-    assert again.differing == 2, "the ledger's version is compared, not what somebody made of it"
+    assert again.differing == 3, "the ledger's version is compared, not what somebody made of it"
 
 
 @pytest.mark.spark

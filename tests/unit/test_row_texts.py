@@ -65,5 +65,6 @@ def test_fields_of_a_csv_are_taken_by_their_place() -> None:
     records: list[list[str | None]] = [["id", "x", "v"], ["1", "-", None], ["2", "-", "b"]]
     [batch] = text_batches(iter(records), [2, 0], schema)
     assert batch.to_pydict() == {"t0": [None, "b"], "t1": ["1", "2"]}
-    many: list[list[str | None]] = [["id"], *([str(i)] for i in range(25_000))]
+    many: list[list[str | None]] = [["id"]]
+    many += ([str(i)] for i in range(25_000))
     assert sum(batch.num_rows for batch in text_batches(iter(many), [0], schema.remove(1))) == 25_000
