@@ -27,7 +27,7 @@ from pgoutput_etl.ledger import SCHEMAS, Batch, Ledger
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
 from pgoutput_etl.retention import APPENDED_TO, MaintainRequest, Rule, is_as_recorded, order_of, rules, settled
 from pgoutput_etl.targets import TableState
-from pgoutput_etl.upkeep import DeltaFolder
+from pgoutput_etl.upkeep import CONFLICTS, DeltaFolder
 
 Progress = Callable[[str], None]
 LEDGER_TABLES = (*SCHEMAS, "open_transactions")
@@ -130,29 +130,34 @@ class _Work:
 
     def _of_ledger(self, name: str, rule: Rule | None, check_claim: Callable[[], None]) -> MaintainedTable:
         folder = DeltaFolder(self.spark, self.ledger.path(name))
-        before, rows = folder.measure(), 0
-        steps: list[str] = []
-        left: list[str] = []
-        if rule is not None and "retention" in self.request.only:
-            rows = self._old(rule).count()
-            if rows:
-                steps.append("retention")
-                if self.request.execute:
-                    check_claim()
-                    self.progress(f"deleting {rows:,} rows of the ledger's {name}")
-                    mine = F.col("t.source") == self.ledger.source
-                    folder.delete(mine & (F.col(f"t.{rule.column}") < rule.before))
+        before = folder.measure()
+        rows = 0 if rule is None or "retention" not in self.request.only else self._old(rule).count()
+        is_due = "optimize" in self.request.only and before.small > 1
         is_safe = name in APPENDED_TO or (self.why_beside is None and not self._is_shared())
-        if "optimize" in self.request.only and before.small > 1:
-            if is_safe:
+        steps, left = [], ["left as it is: other runs may change its rows"] if is_due and not is_safe else []
+        try:
+            if rule is not None and rows:
+                self._delete_old(folder, rule, check_claim)
+                steps.append("retention")
+            if is_due and is_safe:
+                self._compact_ledger(folder, name)
                 steps.append("optimize")
-                if self.request.execute:
-                    self.progress(f"compacting the ledger's {name}")
-                    folder.optimize()
-            else:
-                left.append("left as it is: other runs may change its rows")
+        except CONFLICTS:
+            left.append("another run changed it at the same moment: left for the next time")
         table = MaintainedTable(f"ledger: {name}", folder.path, before, None, tuple(steps), tuple(left), rows)
         return self._finished(table, ("vacuum", "checkpoint"), check_claim)
+
+    def _delete_old(self, folder: DeltaFolder, rule: Rule, check_claim: Callable[[], None]) -> None:
+        if self.request.execute:
+            check_claim()
+            self.progress(f"deleting what nothing asks for any more of the ledger's {rule.table}")
+            mine = F.col("t.source") == self.ledger.source
+            folder.delete(mine & (F.col(f"t.{rule.column}") < rule.before))
+
+    def _compact_ledger(self, folder: DeltaFolder, name: str) -> None:
+        if self.request.execute:
+            self.progress(f"compacting the ledger's {name}")
+            folder.optimize()
 
     def _finished(
         self, table: MaintainedTable, steps: Iterable[str], check_claim: Callable[[], None]

@@ -7,6 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
@@ -19,6 +28,16 @@ from pgoutput_etl.retention import SMALL_FILE, Files, counted
 from pgoutput_etl.shipping import literal_paths
 from pgoutput_etl.spark import session_settings
 
+# What loses to another commit at the same moment, and can be tried again at any time.
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
     "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
