@@ -274,6 +274,12 @@ class Ledger:
         found = self._look_up("batches", of_it)
         return _table_state(max(found, key=lambda row: row["batch"])["t"]) if found else None
 
+    def states_after(self, batch: int) -> dict[int, TableState]:
+        """By OID: where all tables stood when a batch was done."""
+        of_it = (F.col("batch") == batch) & (F.col("status") == "done")
+        [found] = self._look_up("batches", lambda batches: batches.where(of_it).select("tables"))
+        return {row["oid"]: _table_state(row) for row in found["tables"]}
+
     def claims(self) -> Claims:
         """With a batch's rows come those of its neighbours: a run may be at work on the one before still, or already on
         the one after."""

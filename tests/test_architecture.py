@@ -22,7 +22,8 @@ CORE = (
     "reshaping", "replay", "remembering", "naming", "config", "modes", "targets", "report", "backfill_report",
     "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
-    "archive_report", "inspect_report", "plan_report",
+    "archive_report", "inspect_report", "plan_report", "comparing", "server_queries", "postgres_csv", "verify_request",
+    "verify_report", "retention", "maintain_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -54,6 +55,12 @@ ON_SPARK = (
     "preparing",
     "pipeline",
     "planning",
+    "row_texts",
+    "differences",
+    "other_sides",
+    "verifying",
+    "upkeep",
+    "maintaining",
 )
 ORDER = CORE + ON_SPARK
 ENGINES = {"pyspark", "delta"}

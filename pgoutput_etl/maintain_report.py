@@ -1,0 +1,97 @@
+"""What maintenance tells: what would be done, or was, with files and bytes before and after."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgoutput_etl.naming import printable
+from pgoutput_etl.report import EXIT_DONE
+from pgoutput_etl.retention import Files
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """name: schema.table, or of a table of the ledger. after: None in a dry run. steps: what would be or was done.
+    left: why less than was asked for. rows: of the ledger's, that would go or went."""
+
+    name: str
+    path: str
+    before: Files
+    after: Files | None = None
+    steps: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainSummary:
+    """batch: that says where tables stand now; 0 if none was needed."""
+
+    source: str
+    executed: bool
+    batch: int
+    tables: tuple[MaintainedTable, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_DONE
+
+    def to_json(self) -> str:
+        named: dict[str, Any] = {"exit_code": self.exit_code}
+        return json.dumps({**asdict(self), **named}, indent=2)
+
+
+def print_maintenance(summary: MaintainSummary, console: Console | None = None) -> None:
+    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    if summary.tables:
+        console.print(_table(summary.tables))
+    for line in _remarks(summary):
+        console.print(printable(line), markup=False)
+
+
+def _table(tables: Iterable[MaintainedTable]) -> Table:
+    grid = Table()
+    grid.add_column("table", overflow="fold")
+    for name in ("files", "small", "bytes", "stored files", "stored bytes"):
+        grid.add_column(name, justify="right")
+    grid.add_column("steps", overflow="fold")
+    for table in tables:
+        before, after = table.before, table.after
+        counts = [
+            _change(before.files, None if after is None else after.files),
+            _change(before.small, None if after is None else after.small),
+            _change(before.bytes, None if after is None else after.bytes),
+            _change(before.stored_files, None if after is None else after.stored_files),
+            _change(before.stored_bytes, None if after is None else after.stored_bytes),
+        ]
+        grid.add_row(Text(printable(table.name)), *counts, Text(", ".join(table.steps) or "nothing"))
+    return grid
+
+
+def _change(before: int, after: int | None) -> str:
+    return f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
+
+
+def _remarks(summary: MaintainSummary) -> list[str]:
+    lines = list(summary.remarks)
+    lines += [f"{table.name}: {why}" for table in summary.tables for why in table.left]
+    rows = sum(table.rows for table in summary.tables)
+    if rows:
+        lines.append(f"Rows of the ledger that nothing asks for any more: {rows:,}{' deleted' * summary.executed}.")
+    before = sum(table.before.stored_bytes for table in summary.tables)
+    if not summary.executed:
+        return [*lines, f"{before:,} bytes on storage. Nothing was done: --execute does it."]
+    after = sum((table.after or table.before).stored_bytes for table in summary.tables)
+    lines.append(f"Bytes on storage: {before:,} before, {after:,} now.")
+    if summary.batch:
+        lines.append(f"Where tables stand now is in the ledger's batch {summary.batch}.")
+    return lines

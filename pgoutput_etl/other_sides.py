@@ -1,0 +1,197 @@
+"""What Delta is compared with: a PostgreSQL server, rows that one wrote as CSV, or another Delta table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType
+
+from pgoutput_etl import server_queries
+from pgoutput_etl.comparing import ComparedColumn, Digest, Ranges, collected
+from pgoutput_etl.delta_table import is_delta_table
+from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError
+from pgoutput_etl.row_texts import csv_header, csv_texts, delta_texts, digests_of, rows_within
+from pgoutput_etl.server_queries import ServerTable
+from pgoutput_etl.storage import delta_type
+
+_DRIVER = "org.postgresql.Driver"
+_NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {_DRIVER}")
+_SAID = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
+_OF_FILE = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # as Spark tells of a Python worker
+
+
+class OtherTable(Protocol):
+    """One table, on the other side."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of all its columns."""
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        """Why a column can't be compared."""
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
+        """t… of some ranges, values spelled in one way; `unknown` and `xmin` where there is such."""
+
+
+@dataclass(frozen=True)
+class CsvRows:
+    spark: SparkSession
+    path: str
+
+    @cached_property
+    def names(self) -> list[str]:
+        return csv_header(self.spark, self.path)
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.names else "the CSV has no such column"
+
+    def _texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+        return csv_texts(self.spark, self.path, [self.names.index(column.name) for column in columns])
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        return digests_of(self._texts(columns), len(columns), ranges)
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
+        return rows_within(self._texts(columns), columns, ranges, which)
+
+
+@dataclass(frozen=True)
+class OtherDelta:
+    """Raises ConfigError if there is none."""
+
+    spark: SparkSession
+    path: str
+
+    def __post_init__(self) -> None:
+        if not is_delta_table(self.spark, self.path):
+            raise ConfigError(f"--delta: there is no Delta table at {self.path}")
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        return self.spark.read.format("delta").load(self.path)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.frame.columns if not name.startswith("_pg_")]
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        """A string is taken for PostgreSQL's text of the value."""
+        if column.name not in self.frame.columns:
+            return "the other table has no such column"
+        there = self.frame.schema[column.name].dataType
+        if there == delta_type(column.type) or isinstance(there, StringType):
+            return None
+        wanted = delta_type(column.type).simpleString()
+        return f"it is {there.simpleString()} there: expected {wanted}, or PostgreSQL's text as a string"
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        return digests_of(delta_texts(self.frame, columns), len(columns), ranges)
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
+        return rows_within(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, which)
+
+
+@dataclass(frozen=True)
+class Server:
+    """By Spark's JDBC reader. `login`: user and password, which are in no plan, log or command line."""
+
+    spark: SparkSession
+    url: str
+    login: Mapping[str, str] = field(repr=False)
+    connections: int
+
+    def ask(self, query: str, shares: Sequence[str] = ("true",)) -> DataFrame:
+        """`shares`: conditions, each for a connection of its own."""
+        session = {"sessionInitStatement": server_queries.SESSION, "fetchsize": "10000"}
+        properties = {"driver": _DRIVER, **session, **self.login}
+        return self.spark.read.jdbc(self.url, f"({query}) AS q", predicates=list(shares), properties=properties)
+
+    @cached_property
+    def columns(self) -> dict[tuple[str, str], dict[str, bool]]:
+        """By schema and table: the columns' names in their order, and whether one is NOT NULL."""
+        found: dict[tuple[str, str], dict[str, bool]] = {}
+        rows = self.ask(server_queries.COLUMNS).toArrow().to_pylist()
+        for row in sorted(rows, key=lambda r: (r["schema"], r["name"], r["position"])):
+            found.setdefault((row["schema"], row["name"]), {})[row["column_name"]] = row["not_null"]
+        return found
+
+    def position(self) -> str:
+        """Where its WAL ends, or what a standby has replayed."""
+        [row] = self.ask(server_queries.POSITION).toArrow().to_pylist()
+        return str(row["lsn"])
+
+    def table(self, schema: str, table: str) -> OtherTable | None:
+        not_null = self.columns.get((schema, table))
+        return None if not_null is None else ServerRows(self, schema, table, not_null)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRows:
+    server: Server
+    schema: str
+    table: str
+    not_null: Mapping[str, bool]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.not_null)
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.not_null else "the server's table has no such column"
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        query = self._table(columns, ranges).digests(ranges)
+        return collected(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
+        query = self._table(columns, ranges).rows(ranges, which)
+        rows = self.server.ask(query, self._shares(which, ranges)).drop("range")
+        return rows_within(rows, columns, ranges, which)
+
+    def _table(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
+        names = tuple(column.name for column in columns)
+        is_never_null = all(self.not_null[names[i]] for i in ranges.columns)
+        return ServerTable(self.schema, self.table, names, not is_never_null)
+
+    def _shares(self, which: Sequence[int], ranges: Ranges) -> list[str]:
+        """Buckets are found by reading all: one connection does that once."""
+        if ranges.starts is None:
+            return ["true"]
+        connections = min(self.server.connections, len(which))
+        shares = [which[i::connections] for i in range(connections)]
+        return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """What Java or a worker says is an error with what to do; of its many lines the one that tells."""
+    try:
+        yield
+    except PgoutputEtlError:
+        raise
+    except Exception as error:
+        said = str(error)
+        if any(sign in said for sign in _NO_DRIVER):
+            raise ConfigError(
+                "--jdbc: PostgreSQL's JDBC driver is not there: ./spark-submit.sh --packages "
+                "org.postgresql:postgresql:42.7.7 jobs/verify.py …, or `spark: {spark.jars: /path/postgresql.jar}` in "
+                "the configuration"
+            ) from None
+        if (of_file := _OF_FILE.search(said)) is not None:
+            raise ArchiveError(of_file[1]) from None
+        if (found := _SAID.search(said)) is not None:
+            raise RunError(f"--jdbc: the server says: {found[1]}") from None
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition is None or not condition.startswith("FAILED_JDBC"):
+            raise
+        raise RunError(f"--jdbc: the server can't be read ({condition})") from None

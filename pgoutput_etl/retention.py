@@ -1,0 +1,107 @@
+"""What of a ledger nothing asks for any more, and what of a table maintenance may touch: rules, without Spark.
+
+Rows of the ledger that may go, once the batch that made them useless has been done for long enough:
+
+    claims                                 of batches before the last two: a run looks at its own and its neighbours'
+    quarantine                             what a later batch took up again (`redriven`)
+    relations, types, open_transactions    of batches before the one that the ledger counts from (`batches.since`)
+
+Everything else is needed: batches and files say what was read and where tables stood, transactions tell what is sent
+again from what is another server's, and a backfill asks for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from posixpath import basename
+
+from pgoutput_etl.errors import ConfigError
+
+STEPS = ("retention", "optimize", "vacuum", "checkpoint")
+LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
+SMALL_FILE = 128 << 20
+# Ledger tables that runs do nothing but append to: Delta lets them be compacted meanwhile.
+APPENDED_TO = frozenset({"batches", "files", "relations", "types", "transactions", "claims", "schema_changes"})
+# Commits after which a table's rows are as they were.
+_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainRequest:
+    """only: some of STEPS. keep_days: of files that no version needs; ledger_keep_days: of the ledger's rows."""
+
+    tables: tuple[str, ...] = ("*",)
+    only: tuple[str, ...] = STEPS
+    zorder: bool = False
+    keep_days: int = LEAST_KEEP_DAYS
+    ledger_keep_days: int = 30
+    execute: bool = False
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        if self.keep_days < LEAST_KEEP_DAYS:
+            raise ConfigError(
+                f"--keep-days: expected {LEAST_KEEP_DAYS} or more: a run, or somebody who reads an earlier version, "
+                "may need younger files"
+            )
+        if self.ledger_keep_days < 1:
+            raise ConfigError("--ledger-keep-days: expected 1 or more")
+        unknown = [step for step in self.only if step not in STEPS]
+        if unknown or not self.only:
+            raise ConfigError(f"--only: expected some of {', '.join(STEPS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rows of a ledger's table that may go: those whose `column` is less than `before`; NULL is not."""
+
+    table: str
+    column: str
+    before: int
+
+
+def settled(batches: Iterable[tuple[int, datetime]], cutoff: datetime) -> int:
+    """The last batch that was done before a time; 0 if none was. `batches`: numbers, and when they were done."""
+    return max((number for number, at in batches if at < cutoff), default=0)
+
+
+def rules(last: int, since: int, settled_batch: int) -> tuple[Rule, ...]:
+    """`last`: the newest batch, which is done; `since`: the one that the ledger counts from."""
+    of_claims = Rule("claims", "batch", min(last - 1, settled_batch + 1))
+    found = [of_claims, Rule("quarantine", "redriven", settled_batch + 1)]
+    if 0 < since <= settled_batch:
+        found += [Rule(table, "batch", since) for table in ("relations", "types", "open_transactions")]
+    return tuple(rule for rule in found if rule.before > 1)
+
+
+def is_as_recorded(operations: Iterable[str]) -> bool:
+    """Whether a table has the rows that the last batch left, by the commits that came since."""
+    return _HARMLESS.issuperset(operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """files, bytes: of a table's newest version; small: of them, those that OPTIMIZE would put together. stored…: all
+    that is on storage, what earlier versions need included, the log left out."""
+
+    files: int
+    bytes: int
+    small: int
+    stored_files: int
+    stored_bytes: int
+
+
+def counted(stored: Mapping[str, int], current: Iterable[str]) -> Files:
+    """`stored`: paths, and bytes. `current`: paths of the newest version's files, however they are written; their names
+    are unique."""
+    sizes = {basename(path): size for path, size in stored.items()}
+    of_version = [sizes.get(basename(path), 0) for path in current]
+    small = sum(size < SMALL_FILE for size in of_version)
+    return Files(len(of_version), sum(of_version), small, len(stored), sum(stored.values()))
+
+
+def order_of(key: Sequence[str]) -> tuple[str, ...]:
+    """The columns to lay a table's rows by; none where Delta could not be told one of them."""
+    return () if any("." in name or "`" in name for name in key) else tuple(key)

@@ -1,0 +1,125 @@
+"""What is done to one Delta table to keep it fast and small: measured, compacted, vacuumed, its log checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.connecting import is_connect
+from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.naming import quoted
+from pgoutput_etl.retention import SMALL_FILE, Files, counted
+from pgoutput_etl.shipping import literal_paths
+from pgoutput_etl.spark import session_settings
+
+# What loses to another commit at the same moment, and can be tried again at any time.
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+_SIZES = {
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
+    "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
+}
+
+
+@contextmanager
+def _without_console(spark: SparkSession) -> Iterator[None]:
+    """VACUUM prints on standard output what it did, which is the report's."""
+    jvm = cast(Any, spark)._jvm
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFolder:
+    """A Delta table, by its folder."""
+
+    spark: SparkSession
+    path: str
+
+    def measure(self) -> Files:
+        """Reads no data: lists what is stored, and asks the log which files the newest version has."""
+        current = self.spark.read.format("delta").load(self.path).inputFiles()
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        stored = reader.load(literal_paths([self.path])).select("path", "length").toArrow().to_pylist()
+        return counted({row["path"]: row["length"] for row in stored}, current)
+
+    def commits_since(self, version: int) -> tuple[int, list[str]]:
+        """The newest version, and the operations of the commits behind the given one."""
+        history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
+        rows = history.select("version", "operation").collect()
+        newest = max((row["version"] for row in rows), default=version)
+        return newest, [row["operation"] for row in rows if row["version"] > version]
+
+    def optimize(self, order: Sequence[str] = ()) -> bool:
+        """Puts small files together, by the Z-order of these columns if there are any. No row changes. False if Delta
+        has no statistics of these columns, and so can't order by them."""
+        try:
+            self._optimize(order)
+        except AnalysisException:
+            if not order:
+                raise
+            self._optimize(())
+            return False
+        return True
+
+    def _optimize(self, order: Sequence[str]) -> None:
+        with session_settings(self.spark, _SIZES) as session:
+            if is_connect(session):
+                by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
+                session.sql(f"OPTIMIZE delta.{quoted(self.path)} {by}").collect()
+                return
+            builder = DeltaTable.forPath(session, self.path).optimize()
+            (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
+
+    def vacuum(self, hours: int) -> None:
+        """Removes files that no version of the last so many hours needs; Delta checks that they are enough."""
+        if is_connect(self.spark):
+            self.spark.sql(f"VACUUM delta.{quoted(self.path)} RETAIN {hours:d} HOURS").collect()
+        else:
+            with _without_console(self.spark):
+                DeltaTable.forPath(self.spark, self.path).vacuum(hours)
+
+    def checkpoint(self) -> str | None:
+        """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""
+        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
+        try:
+            if jvm is None:
+                raise AttributeError
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(cast(Any, self.spark)._jsparkSession, self.path)
+        except (AttributeError, TypeError):
+            return "this Spark can't be asked for a checkpoint; Delta writes one every few commits itself"
+        log.checkpoint()
+        return None
+
+    def delete(self, condition: Column) -> None:
+        """By a MERGE with one row, as a Connect session has no other way. `condition`: of columns `t.…`."""
+        one = self.spark.range(1).toDF("_one").alias("s")
+        delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()

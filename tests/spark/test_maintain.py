@@ -1,0 +1,171 @@
+"""Maintenance changes no row, keeps what runs and readers need, and leaves alone what a run may be at work on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+
+from pgoutput_etl import maintaining
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
+from pgoutput_etl.maintaining import maintain
+from pgoutput_etl.reading import tables_at
+from pgoutput_etl.retention import MaintainRequest
+from pgoutput_etl.spark import session_settings
+from pgoutput_etl.writing import Writer
+from tests.small_archives import insert, table, transaction, update
+from tests.spark.jobs import Job, Nights
+from tests.spark.test_apply_job import ROOT, run
+from tests.spark.test_plan import tree
+
+pytestmark = pytest.mark.spark
+EXECUTE = MaintainRequest(execute=True)
+
+
+def maintained(job: Job, request: MaintainRequest = EXECUTE) -> MaintainSummary:
+    return maintain(job.spark, job.loaded(), request, lambda _: None)
+
+
+def some_nights(nights: Nights, count: int = 3) -> None:
+    for n in range(count):
+        described = [table()] if n == 0 else []
+        nights.night(transaction(n + 1, 0x100 * (n + 1), *described, insert(str(n), f"v{n}")))
+
+
+def of(summary: MaintainSummary, name: str) -> MaintainedTable:
+    return next(found for found in summary.tables if found.name == name)
+
+
+def ledger_root(job: Job) -> str:
+    return str(job.folder / "tables" / "_pgoutput_etl")
+
+
+def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = nights.job
+    with pytest.raises(RunError, match="nothing to maintain"):
+        maintained(job)
+    some_nights(nights)
+    rows = nights.values("t")
+    before = tree(job.folder)
+    dry = maintained(job, MaintainRequest())
+    assert tree(job.folder) == before, "a dry run writes nothing"
+    assert of(dry, "public.t").steps == ("optimize", "vacuum", "checkpoint")
+    assert of(dry, "public.t").before.small > 1
+    assert of(dry, "public.t").after is None
+
+    monkeypatch.setattr(maintaining, "settled", lambda _batches, _cutoff: 3)
+    done = maintained(job)
+    found = of(done, "public.t")
+    assert found.after is not None
+    assert found.before == of(dry, "public.t").before
+    assert (found.after.files, done.batch) == (1, 4)
+    assert found.after.stored_files == found.before.stored_files + 1, "files of these days stay"
+    assert [*job.path("public", "t").glob("_delta_log/*.checkpoint*.parquet")]
+    assert of(done, "ledger: claims").rows > 0
+    assert {row["batch"] for row in nights.ledger("claims")} == {2, 3, 4}
+    assert of(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
+    assert nights.values("t") == rows
+
+    # whatever VACUUM takes away once these days are over, the version that the ledger names stays
+    unchecked = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+    with session_settings(job.spark, unchecked) as session:
+        DeltaTable.forPath(session, str(job.path("public", "t"))).vacuum(0)
+    now = tables_at(job.spark, ledger_root(job), "test")
+    assert (now.lsn, now["public.t"].count()) == (0x300, 3)
+
+    renamed = table(name="renamed")
+    nights.night(transaction(9, 0x900, renamed, update("1", "later")))
+    assert ("1", "later") in nights.values("renamed")
+    assert len(nights.values("renamed")) == 3
+
+
+@pytest.mark.soak
+def test_a_table_that_somebody_changed_is_left(nights: Nights) -> None:
+    some_nights(nights)
+    DeltaTable.forPath(nights.job.spark, str(nights.job.path("public", "t"))).delete("id = '1'")
+    version = nights.job.versions()["t"]
+    done = maintained(nights.job)
+    found = of(done, "public.t")
+    assert (found.steps, done.batch) == ((), 0)
+    assert "it was changed since batch 3" in found.left[0]
+    assert nights.job.versions()["t"] == version
+
+
+@pytest.mark.soak
+def test_beside_a_run_only_what_is_appended_to_is_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_nights(nights)
+    job = nights.job
+    with Ledger(job.spark, ledger_root(job), "test").claims().held(4):
+        version = job.versions()["t"]
+        done = maintained(job)
+        assert "Targets were left alone: another run is at work" in done.remarks[0]
+        assert "optimize" in of(done, "ledger: batches").steps
+        assert all(found.name.startswith("ledger: ") and not found.rows for found in done.tables)
+        assert job.versions()["t"] == version
+
+    def dies(*_: object) -> list[Any]:
+        raise RuntimeError("killed")
+
+    nights.land(transaction(9, 0x900, insert("9", "z")))
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "write", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            job.run()
+    died = maintained(job)
+    assert "batch 4 was begun by a run that died" in died.remarks[0]
+    assert job.run().exit_code == 0
+    assert ("9", "z") in nights.values("t")
+
+
+@pytest.mark.soak
+def test_a_maintenance_that_died_is_finished_by_the_next(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_nights(nights)
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "close_backfill", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            maintained(nights.job)
+    done = maintained(nights.job)
+    assert done.batch == 4
+    points = {row["batch"]: row for row in nights.ledger("batches") if row["status"] == "done"}
+    assert points[4]["tables"][0]["version"] == nights.job.versions()["t"]
+    assert points[4]["at"].astimezone(timezone.utc) <= datetime.now(timezone.utc)
+    assert maintained(nights.job).batch == 0, "nothing moved since"
+
+
+@pytest.mark.soak
+def test_by_the_key_and_only_some_tables(nights: Nights) -> None:
+    some_nights(nights)
+    with pytest.raises(ConfigError, match=r"the ledger has no table 'public\.none'"):
+        maintained(nights.job, MaintainRequest(tables=("public.none",)))
+    done = maintained(nights.job, MaintainRequest(tables=("public.t",), only=("optimize",), zorder=True, execute=True))
+    assert of(done, "public.t").steps == ("optimize by key",)
+    assert len(nights.values("t")) == 3
+
+
+@pytest.mark.soak
+def test_the_report_for_people_and_for_programs(nights: Nights) -> None:
+    some_nights(nights, 2)
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[1]", ROOT / "jobs/maintain.py"]
+    said = run(*submit, "--config", nights.job.config)
+    assert said.returncode == 0, said.stderr
+    assert "Nothing was done: --execute does it." in said.stdout
+    done = run(*submit, "--config", nights.job.config, "--execute", "--json", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary = json.loads(done.stdout)
+    assert (summary["executed"], summary["batch"]) == (True, 3)
+    refused = run(sys.executable, ROOT / "jobs/maintain.py", "--config", nights.job.config, "--keep-days", "1")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--keep-days: expected 7 or more" in refused.stderr

@@ -1,0 +1,67 @@
+"""PostgreSQL's CSV, field by field."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.postgres_csv import header, records
+
+
+def read(data: bytes) -> list[list[str | None]]:
+    return list(records(data, "rows.csv"))
+
+
+def test_null_is_no_empty_text() -> None:
+    assert read(b'id,"a ""b""",c\n1,,""\n2,"x,\ny","say ""yes"""\n') == [
+        ["id", 'a "b"', "c"],
+        ["1", None, ""],
+        ["2", "x,\ny", 'say "yes"'],
+    ]
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_any_newline_ends_a_record_and_none_in_quotes_is_changed(newline: bytes) -> None:
+    data = newline.join([b"a,b", b'1,"x\r\ny"', b"2,"])
+    assert read(data) == read(data + newline) == [["a", "b"], ["1", "x\r\ny"], ["2", None]]
+
+
+def test_the_only_column_may_be_null() -> None:
+    assert read(b"a\n\n1\n\n") == [["a"], [None], ["1"], [None]]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"a,b\n1\n", "record 1: expected 2 fields"),
+        (b'a,b\n1,"SECRET\n', "record 1, character 6: expected a field"),
+        (b'a,b\n1,"SECRET"x\n', "record 1, character 6: expected a field"),
+        (b'a,b\n1,SEC"RET\n', "record 1, character 6: expected a field"),
+        (b"a\n\xff\n", "offset 2: expected UTF-8"),
+    ],
+)
+def test_what_postgresql_does_not_write_is_refused_without_saying_it(data: bytes, said: str) -> None:
+    with pytest.raises(ArchiveError, match=f"rows.csv, {said}") as error:
+        read(data)
+    assert "SECRET" not in str(error.value)
+
+
+def test_the_header() -> None:
+    assert header(b'id,"a, b"\n1,"x', "rows.csv") == ["id", "a, b"]
+    with pytest.raises(ArchiveError, match="expected a header"):
+        header(b"", "rows.csv")
+
+
+def _field(text: str | None) -> str:
+    if text is None:
+        return ""
+    plain = text and not any(c in text for c in ',"\r\n')
+    return text if plain else '"' + text.replace('"', '""') + '"'
+
+
+@given(st.lists(st.tuples(*[st.none() | st.text(alphabet='ab",\r\n ž', max_size=4)] * 3), min_size=1, max_size=4))
+def test_whatever_is_written_is_read(rows: list[tuple[str | None, ...]]) -> None:
+    written = "".join(",".join(map(_field, row)) + "\n" for row in rows)
+    assert read(written.encode()) == [list(row) for row in rows]
