@@ -21,6 +21,7 @@ import yaml
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.naming import is_within
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.types import check_configured
 
 # A configuration is not trusted to be small, either: bytes, and values.
@@ -56,12 +57,14 @@ class Gaps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has."""
+    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has. origins:
+    whose transactions are applied."""
 
     name: str
     landing: str
     framing: Framing = Framing.AUTO
     gaps: Gaps = Gaps.REFUSE
+    origins: Origins = ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +192,30 @@ def _config(root: _Node) -> Config:
 
 
 def _source(node: _Node) -> Source:
-    keys = node.section("name", "landing", "framing", "gaps")
+    keys = node.section("name", "landing", "framing", "gaps", "origins")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
     landing = keys["landing"].text("a folder or a glob")
-    return Source(name, landing, keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE))
+    framing, gaps = keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE)
+    return Source(name, landing, framing, gaps, _origins(keys["origins"]))
+
+
+def _origins(node: _Node) -> Origins:
+    if node.value is None or node.value == "any":
+        return ANY
+    if node.value == "none":
+        return Origins(accepted=frozenset())
+    if not isinstance(node.value, dict):
+        raise node.expected("any, none (local transactions alone), {accept: [name]} or {skip: [name]}")
+    keys = node.section("accept", "skip")
+    given = [name for name in ("accept", "skip") if keys[name].value is not None]
+    if len(given) != 1:
+        raise node.expected("accept or skip, and not both")
+    names = [name.text("an origin's name") for name in keys[given[0]].items("a list of origins' names")]
+    if not names or len(set(names)) < len(names):
+        raise keys[given[0]].error("expected one name or more, none of them twice")
+    return Origins(accepted=frozenset(names)) if given == ["accept"] else Origins(skipped=frozenset(names))
 
 
 def _target(node: _Node) -> Target:

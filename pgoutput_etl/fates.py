@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.origins import Origins
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.outcomes import Fate, Outcome, Watermark
 
 Integers = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class Fates:
     stretches: Integers
     marks: Integers
     left_out: Integers
-    origins: Origins = Origins()
+    origins: Origins = ANY
 
     @classmethod
     def of(
@@ -63,7 +63,7 @@ class Fates:
         outcomes: Iterable[Outcome],
         watermarks: Iterable[Watermark],
         left_out: Iterable[int] = (),
-        origins: Origins = Origins(),
+        origins: Origins = ANY,
     ) -> Fates:
         listed = list(outcomes)
         pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.units]
@@ -94,6 +94,11 @@ class Fates:
         """Of a file, those that have an outcome of their own."""
         first, end = np.searchsorted(self.units, (_place(file, 0), _place(file + 1, 0)))
         return self.units[first:end] - _place(file, 0)
+
+    def is_aborted(self, file: int, unit: int, xid: int | None) -> bool:
+        """Of one (sub)transaction of a unit."""
+        outcome = int(self._outcomes(np.array([_place(file, unit)], np.int64))[0])
+        return outcome >= 0 and xid is not None and bool(np.isin(xid, self.aborted[outcome]))
 
     def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the batch's own files."""

@@ -68,7 +68,9 @@ class Place:
     head_matters: bool
     ordinal: int
     accounted_to: int
-    origin: int  # of a TRANSACTION: NO_ORIGIN, KNOWN_ORIGIN if it was known before, or 1 + its Origin among the messages
+    origin: (
+        int  # of a TRANSACTION: NO_ORIGIN, KNOWN_ORIGIN if it was known before, or 1 + its Origin among the messages
+    )
 
     def to_array(self) -> Numbers:
         return np.array([getattr(self, name) for name in _PLACE_NAMES], np.int64)

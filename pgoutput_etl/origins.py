@@ -29,3 +29,6 @@ class Origins:
         """Of each name whether it is refused; not of NULL."""
         listed = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]
         return pc.is_in(names, pa.array(listed, pa.string()))
+
+
+ANY = Origins()

@@ -149,10 +149,11 @@ def _apply_batch(
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
     accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
-    ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
+    ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts, tally.messages))
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
-    return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
+    summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
+    return replace(summary, logical_messages=dict(tally.messages))
 
 
 def _summary(
@@ -182,6 +183,8 @@ def _summary(
         resent_transactions=fates.get(Fate.RESENT.value, 0),
         aborted_transactions=fates.get(Fate.ABORTED.value, 0),
         unknown_prepared=assembly.unknown_prepared,
+        refused_transactions=fates.get(Fate.REFUSED.value, 0),
+        last_commit_time=assembly.last_commit_ts,
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
         skipped=tuple(skipped),
         content_bytes=landed.content_bytes(),
@@ -200,4 +203,14 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         for state in last.tables.values()
         if state.status == HELD
     )
-    return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held, files_not_read=remarks)
+    time = None if last.state is None else last.state.get("last_commit_ts")
+    return RunSummary(
+        config.source.name,
+        last.number,
+        0,
+        0,
+        last.last_commit_lsn,
+        tables=held,
+        files_not_read=remarks,
+        last_commit_time=time,
+    )

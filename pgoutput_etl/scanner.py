@@ -63,9 +63,7 @@ BATCH_ROWS = 8192
 
 
 class Scanner:
-    def __init__(
-        self, part: Part, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True
-    ) -> None:
+    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True) -> None:
         """reads_messages False: whose the head's Messages are is left to who knows what is open."""
         self.part = part
         self.data = part.data

@@ -163,6 +163,11 @@ class Assembly:
         """Whether any transaction may be one that came before, or another server's."""
         return bool(self.watermarks or self.overlaps or self.overlapping_xids)
 
+    def see_commit(self, lsn: int, time: int | None) -> None:
+        """`time`: microseconds since 2000-01-01 UTC. Notes it if it is the last one."""
+        if time is not None and lsn >= self.last_commit_lsn:
+            self.last_commit_ts = time
+
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
         return {xid: stream.units[-1] for xid, stream in self._streams.items()}
@@ -552,6 +557,7 @@ class Assembly:
             if transaction.xid <= self._highest_before:
                 self.overlapping_xids.add(transaction.xid)
             self._highest_xid = max(self._highest_xid, transaction.xid)
+        self.see_commit(lsn, time)
         fate = Fate.COMMITTED if self.origins.accepts(transaction.origin) else Fate.REFUSED
         fate = fate if transaction.damage is None else Fate.QUARANTINED
         fate = fate if lsn > self._watermark(row) else Fate.RESENT
