@@ -1,8 +1,8 @@
-"""Logical decoding Messages (pg_logical_emit_message) that count, from message rows: what the ledger's `messages` keeps.
+"""Logical decoding Messages (pg_logical_emit_message) that count, from message rows: what the ledger's `messages` has.
 
-One that is transactional counts if its transaction does, exactly as a change would. Any other counts wherever it stands,
-whatever becomes of the transaction around it. Both are identified by their LSN, which is that of the end of their WAL
-record, with prefix and content: the server sends the same again where a receiver connects again.
+One that is transactional counts if its transaction does, exactly as a change would. Any other counts wherever it
+stands, whatever becomes of the transaction around it. Each is identified by its LSN, which is that of the end of its
+WAL record, with prefix and content: the server sends the same again where a receiver connects again.
 """
 
 from __future__ import annotations

@@ -83,8 +83,11 @@ def scan_from_either_side(part: Part) -> ScannedFile:
         if failed.messages_read == error.messages_read and outside.head_matters:
             raise _untold() from None
         return _scan_from(part, further is error)
-    if failed is not None:
-        return inside.result()
+    return inside.result() if failed is not None else _of_both(part, outside, inside)
+
+
+def _of_both(part: Part, outside: Scanner, inside: Scanner) -> ScannedFile:
+    """Of a head that decodes both ways."""
     if outside.head_matters or inside.head_matters:
         raise _untold()
     if outside.head_reading == inside.head_reading:

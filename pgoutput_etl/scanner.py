@@ -282,10 +282,8 @@ class Scanner:
                 self._change(message)
             case Relation() | Type():
                 self._control(frame, xid=message.xid)
-            case Message():
-                self._logical(message, frame)
-            case Origin():
-                self._origin(message, frame)
+            case Message() | Origin():
+                self._about_no_table(message, frame)
             case Begin():
                 self._begin(message)
             case Commit():
@@ -329,6 +327,12 @@ class Scanner:
         if self.unit.kind is UnitKind.HEAD:
             self.head_matters = True
         return self.unit
+
+    def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
+        if isinstance(message, Message):
+            self._logical(message, frame)
+        else:
+            self._origin(message, frame)
 
     def _logical(self, message: Message, frame: Frame) -> None:
         """One that is not transactional belongs to no unit, wherever it stands; within one, its bytes are accounted for

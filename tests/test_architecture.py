@@ -17,7 +17,8 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "compiled", "copying", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
     "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks",
-    "identity", "parts", "arranging", "numbering", "relations", "outcomes", "origins", "fates", "logical_messages", "tallies", "lineage",
+    "identity", "parts", "arranging", "numbering", "relations", "outcomes", "origins", "fates", "logical_messages",
+    "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
     "reshaping", "replay", "remembering", "naming", "config", "modes", "targets", "report", "backfill_report",
     "backfill_request", "claims",
