@@ -19,7 +19,7 @@ from pgoutput_etl.lineage import Declared, Lineage
 from pgoutput_etl.logical_messages import LOGICAL_SCHEMA, decoded
 from pgoutput_etl.message_rows import CHANGE_TAGS, LOGICAL_TAG, FileScan
 from pgoutput_etl.messages import Relation
-from pgoutput_etl.origins import Origins
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
@@ -55,7 +55,7 @@ class Replay:
 
     assembly: Assembly = field(default_factory=Assembly)
     salvages: bool = False  # go on behind bytes that can't be read
-    origins: Origins = field(default_factory=Origins)  # whose transactions are applied
+    origins: Origins = field(default=ANY, kw_only=True)  # whose transactions are applied
     _messages: list[Row] = field(default_factory=list)
     _files: int = 0
 
