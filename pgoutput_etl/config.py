@@ -114,6 +114,16 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    """Where a run's figures go. json: a file that each run adds a line to, or "stderr"; prometheus: a file that each
+    run replaces; opentelemetry: as its library's own environment variables say."""
+
+    json: str | None = None
+    prometheus: str | None = None
+    opentelemetry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration; spark's values are what a Spark setting takes: strings.
 
@@ -129,6 +139,7 @@ class Config:
     on_error: OnError = OnError.QUARANTINE
     spark: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
+    metrics: Metrics = field(default_factory=Metrics)
 
     def rule_for(self, namespace: str, name: str) -> TableRule:
         """The first rule that matches; a table that none matches is mirrored whole."""
@@ -176,7 +187,7 @@ def refuse_unbuilt(config: Config) -> None:
 
 
 def _config(root: _Node) -> Config:
-    keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark")
+    keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
     source, target = _source(keys["source"]), _target(keys["target"])
     return Config(
         source=source,
@@ -188,6 +199,7 @@ def _config(root: _Node) -> Config:
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
         spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
         secrets=frozenset(name for name, node in keys["spark"].mapping().items() if node.is_secret),
+        metrics=_metrics(keys["metrics"]),
     )
 
 
@@ -280,6 +292,14 @@ def _merge(node: _Node) -> Merge:
         max_transactions=keys["max_transactions"].positive(),
         parallel_tables=keys["parallel_tables"].positive() or Merge().parallel_tables,
     )
+
+
+def _metrics(node: _Node) -> Metrics:
+    keys = node.section("json", "prometheus", "opentelemetry")
+    prometheus = keys["prometheus"].optional_text("a file's path, ending in .prom")
+    if prometheus is not None and not prometheus.endswith(".prom"):
+        raise keys["prometheus"].error("expected a name that ends in .prom: node exporter reads no other")
+    return Metrics(keys["json"].optional_text("a file's path, or stderr"), prometheus, keys["opentelemetry"].boolean())
 
 
 _E = TypeVar("_E", bound=Enum)

@@ -42,7 +42,7 @@ class RunSummary:
 
     bytes: as landed; content_bytes: decompressed, and what became of them is in `accounts`. damages: what can't be
     read. logical_messages: of committed transactions ("transactional"), and of none ("others", as often as they came).
-    last_commit_time: of the last commit in the archive, in microseconds since 2000-01-01 UTC. seconds: by stage.
+    last_commit_time: of the last commit in the archive, in microseconds since 2000-01-01 UTC.
     """
 
     source: str
@@ -67,7 +67,6 @@ class RunSummary:
     refused_transactions: int = 0  # of origins that the configuration refuses
     logical_messages: dict[str, int] = field(default_factory=dict)
     last_commit_time: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -165,6 +164,11 @@ def print_error(error: PgoutputEtlError) -> None:
     first, *rest = str(error).split("\n")
     for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
         sys.stderr.write(f"{printable(line)}\n")
+
+
+def print_warning(text: str) -> None:
+    """On standard error, also where no progress is shown."""
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 class Progress:
