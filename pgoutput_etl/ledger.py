@@ -382,6 +382,11 @@ class Ledger:
             quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
+    def has_transactions_in_quarantine(self) -> bool:
+        """That no batch has taken up since."""
+        left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("xid").isNotNull()
+        return bool(self._look_up("quarantine", lambda rows: rows.where(left).select("xid").limit(1)))
+
     def _append_done(
         self, batch: Batch, last_commit_lsn: int, state: dict[str, Any] | None, tables: Iterable[TableState]
     ) -> None:

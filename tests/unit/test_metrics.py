@@ -242,11 +242,14 @@ def test_an_old_file_stays_whole_where_the_new_one_can_t_take_its_place(tmp_path
 
 @pytest.mark.parametrize("key", ["json", "prometheus"])
 def test_what_can_t_be_written_is_refused_before_anything_is_read(tmp_path: Path, key: str) -> None:
+    def metrics(path: Path) -> Metrics:
+        return Metrics(json=str(path)) if key == "json" else Metrics(prometheus=str(path))
+
     with pytest.raises(ConfigError, match=rf"^metrics\.{key}: expected a file in a folder that is there$"):
-        check(Metrics(**{key: str(tmp_path / "gone" / "x.prom")}))
+        check(metrics(tmp_path / "gone" / "x.prom"))
     (tmp_path / "x.prom").mkdir()
     with pytest.raises(ConfigError, match=rf"^metrics\.{key}: expected a file that can be written$"):
-        check(Metrics(**{key: str(tmp_path / "x.prom")}))
+        check(metrics(tmp_path / "x.prom"))
 
 
 def test_without_the_library_it_is_refused_and_says_what_to_install(tmp_path: Path) -> None:

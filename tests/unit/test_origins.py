@@ -127,7 +127,7 @@ def test_refused_transactions_have_a_fate_of_their_own_and_their_bytes_an_accoun
         assert sum(tally.sizes.values()) == read
         in_account = sum(size for (_, account), size in tally.sizes.items() if account == "refused")
         assert (in_account > 0) == bool(refused)
-    assert sum(found.tags["I"] for found in tally.relations.values()) == len(expected)
+        assert sum(found.tags["I"] for found in tally.relations.values()) == len(expected)
 
 
 def test_an_origin_is_kept_with_its_transaction() -> None:
