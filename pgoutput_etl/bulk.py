@@ -165,24 +165,30 @@ class Bulk:
         )
 
     def _origin(self, number: int) -> FoundOrigin:
-        begin, end, lsn = (int(self.found.fields[number, which]) for which in (START, END, COMMIT_LSN))
-        name = self.data[begin + 9 : end - 1].tobytes().decode("ascii")
-        return name, stored_origin_lsn(lsn)
+        [name], [lsn] = self._origins(np.array([number], np.int64))
+        return name, lsn
+
+    def _origins(self, numbers: Numbers) -> tuple[list[str], list[int | None]]:
+        """Of messages that are Origins: names, and LSNs, negative where they are past a BIGINT."""
+        fields, view = self.found.fields, memoryview(self.data)
+        begins, ends = (fields[numbers, START] + 9).tolist(), (fields[numbers, END] - 1).tolist()
+        names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
+        return names, [stored_origin_lsn(lsn) for lsn in fields[numbers, COMMIT_LSN].tolist()]
 
     def _with_origins(self, batch: pa.RecordBatch, origin: Numbers, before: FoundOrigin | None) -> pa.RecordBatch:
         """`origin`: of each row, as Place has it; `before`: the one that was known before."""
         if not origin.any():
             return batch
         numbers, which = np.unique(origin, return_inverse=True)
-        listed = [
-            (None, None) if n == NO_ORIGIN else before if n == KNOWN_ORIGIN else self._origin(n - 1)
-            for n in numbers.tolist()
-        ]
+        told: list[tuple[str | None, int | None]] = []
+        if numbers[0] == KNOWN_ORIGIN:
+            told.append((None, None) if before is None else before)
+        if NO_ORIGIN in numbers[:2]:
+            told.append((None, None))
+        names, lsns = self._origins(numbers[numbers > 0] - 1)
         of_row = pa.array(which.astype(np.int32))
-        names, lsns = (
-            pa.array([None if each is None else each[i] for each in listed], kind).take(of_row)
-            for i, kind in enumerate((pa.string(), pa.int64()))
-        )
+        names = pa.array([*(name for name, _ in told), *names], pa.string()).take(of_row)
+        lsns = pa.array([*(lsn for _, lsn in told), *lsns], pa.int64()).take(of_row)
         is_commit = pc.equal(batch.column("tag"), "C")
         lsns = pc.if_else(is_commit, lsns, pa.scalar(None, pa.int64()))
         for name, column in (("origin", names), ("origin_lsn", lsns)):

@@ -253,14 +253,11 @@ def check(metrics: Metrics) -> None:
 
 def publish(run: RunFigures, metrics: Metrics, say: Callable[[str], None]) -> None:
     """To wherever the configuration says. Raises nothing: what fails is told to `say`."""
-    if metrics.json is not None:
-        _try(say, f"metrics.json ({metrics.json})", lambda: _append(metrics.json or "", run.to_json()))
-    if metrics.prometheus is not None:
-        _try(
-            say,
-            f"metrics.prometheus ({metrics.prometheus})",
-            lambda: _replace(Path(metrics.prometheus or ""), prometheus_text(run)),
-        )
+    lines, prometheus = metrics.json, metrics.prometheus
+    if lines is not None:
+        _try(say, "metrics.json", lambda: _append(lines, run.to_json()))
+    if prometheus is not None:
+        _try(say, "metrics.prometheus", lambda: _replace(Path(prometheus), prometheus_text(run)))
     if metrics.opentelemetry:
         gauges = [(family.name, family.help, family.values) for family in families(run)]
         _try(say, "metrics.opentelemetry", lambda: tell(gauges))

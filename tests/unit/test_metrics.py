@@ -226,8 +226,8 @@ def test_a_failure_is_said_and_nothing_more(tmp_path: Path, capsys: pytest.Captu
     there = tmp_path / "gone" / "x"
     metrics = Metrics(json=f"{there}.jsonl", prometheus=f"{there}.prom")
     assert warned(RUN, metrics) == [
-        f"metrics.json ({there}.jsonl): the run's figures could not be told: No such file or directory",
-        f"metrics.prometheus ({there}.prom): the run's figures could not be told: No such file or directory",
+        "metrics.json: the run's figures could not be told: No such file or directory",
+        "metrics.prometheus: the run's figures could not be told: No such file or directory",
     ]
     Measuring("shop", metrics).done([summary(1)])
     assert capsys.readouterr().err.count("could not be told") == 2
