@@ -170,7 +170,7 @@ class Bulk:
 
     def _origins(self, numbers: Numbers) -> tuple[list[str], list[int | None]]:
         """Of messages that are Origins: names, and LSNs, negative where they are past a BIGINT."""
-        fields, view = self.found.fields, memoryview(self.data)
+        fields, view = self.found.fields, self.data.data
         begins, ends = (fields[numbers, START] + 9).tolist(), (fields[numbers, END] - 1).tolist()
         names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
         return names, [stored_origin_lsn(lsn) for lsn in fields[numbers, COMMIT_LSN].tolist()]

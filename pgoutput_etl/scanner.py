@@ -139,7 +139,8 @@ class Scanner:
 
     def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
-        if self.data[frame.start] not in FREQUENT:
+        tag = self.data[frame.start]
+        if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and self.in_head):
             return None
         if self.bulk is None:
             self.bulk = Bulk(self.data, self.framing, self.file)
