@@ -17,9 +17,18 @@ from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.origins import Origins
 from pgoutput_etl.outcomes import Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
-from pgoutput_etl.shipping import Which, ended_transactions, message_rows, of_kind, row_versions, tally
+from pgoutput_etl.shipping import (
+    Which,
+    ended_transactions,
+    logical_messages,
+    message_rows,
+    of_kind,
+    row_versions,
+    tally,
+)
 from pgoutput_etl.tallies import Tally
 from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
@@ -88,7 +97,7 @@ class Rows:
     def fates(self) -> Fates:
         """Once all files are assembled."""
         outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
-        return Fates.of(outcomes, self.assembly.watermarks, self.left_out)
+        return Fates.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
     def tally(self, held_from: Mapping[int, int] | None = None) -> Tally:
         """`held_from`: by relation, the commit LSN from which on its changes are not applied."""
@@ -97,8 +106,15 @@ class Rows:
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, those that waited too."""
-        changes = of_kind(self.blocks, Kind.CHANGE)
-        return changes if self.waiting is None else changes.unionByName(self.waiting)
+        return self._of_kinds(Kind.CHANGE, Kind.WAITING)
+
+    def logical_messages(self) -> DataFrame:
+        """The logical decoding Messages that count, those that waited too; those of no transaction maybe repeatedly."""
+        return logical_messages(self._of_kinds(Kind.LOGICAL, Kind.WAITING_LOGICAL), self.fates)
+
+    def _of_kinds(self, new: Kind, waiting: Kind) -> DataFrame:
+        found = of_kind(self.blocks, new)
+        return found if self.waiting is None else found.unionByName(of_kind(self.waiting, waiting))
 
     def ended(self, which: Which | None = None) -> DataFrame:
         """The ordinary transactions within a file."""
@@ -119,6 +135,10 @@ class Rows:
         if oids is not None:
             blocks = blocks.where(F.col("relation").isin(*oids))
         return self._with_fates(self._of_batch(message_rows(blocks)))
+
+    def fated_content(self) -> DataFrame:
+        """The same of changes and Messages, of the batch's files alone."""
+        return self._with_fates(self.messages(Kind.CHANGE, Kind.LOGICAL))
 
     def _of_batch(self, rows: DataFrame) -> DataFrame:
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
@@ -165,16 +185,18 @@ def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Data
     ]
     marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
     of_units = frame(spark, pa.Table.from_pylist(units, _OF_UNITS))
-    return joined_with_fates(rows, of_units, frame(spark, pa.Table.from_pylist(marks, _OF_STRETCHES)))
+    of_stretches = frame(spark, pa.Table.from_pylist(marks, _OF_STRETCHES))
+    return joined_with_fates(rows, of_units, of_stretches, assembly.origins)
 
 
-def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame) -> DataFrame:
+def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame, origins: Origins) -> DataFrame:
     """`of_units`: file, unit, of_unit (the fate), unit_lsn, unit_ts, unit_xid, scope, aborted, of every unit that has
     an outcome of its own. `of_stretches`: file, stretch, mark, of those with a watermark."""
     joined = rows.join(F.broadcast(of_units), ["file", "unit"], "left")
     joined = joined.join(F.broadcast(of_stretches), ["file", "stretch"], "left")
     has_own = F.col("of_unit").isNotNull()
-    of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), Fate.RESENT.value).otherwise(Fate.COMMITTED.value)
+    of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), Fate.RESENT.value)
+    of_stretch = of_stretch.when(is_refused(origins), Fate.REFUSED.value).otherwise(Fate.COMMITTED.value)
     was_aborted = F.coalesce(F.array_contains("aborted", F.col("xid")), F.lit(False))
     decided = {
         "fate": F.when(was_aborted, Fate.ABORTED.value).otherwise(F.coalesce("of_unit", of_stretch)),
@@ -184,6 +206,14 @@ def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFr
     }
     kept = [name for name in MESSAGE_SCHEMA.names if name not in decided]
     return joined.select(*kept, "scope", *(column.alias(name) for name, column in decided.items()))
+
+
+def is_refused(origins: Origins) -> Column:
+    """Of rows with the `origin` of their transaction, NULL if it is local."""
+    refused = F.col("origin").isin(*origins.skipped)
+    if origins.accepted is not None:
+        refused |= ~F.col("origin").isin(*origins.accepted)
+    return F.coalesce(refused, F.lit(False))
 
 
 def committed(rows: DataFrame) -> DataFrame:

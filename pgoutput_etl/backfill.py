@@ -61,7 +61,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         return _Beside(archive, order, progress, request.into).run()
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py, which finishes it, first")
-    if not oids:
+    if not oids and not order.anew:
         return BackfillSummary(config.source.name, 0, last.last_commit_lsn, len(_paths(archive.files)))
     batch = replace(Batch.after(last, {}), backfill=order.to_json())
     if order.anew:
@@ -77,6 +77,8 @@ def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> Order
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is behind {format_lsn(last)}")
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].status == HELD]
     anew = bool(held) and archive.assembly.was_damaged and request.into is None
+    if request.tables is None and archive.assembly.was_damaged:
+        anew = anew or archive.ledger.has_transactions_in_quarantine()  # those that changed no table hold none
     if anew and request.tables is not None:
         raise RunError(
             f"{archive.name(held[0])} is held, and what holds it may be bytes that could not be read: "

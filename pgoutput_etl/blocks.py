@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, HEAD, MESSAGE_SCHEMA
+from pgoutput_etl.message_rows import CHANGE_TAGS, DAMAGE_TAG, HEAD, LOGICAL_TAG, MESSAGE_SCHEMA
 
 BLOCK_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 19  # Java's collector sets values of 1 MB and more apart, in heaps of some GB
@@ -46,7 +46,9 @@ class Kind(Enum):
     COMMIT = "commit"  # of a unit that begins in its file: as many as there are small transactions
     DAMAGE = "damage"
     CONTROL = "control"  # the driver's: the other control messages, and a file's summary or error
+    LOGICAL = "logical"  # logical decoding Messages
     WAITING = "waiting"  # changes of transactions that earlier batches left open
+    WAITING_LOGICAL = "waiting_logical"  # Messages of such
 
 
 @dataclass(slots=True)
@@ -101,8 +103,11 @@ class Packer:
             return
         is_commit = pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD))
         is_damage = pc.equal(tag, DAMAGE_TAG)
-        is_other = pc.invert(pc.or_(pc.or_(is_change, is_commit), is_damage))
-        for kind, chosen in ((Kind.COMMIT, is_commit), (Kind.DAMAGE, is_damage), (Kind.CONTROL, is_other)):
+        is_logical = pc.equal(tag, LOGICAL_TAG)
+        is_other = pc.invert(pc.or_(pc.or_(is_change, is_commit), pc.or_(is_damage, is_logical)))
+        logical = Kind.LOGICAL if self.kind_of_changes is Kind.CHANGE else Kind.WAITING_LOGICAL
+        of_kinds = (Kind.COMMIT, is_commit), (Kind.DAMAGE, is_damage), (logical, is_logical), (Kind.CONTROL, is_other)
+        for kind, chosen in of_kinds:
             rows = batch.filter(chosen)
             if rows.num_rows:
                 yield (kind, None), rows

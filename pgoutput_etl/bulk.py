@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgoutput_etl.columnar import (
+    COMMIT_LSN,
     END,
     IN_STREAM,
     LSN,
@@ -38,9 +40,12 @@ from pgoutput_etl.following import (
     HAS_TRANSACTION,
     HAS_UNCHANGED,
     HAS_XID,
+    KNOWN_ORIGIN,
     NEW_TUPLE,
+    NO_ORIGIN,
     NUMBERS,
     OLD_TUPLE,
+    ORIGIN,
     ROW_BEGIN,
     ROW_CHANGES,
     ROW_COMMIT_LSN,
@@ -49,6 +54,7 @@ from pgoutput_etl.following import (
     ROW_LSN,
     ROW_OFFSET,
     ROW_ORDINAL,
+    ROW_ORIGIN,
     ROW_RELATION,
     ROW_TOP_XID,
     ROW_XID,
@@ -59,6 +65,7 @@ from pgoutput_etl.following import (
 )
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
+from pgoutput_etl.units import stored_origin_lsn
 
 _LEAST = 8  # messages: fewer are read one by one in less time
 # Messages that are looked for at once: what isn't taken is looked for again.
@@ -68,12 +75,16 @@ _GROWTH = 16
 _U64 = np.uint64
 
 
+FoundOrigin = tuple[str, int | None]  # its name, and the commit's LSN there
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """So many messages, of what was found, and where a scanner stands behind them.
 
     tags, relations: what was counted, and how often, in the order in which they first came. offset, lsn, read_to: of
     the last one's frame. position, in_stream: of the first that was not taken, or the end. more: it may be taken too.
+    origin: what an Origin among them says of the unit that is open behind them.
     """
 
     messages: int
@@ -87,6 +98,7 @@ class Taken:
     position: int
     in_stream: bool
     more: bool
+    origin: FoundOrigin | None = None
 
 
 class Bulk:
@@ -113,9 +125,9 @@ class Bulk:
         for message in self.found.fields[: self.found.messages]:
             yield self.data[message[START] : message[END]].tobytes()
 
-    def take(self, place: Place, stretch: int) -> Taken:
+    def take(self, place: Place, stretch: int, origin: FoundOrigin | None = None) -> Taken:
         """Takes what was found, but for the last one that something else follows: whether it is whole is only known
-        once that is."""
+        once that is. `origin`: of the unit that is open."""
         found = self.found
         most = found.messages if found.to_the_end else found.messages - 1
         at = place.to_array()
@@ -133,6 +145,7 @@ class Bulk:
         if rows:
             unchanged = found.unchanged[: extents[UNCHANGED, rows]].copy()
             batch = self._batch(found, rows, numbers, units, tags, extents, presences, stretch, unchanged)
+            batch = self._with_origins(batch, numbers[ROW_ORIGIN, :rows], origin)
         self.most = self.most * _GROWTH if messages == most else _FIRST
         last = max(messages - 1, 0)
         is_all = messages == found.messages
@@ -148,7 +161,40 @@ class Bulk:
             position=len(self.data) if is_all else int(found.fields[messages, OFFSET]),
             in_stream=not is_all and bool(found.fields[messages, IN_STREAM]),
             more=found.more and messages == most,
+            origin=self._origin(int(at[ORIGIN]) - 1) if at[ORIGIN] > 0 else None,
         )
+
+    def _origin(self, number: int) -> FoundOrigin:
+        [name], [lsn] = self._origins(np.array([number], np.int64))
+        return name, lsn
+
+    def _origins(self, numbers: Numbers) -> tuple[list[str], list[int | None]]:
+        """Of messages that are Origins: names, and LSNs, negative where they are past a BIGINT."""
+        fields, view = self.found.fields, self.data.data
+        begins, ends = (fields[numbers, START] + 9).tolist(), (fields[numbers, END] - 1).tolist()
+        names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
+        return names, [stored_origin_lsn(lsn) for lsn in fields[numbers, COMMIT_LSN].tolist()]
+
+    def _with_origins(self, batch: pa.RecordBatch, origin: Numbers, before: FoundOrigin | None) -> pa.RecordBatch:
+        """`origin`: of each row, as Place has it; `before`: the one that was known before."""
+        if not origin.any():
+            return batch
+        numbers, which = np.unique(origin, return_inverse=True)
+        told: list[tuple[str | None, int | None]] = []
+        if numbers[0] == KNOWN_ORIGIN:
+            told.append((None, None) if before is None else before)
+        if NO_ORIGIN in numbers[:2]:
+            told.append((None, None))
+        names, lsns = self._origins(numbers[numbers > 0] - 1)
+        of_row = pa.array(which.astype(np.int32))
+        names = pa.array([*(name for name, _ in told), *names], pa.string()).take(of_row)
+        lsns = pa.array([*(lsn for _, lsn in told), *lsns], pa.int64()).take(of_row)
+        is_commit = pc.equal(batch.column("tag"), "C")
+        lsns = pc.if_else(is_commit, lsns, pa.scalar(None, pa.int64()))
+        for name, column in (("origin", names), ("origin_lsn", lsns)):
+            at = batch.schema.get_field_index(name)
+            batch = batch.set_column(at, MESSAGE_SCHEMA.field(name), column)
+        return batch
 
     def _batch(
         self,
@@ -210,6 +256,8 @@ class Bulk:
             "commit_ts": number(ROW_COMMIT_TS, transaction),
             "top_xid": number(ROW_TOP_XID, transaction),
             "changes": number(ROW_CHANGES, bits[HAS_CHANGES]),
+            "origin": pa.nulls(rows, pa.string()),
+            "origin_lsn": pa.nulls(rows, pa.int64()),
         }
         return pa.RecordBatch.from_arrays([columns[name] for name in MESSAGE_SCHEMA.names], schema=MESSAGE_SCHEMA)
 

@@ -37,7 +37,7 @@ NEXT = 3  # behind its frame
 LSN = 4  # the frame's, an unsigned 64-bit number; 0 where the framing has none
 TAG = 5
 IN_STREAM = 6  # 1 if it stands in a stream segment; then XID is the message's
-XID = 7  # of B and S: theirs; of M it isn't kept
+XID = 7  # of B and S: theirs; of M: NO_XID if it has none
 RELATION = 8
 OLD_KIND = 9  # K, O or 0
 OLD = 10  # the tuple's beginning and, next, its end; both 0 if there is none
@@ -45,9 +45,10 @@ OLD_END = 11
 NEW = 12
 NEW_END = 13
 UNCHANGED_END = 14  # how many unchanged columns the messages up to this one have
-COMMIT_LSN = 15  # of B, C and c, unsigned; of M: its flags
-COMMIT_TS = 16  # of B, C and c
+COMMIT_LSN = 15  # of B, C and c, unsigned; of O: its LSN there, unsigned; of M: its flags
+COMMIT_TS = 16  # of B, C and c; of M: its LSN, unsigned
 _FIELDS = 17
+NO_XID = -1
 
 # Framings as numbers
 _RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)
@@ -369,16 +370,22 @@ def _find(  # noqa: C901 - one branch for each message
             if p == 0:
                 break
         elif tag == _O:
+            if p + 8 > end:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p)
             p = _string_end(data, p + 8, end)
             if p == 0:
                 break
         elif tag == _M:
             # As decode.py tells one of a new connection, which bears no xid.
+            fields[_U64(n), XID] = NO_XID
             if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
+                fields[_U64(n), XID] = _uint32(data, p)
                 p += 4
             if p + 9 > end or data[_U64(p)] > 1:
                 break
             fields[_U64(n), COMMIT_LSN] = data[_U64(p)]
+            fields[_U64(n), COMMIT_TS] = _int64(data, p + 1)
             p = _string_end(data, p + 9, end)
             if p == 0 or p + 4 > end:
                 break

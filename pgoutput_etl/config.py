@@ -21,6 +21,7 @@ import yaml
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.naming import is_within
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.types import check_configured
 
 # A configuration is not trusted to be small, either: bytes, and values.
@@ -56,12 +57,14 @@ class Gaps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has."""
+    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has. origins:
+    whose transactions are applied."""
 
     name: str
     landing: str
     framing: Framing = Framing.AUTO
     gaps: Gaps = Gaps.REFUSE
+    origins: Origins = ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,16 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    """Where a run's figures go. json: a file that each run adds a line to, or "stderr"; prometheus: a file that each
+    run replaces; opentelemetry: as its library's own environment variables say."""
+
+    json: str | None = None
+    prometheus: str | None = None
+    opentelemetry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration; spark's values are what a Spark setting takes: strings.
 
@@ -126,6 +139,7 @@ class Config:
     on_error: OnError = OnError.QUARANTINE
     spark: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
+    metrics: Metrics = field(default_factory=Metrics)
 
     def rule_for(self, namespace: str, name: str) -> TableRule:
         """The first rule that matches; a table that none matches is mirrored whole."""
@@ -173,7 +187,7 @@ def refuse_unbuilt(config: Config) -> None:
 
 
 def _config(root: _Node) -> Config:
-    keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark")
+    keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
     source, target = _source(keys["source"]), _target(keys["target"])
     return Config(
         source=source,
@@ -185,16 +199,35 @@ def _config(root: _Node) -> Config:
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
         spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
         secrets=frozenset(name for name, node in keys["spark"].mapping().items() if node.is_secret),
+        metrics=_metrics(keys["metrics"]),
     )
 
 
 def _source(node: _Node) -> Source:
-    keys = node.section("name", "landing", "framing", "gaps")
+    keys = node.section("name", "landing", "framing", "gaps", "origins")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
     landing = keys["landing"].text("a folder or a glob")
-    return Source(name, landing, keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE))
+    framing, gaps = keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE)
+    return Source(name, landing, framing, gaps, _origins(keys["origins"]))
+
+
+def _origins(node: _Node) -> Origins:
+    if node.value is None or node.value == "any":
+        return ANY
+    if node.value == "none":
+        return Origins(accepted=frozenset())
+    if not isinstance(node.value, dict):
+        raise node.expected("any, none (local transactions alone), {accept: [name]} or {skip: [name]}")
+    keys = node.section("accept", "skip")
+    given = [name for name in ("accept", "skip") if keys[name].value is not None]
+    if len(given) != 1:
+        raise node.expected("accept or skip, and not both")
+    names = [name.text("an origin's name") for name in keys[given[0]].items("a list of origins' names")]
+    if not names or len(set(names)) < len(names):
+        raise keys[given[0]].error("expected one name or more, none of them twice")
+    return Origins(accepted=frozenset(names)) if given == ["accept"] else Origins(skipped=frozenset(names))
 
 
 def _target(node: _Node) -> Target:
@@ -259,6 +292,14 @@ def _merge(node: _Node) -> Merge:
         max_transactions=keys["max_transactions"].positive(),
         parallel_tables=keys["parallel_tables"].positive() or Merge().parallel_tables,
     )
+
+
+def _metrics(node: _Node) -> Metrics:
+    keys = node.section("json", "prometheus", "opentelemetry")
+    prometheus = keys["prometheus"].optional_text("a file's path, ending in .prom")
+    if prometheus is not None and not prometheus.endswith(".prom"):
+        raise keys["prometheus"].error("expected a name that ends in .prom: node exporter reads no other")
+    return Metrics(keys["json"].optional_text("a file's path, or stderr"), prometheus, keys["opentelemetry"].boolean())
 
 
 _E = TypeVar("_E", bound=Enum)

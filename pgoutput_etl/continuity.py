@@ -84,7 +84,7 @@ def _check_xids(
 
 
 def _is_done() -> Column:
-    return F.col("fate").isin(Fate.COMMITTED.value, Fate.QUARANTINED.value)
+    return F.col("fate").isin(Fate.COMMITTED.value, Fate.QUARANTINED.value, Fate.REFUSED.value)
 
 
 def _done(transactions: DataFrame) -> DataFrame:

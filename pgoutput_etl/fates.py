@@ -1,7 +1,8 @@
 """What became of each message row, looked up in bulk: what `Assembly` decided, as arrays.
 
 A unit that has an outcome of its own has its commit; any other is an ordinary transaction within its file, and Begin
-told its commit: it is resent if that is not past its stretch's watermark. Rows of aborted subtransactions are aborted.
+told its commit: it is resent if that is not past its stretch's watermark, and refused if the configuration refuses the
+origin that it names. Rows of aborted subtransactions are aborted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.outcomes import Fate, Outcome, Watermark
 
 Integers = npt.NDArray[np.int64]
@@ -21,8 +23,9 @@ FATES = tuple(Fate)
 COMMITTED = FATES.index(Fate.COMMITTED)
 ABORTED = FATES.index(Fate.ABORTED)
 RESENT = FATES.index(Fate.RESENT)
+REFUSED = FATES.index(Fate.REFUSED)
 # What `decide` looks at.
-DECIDED_BY = ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_xid")
+DECIDED_BY = ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_xid", "origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,16 @@ class Fates:
     stretches: Integers
     marks: Integers
     left_out: Integers
+    origins: Origins = ANY
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome], watermarks: Iterable[Watermark], left_out: Iterable[int] = ()) -> Fates:
+    def of(
+        cls,
+        outcomes: Iterable[Outcome],
+        watermarks: Iterable[Watermark],
+        left_out: Iterable[int] = (),
+        origins: Origins = ANY,
+    ) -> Fates:
         listed = list(outcomes)
         pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.units]
         pairs.sort()
@@ -77,12 +87,18 @@ class Fates:
             np.array([place for place, _ in marks], np.int64),
             np.array([lsn for _, lsn in marks], np.int64),
             np.array(sorted(left_out), np.int64),
+            origins,
         )
 
     def units_of(self, file: int) -> Integers:
         """Of a file, those that have an outcome of their own."""
         first, end = np.searchsorted(self.units, (_place(file, 0), _place(file + 1, 0)))
         return self.units[first:end] - _place(file, 0)
+
+    def is_aborted(self, file: int, unit: int, xid: int | None) -> bool:
+        """Of one (sub)transaction of a unit."""
+        outcome = int(self._outcomes(np.array([_place(file, unit)], np.int64))[0])
+        return outcome >= 0 and xid is not None and bool(np.isin(xid, self.aborted[outcome]))
 
     def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the batch's own files."""
@@ -123,6 +139,9 @@ class Fates:
             at = np.minimum(np.searchsorted(self.stretches, places), len(self.stretches) - 1)
             behind = pc.fill_null(lsn, np.iinfo(np.int64).max).to_numpy(zero_copy_only=False) <= self.marks[at]
             fate[(self.stretches[at] == places) & behind] = RESENT
+        if self.origins.refuse_any and rows.column("origin").null_count < rows.num_rows:
+            refused = self.origins.refused(rows.column("origin")).to_numpy(zero_copy_only=False)
+            fate[refused & (fate == COMMITTED)] = REFUSED
         return fate
 
     def _abort(self, fate: npt.NDArray[np.uint8], outcome: npt.NDArray[np.int32], rows: pa.RecordBatch) -> None:

@@ -39,6 +39,7 @@ from pgoutput_etl.message_rows import NO_UNIT, STORED_TIMES
 
 # What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
 NO_KIND, HEAD_UNIT, TRANSACTION, SEGMENT, OTHER = range(5)
+NO_ORIGIN, KNOWN_ORIGIN = 0, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ class Place:
     head_matters: bool
     ordinal: int
     accounted_to: int
+    origin: (
+        int  # of a TRANSACTION: NO_ORIGIN, KNOWN_ORIGIN if it was known before, or 1 + its Origin among the messages
+    )
 
     def to_array(self) -> Numbers:
         return np.array([getattr(self, name) for name in _PLACE_NAMES], np.int64)
@@ -81,12 +85,13 @@ _PLACE_IS_BOOL = tuple(each.type == "bool" for each in fields(Place))
 (
     KIND, UNIT, UNITS, UNIT_XID, UNIT_LSN, UNIT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_LAST, FIRST_COMMIT,
     LAST_COMMIT, COMMITTED, HAS_XIDS, LOWEST_XID, HIGHEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS, ORDINAL, ACCOUNTED_TO,
+    ORIGIN,
 ) = range(len(_PLACE_NAMES))  # fmt: skip
 
 # The columns of a row that are numbers
 ROW_ORDINAL, ROW_OFFSET, ROW_BEGIN, ROW_END, ROW_LSN, ROW_XID, ROW_RELATION = range(7)
-ROW_COMMIT_LSN, ROW_COMMIT_TS, ROW_TOP_XID, ROW_CHANGES = range(7, 11)
-NUMBERS = 11
+ROW_COMMIT_LSN, ROW_COMMIT_TS, ROW_TOP_XID, ROW_CHANGES, ROW_ORIGIN = range(7, 12)
+NUMBERS = 12
 # The columns of a row that are bytes, and how many of them are before the next row's
 OLD_TUPLE, NEW_TUPLE, BODY, UNCHANGED = range(4)
 EXTENTS = 4
@@ -94,7 +99,7 @@ EXTENTS = 4
 HAS_XID, HAS_RELATION, HAS_OLD, HAS_NEW = 1, 2, 4, 8
 HAS_UNCHANGED, HAS_BODY, HAS_TRANSACTION, HAS_CHANGES = 16, 32, 64, 128
 
-_A, _B, _C, _D, _E, _I, _M, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMRSUYc"
+_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
 _FIRST_TIME, _LAST_TIME = STORED_TIMES[0], STORED_TIMES[-1]
 SLOTS = 1024  # of a hash table of relations
 _MOST_RELATIONS = 512
@@ -125,6 +130,7 @@ def follow(  # noqa: C901 - one loop, for speed
     unit_xid, unit_lsn, unit_ts = place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS]
     changes = place[CHANGES]
     ordinal, accounted_to = place[ORDINAL], place[ACCOUNTED_TO]
+    origin = place[ORIGIN]
     relation_counts[0, :] = 0
     different = 0
     last_relation, last_number = _I64(-1), 0
@@ -141,6 +147,8 @@ def follow(  # noqa: C901 - one loop, for speed
         has_row = True
         has_transaction = kind == TRANSACTION
         of_unit = unit
+        of_origin = origin
+        end = fields[m, NEXT]
         present = 0
         if tag in (_I, _U, _D):
             if kind == NO_KIND:
@@ -193,6 +201,7 @@ def follow(  # noqa: C901 - one loop, for speed
                 all_units += 1
                 kind, unit, changes = _I64(TRANSACTION), all_units, _I64(0)
                 unit_xid, unit_lsn, unit_ts = fields[m, XID], lsn_of_commit, time
+                origin = _I64(NO_ORIGIN)
                 place[IS_DAMAGED] = 0
                 has_row = False
             elif tag == _C:
@@ -215,7 +224,7 @@ def follow(  # noqa: C901 - one loop, for speed
                     place[HIGHEST_XID] = unit_xid
                 place[LOWEST_XID] = min(place[LOWEST_XID], unit_xid)
                 place[HIGHEST_XID] = max(place[HIGHEST_XID], unit_xid)
-                kind = _I64(NO_KIND)
+                kind, origin = _I64(NO_KIND), _I64(NO_ORIGIN)
             elif tag == _COMMIT_OF_STREAM:
                 lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
                 if kind != NO_KIND or place[IS_PENDING] or lsn_of_commit < 0 or time < _FIRST_TIME or time > _LAST_TIME:
@@ -250,8 +259,24 @@ def follow(  # noqa: C901 - one loop, for speed
                     of_unit = _I64(NO_UNIT)
                 xid = fields[m, XID]
                 has_xid = fields[m, IN_STREAM]
+            elif tag == _M:
+                if kind == HEAD_UNIT or fields[m, COMMIT_TS] < 0:
+                    break
+                if fields[m, COMMIT_LSN] == 0:
+                    has_transaction = False
+                    of_unit = _I64(NO_UNIT)
+                    if kind != NO_KIND:
+                        end = accounted_to
+                elif kind == NO_KIND:
+                    break
+                if fields[m, XID] >= 0:
+                    xid = fields[m, XID]
+                    has_xid = _I64(1)
             else:
-                if tag == _M and fields[m, COMMIT_LSN] != 0 and kind == NO_KIND:
+                if kind == TRANSACTION:
+                    if origin == NO_ORIGIN:
+                        origin = _I64(i + 1)
+                elif kind != NO_KIND:
                     break
                 has_row = False
             if has_row:
@@ -268,7 +293,6 @@ def follow(  # noqa: C901 - one loop, for speed
                 numbers[ROW_RELATION, r] = 0
 
         if has_row:
-            end = fields[m, NEXT]
             numbers[ROW_ORDINAL, r] = ordinal
             numbers[ROW_OFFSET, r] = fields[m, OFFSET]
             numbers[ROW_BEGIN, r] = accounted_to
@@ -278,6 +302,7 @@ def follow(  # noqa: C901 - one loop, for speed
             numbers[ROW_COMMIT_TS, r] = unit_ts
             numbers[ROW_TOP_XID, r] = unit_xid
             numbers[ROW_CHANGES, r] = changes
+            numbers[ROW_ORIGIN, r] = of_origin if has_transaction else NO_ORIGIN
             presences[r] = present | HAS_TRANSACTION if has_transaction else present
             extents[UNCHANGED, r + _U64(1)] = unchanged_end
             tags[0, r] = tag
@@ -298,4 +323,5 @@ def follow(  # noqa: C901 - one loop, for speed
     place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS] = unit_xid, unit_lsn, unit_ts
     place[CHANGES] = changes
     place[ORDINAL], place[ACCOUNTED_TO] = ordinal, accounted_to
+    place[ORIGIN] = origin
     return taken, row, different

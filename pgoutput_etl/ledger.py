@@ -8,9 +8,10 @@ it is done once its closing row is there. A run that finds a batch without one f
                        LSN through which all tables are consistent, and the Delta version of each at that point
     files              every file that was read, what was in it (of which relations, too), and by which batch
     relations, types   every version, with the position from which it holds
-    transactions       every transaction whose end was seen: committed, aborted, resent; units, scope and aborted
-                       subtransactions where its rows in the archive don't tell what became of them
-    open_transactions  the changes of those whose end was not, as they came
+    transactions       every transaction whose end was seen: committed, aborted, resent, refused; its origin; units,
+                       scope and aborted subtransactions where its rows in the archive don't tell what became of them
+    open_transactions  the changes and Messages of those whose end was not, as they came
+    messages           logical decoding Messages: of committed transactions, and of none, each once
     quarantine         what could not be applied, and why
     claims             which run is, or was, at work on which batch
     schema_changes     every change of a target's columns, key or name, and the first row that showed it
@@ -51,6 +52,7 @@ from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
@@ -58,6 +60,7 @@ from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
+from pgoutput_etl.tallies import OTHERS
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
@@ -76,7 +79,7 @@ SCHEMAS = {
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
         "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
         "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
-        "applied long, waiting long, aborted long, quarantined long, resent long, "
+        "applied long, waiting long, aborted long, quarantined long, resent long, refused long, "
         "status string, offset long, consumed long, prefix_hash string, distinctive boolean, varied boolean, "
         "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string"
     ),
@@ -88,7 +91,11 @@ SCHEMAS = {
     "transactions": (
         "source string, batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, "
         "file long, unit int, changes long, units array<struct<file: long, unit: int>>, scope long, "
-        "aborted array<long>"
+        "aborted array<long>, origin string, origin_lsn long"
+    ),
+    "messages": (
+        "source string, batch long, prefix string, content binary, lsn long, transactional boolean, xid long, "
+        "commit_lsn long, commit_ts timestamp, file long, ordinal long"
     ),
     "quarantine": (
         "source string, batch long, schema string, table string, relation long, file long, path string, offset long, "
@@ -261,6 +268,12 @@ class Ledger:
         """What assembly wrote before the batch, of the files that count."""
         return self._before(self.read(table), batch)
 
+    def completed(self, table: str, rows: DataFrame) -> DataFrame:
+        """With the columns that a ledger from before they were kept lacks, NULL."""
+        there = set(rows.columns)
+        lacking = {f.name: F.lit(None).cast(f.dataType) for f in _schema(table) if f.name not in there}
+        return rows.withColumns(lacking) if lacking else rows
+
     def _before(self, rows: DataFrame, batch: Batch) -> DataFrame:
         return rows.where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
@@ -325,12 +338,14 @@ class Ledger:
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
             )
 
-    def note(self, batch: Batch, rows: Rows, before: Known) -> None:
-        """What of a batch that was begun doesn't depend on how its tables are written: this may go on beside them."""
+    def note(self, batch: Batch, rows: Rows, before: Known, messages: Mapping[str, int]) -> None:
+        """What of a batch that was begun doesn't depend on how its tables are written: this may go on beside them.
+        `messages`: as `Tally.messages`."""
         assembly = rows.assembly
         _all_at_once(
             partial(self._append_open_rows, batch, rows),
             partial(self._append_transactions, batch, rows),
+            partial(self._append_messages, batch, rows, messages),
             partial(self._append_relations, assembly.relations.entries[before.relation_entries :], batch.number),
             partial(self._append_types, assembly, before, batch.number),
             partial(self._append_refused, batch),
@@ -375,6 +390,11 @@ class Ledger:
             quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
+    def has_transactions_in_quarantine(self) -> bool:
+        """That no batch has taken up since."""
+        left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("xid").isNotNull()
+        return bool(self._look_up("quarantine", lambda rows: rows.where(left).select("xid").limit(1)))
+
     def _append_done(
         self, batch: Batch, last_commit_lsn: int, state: dict[str, Any] | None, tables: Iterable[TableState]
     ) -> None:
@@ -395,12 +415,40 @@ class Ledger:
 
     def _append_open_rows(self, batch: Batch, rows: Rows) -> None:
         if _open_units(rows.assembly):
-            changes = rows.fated_changes()
-            waiting = changes.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+            content = rows.fated_content()
+            waiting = content.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
             self._append("open_transactions", waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names), batch.number)
 
     def _append_transactions(self, batch: Batch, rows: Rows) -> None:
         self._append("transactions", self.ended(batch, rows), batch.number)
+
+    def _append_messages(self, batch: Batch, rows: Rows, messages: Mapping[str, int]) -> None:
+        """A batch that assembles the archive anew has them all, and adds those that are not there yet."""
+        if not any(messages.values()):
+            return
+        found = rows.logical_messages()
+        of_none = ~F.col("transactional")
+        others = found.where(of_none)
+        if messages.get(OTHERS):
+            first = F.min(F.struct("file", "ordinal")).alias("first")
+            again = [F.first(name).alias(name) for name in ("transactional", "xid", "commit_lsn", "commit_ts")]
+            others = others.groupBy(*IDENTIFIED_BY).agg(first, *again).select("*", "first.*").drop("first")
+            found = found.where(~of_none).unionByName(self._not_known(others, batch))
+        if batch.since == batch.number:
+            found = self._not_known(found, batch)
+        time = F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
+        self._append("messages", found.withColumn("commit_ts", time).select(*self._stamp(batch), "*"), batch.number)
+
+    def _not_known(self, messages: DataFrame, batch: Batch) -> DataFrame:
+        """Those that no batch before kept, as what was sent again is."""
+        if not is_delta_table(self.spark, self.path("messages")):
+            return messages
+        [least] = messages.agg(F.min("lsn")).collect()
+        if least[0] is None:
+            return messages
+        before = (F.col("batch") < batch.number) & (F.col("lsn") >= least[0])
+        known = self.read("messages").where(before).select("transactional", *IDENTIFIED_BY)
+        return messages.join(known, ["transactional", *IDENTIFIED_BY], "left_anti")
 
     def ended(self, batch: Batch, rows: Rows, which: Which | None = None) -> DataFrame:
         """The ordinary ones within a file from the executors, which hold them; the others, all of them, are the
@@ -416,6 +464,8 @@ class Ledger:
             "file",
             "unit",
             "changes",
+            "origin",
+            "origin_lsn",
         )
         others = [_transaction_row(outcome) for outcome in rows.assembly.outcomes]
         found = self._rows(self.spark, "transactions", others, batch.number)
@@ -525,7 +575,7 @@ class Ledger:
         units = _open_units(assembly)
         if not units:
             return None
-        rows = self.derived("open_transactions", batch)
+        rows = self.completed("open_transactions", self.derived("open_transactions", batch))
         waiting = rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
         return blocks_of(waiting.select(*MESSAGE_SCHEMA.names), Kind.WAITING)
 
@@ -597,6 +647,8 @@ def _transaction_row(outcome: Outcome) -> dict[str, Any]:
         "units": [{"file": file, "unit": unit} for file, unit in outcome.units],
         "scope": outcome.scope,
         "aborted": list(outcome.aborted_subxids),
+        "origin": outcome.origin,
+        "origin_lsn": outcome.origin_lsn,
     }
 
 

@@ -14,6 +14,7 @@ NO_UNIT = -1
 # Microseconds since 2000-01-01 UTC, of the years 1 to 9999.
 STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 CHANGE_TAGS = ("I", "U", "D", "T")
+LOGICAL_TAG = "M"  # a logical decoding Message
 SUMMARY_TAG = "file"
 ERROR_TAG = "error"
 DAMAGE_TAG = "damage"
@@ -35,11 +36,14 @@ MESSAGE_SCHEMA = pa.schema(
         ("old", pa.binary()),  # TupleData as on the wire
         ("new", pa.binary()),
         ("unchanged", pa.list_(pa.int16())),  # positions of unchanged TOAST in new; NULL if none
-        ("body", pa.binary()),  # control messages: the message; SUMMARY_TAG, ERROR_TAG: JSON; DAMAGE_TAG: the bytes
+        # Control messages, LOGICAL_TAG: the message; SUMMARY_TAG, ERROR_TAG: JSON; DAMAGE_TAG: the bytes
+        ("body", pa.binary()),
         ("commit_lsn", pa.int64()),  # from Begin: ordinary transactions that begin in this file
         ("commit_ts", pa.int64()),  # microseconds since 2000-01-01 UTC
         ("top_xid", pa.int64()),
         ("changes", pa.int64()),  # on a Commit: how many changes its unit has
+        ("origin", pa.string()),  # from Origin: ordinary transactions that begin in this file
+        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if there is none, or past a BIGINT
     ]
 )
 
@@ -63,7 +67,7 @@ class Begins(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenUnit:
-    """The unit that a file ends in. commit_lsn and commit_ts only for an ordinary transaction."""
+    """The unit that a file ends in. commit_lsn, commit_ts and origin only for an ordinary transaction."""
 
     unit: int
     kind: str
@@ -72,6 +76,8 @@ class OpenUnit:
     commit_ts: int | None
     is_damaged: bool = False
     stretch: int = 0
+    origin: str | None = None
+    origin_lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,9 @@ class FileScan:
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
     xids: tuple[int, int] | None = None  # lowest and highest, of ordinary transactions that begin and end here
     head_ended: bool = False
+    # The head has Messages that are, or may be, of the transaction that is open at its beginning.
+    head_needs_owner: bool = False
+    head_may_have_owner: bool = False
     interrupted: list[Interrupted] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     damaged: list[OpenUnit] = field(default_factory=list)  # ordinary units with damage that were committed here

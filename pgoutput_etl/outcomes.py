@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pgoutput_etl.message_rows import DAMAGE_TAG, HEAD, SUMMARY_TAG
+from pgoutput_etl.message_rows import DAMAGE_TAG, HEAD, LOGICAL_TAG, SUMMARY_TAG
 
 UnitId = tuple[int, int]  # (file's number, unit's number within the file)
 
@@ -20,6 +20,7 @@ class Fate(Enum):
     RESENT = "resent"  # the archive has it more than once, and another sending counts
     QUARANTINED = "quarantined"  # it was committed, but a part of it can't be read
     OPEN = "open"  # its end is not in the archive yet
+    REFUSED = "refused"  # it was committed, but the configuration refuses its origin
 
 
 # What became of bytes, by the fate of what they are a part of. "applied" is all that is done with: what was committed,
@@ -30,6 +31,7 @@ ACCOUNTS = {
     Fate.ABORTED.value: "aborted",
     Fate.QUARANTINED.value: "quarantined",
     Fate.RESENT.value: "resent",
+    Fate.REFUSED.value: "refused",
 }
 
 
@@ -39,6 +41,7 @@ class Outcome:
 
     commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen. Of one that is
     quarantined: `reason`, and the relations that what can't be read may be about beside those of its rows (None: any).
+    origin, origin_lsn: where it came from, if it says so, and its commit's LSN there.
     """
 
     fate: Fate
@@ -51,6 +54,8 @@ class Outcome:
     aborted_subxids: tuple[int, ...] = ()
     reason: str | None = None
     lost: frozenset[int] | None = frozenset()
+    origin: str | None = None
+    origin_lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,6 @@ def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
         ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
         for row in rows
         if row["body"] is not None
-        and row["tag"] not in (SUMMARY_TAG, DAMAGE_TAG)
+        and row["tag"] not in (SUMMARY_TAG, DAMAGE_TAG, LOGICAL_TAG)
         and not (row["tag"] == "C" and row["unit"] != HEAD)
     ]

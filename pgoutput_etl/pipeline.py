@@ -16,6 +16,7 @@ from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.ledger import Batch, Ledger, Results
+from pgoutput_etl.metrics import Stages
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
@@ -30,14 +31,16 @@ from pgoutput_etl.writing import Outcome, Writer
 Progress = Callable[[str], None]
 
 
-def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSummary]:
-    """Brings every table to the last commit in the archive; a summary per batch.
+def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stages | None = None) -> list[RunSummary]:
+    """Brings every table to the last commit in the archive; a summary per batch. `stages`: is told which it is at.
 
     Usually that is one batch. If an earlier run died, its batch is finished first, with the files that it had.
     Raises PgoutputEtlError: nothing is written then, or what was is taken up by the next run.
     """
     if compiled.WHY_NOT is not None:
         progress(f"the readable decoder does all, many times slower than compiled code would: {compiled.WHY_NOT}")
+    stages = stages or Stages()
+    stages.begin("look")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     progress(f"looking for new files in {config.source.landing}")
@@ -49,9 +52,11 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
-            summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress))
+            summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress, stages))
         else:
+            stages.begin("finish_backfill")
             finish_backfill(spark, config, ledger, last, progress)
+        stages.begin("look")
         last, claim = ledger.last_batch(), None
         listed, rows = list_files(spark, config), ledger.file_rows()
     known = ledger.known_files(rows, since=0 if last is None else last.since)
@@ -59,7 +64,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress) -> list[RunSu
     if files:
         batch = Batch.after(last, {})
         read = partial(read_files, spark, config, files, known, paths)
-        summaries.append(_apply_claimed(spark, config, ledger, last, batch, claim, read, progress))
+        summaries.append(_apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages))
     return summaries or [_nothing_new(config, last)]
 
 
@@ -84,10 +89,12 @@ def _apply_claimed(
     claim: Claim | None,
     read: Callable[[], Landed],
     progress: Progress,
+    stages: Stages,
 ) -> RunSummary:
     """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
     `read`: reads the batch's files, which changes nothing and so needs no claim."""
     progress(f"batch {batch.number}: looking into the files")
+    stages.begin("read")
     with beside(spark) as others:
         reading, known = others.start(read), others.start(partial(ledger.assembly, batch))
         try:
@@ -98,7 +105,7 @@ def _apply_claimed(
                 batch = replace(batch, files=landed.parts)
                 if not batch.files:
                     return _nothing_new(config, last, landed.remarks)
-                return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress)
+                return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress, stages)
         finally:
             reading.add_done_callback(_give_up)
 
@@ -117,12 +124,15 @@ def _apply_batch(
     assembly: Assembly,
     check_claim: Callable[[], None],
     progress: Progress,
+    stages: Stages,
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
     scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
+    stages.begin("prepare")
     prepared = prepare(spark, config, ledger, batch, landed, assembly)
     rows, plan, cuts, tally = prepared.rows, prepared.plan, prepared.cuts, prepared.tally
+    stages.begin("write")
     check_claim()
     changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
@@ -142,7 +152,7 @@ def _apply_batch(
         progress,
     )
     with ThreadPoolExecutor(1) as pool:
-        noted = pool.submit(ledger.note, batch, rows, prepared.before)
+        noted = pool.submit(ledger.note, batch, rows, prepared.before, tally.messages)
         if not writes_may_overlap(spark):
             noted.result()
         outcomes = writer.write(plan, changes_of_tables)
@@ -150,6 +160,7 @@ def _apply_batch(
 
     check_claim()
     progress("writing the ledger")
+    stages.begin("ledger")
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
@@ -157,7 +168,8 @@ def _apply_batch(
     ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
-    return _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
+    summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
+    return replace(summary, logical_messages=dict(tally.messages))
 
 
 def _summary(
@@ -187,6 +199,8 @@ def _summary(
         resent_transactions=fates.get(Fate.RESENT.value, 0),
         aborted_transactions=fates.get(Fate.ABORTED.value, 0),
         unknown_prepared=assembly.unknown_prepared,
+        refused_transactions=fates.get(Fate.REFUSED.value, 0),
+        last_commit_time=assembly.last_commit_ts,
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
         skipped=tuple(skipped),
         content_bytes=landed.content_bytes(),
@@ -205,4 +219,14 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         for state in last.tables.values()
         if state.status == HELD
     )
-    return RunSummary(config.source.name, last.number, 0, 0, last.last_commit_lsn, tables=held, files_not_read=remarks)
+    time = None if last.state is None else last.state.get("last_commit_ts")
+    return RunSummary(
+        config.source.name,
+        last.number,
+        0,
+        0,
+        last.last_commit_lsn,
+        tables=held,
+        files_not_read=remarks,
+        last_commit_time=time,
+    )

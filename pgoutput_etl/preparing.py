@@ -41,6 +41,7 @@ def prepare(
     """Puts the batch's files together in `assembly`. Writes nothing. Raises ArchiveError or RunError for what the batch
     can't be applied for."""
     path_of = partial(ledger.path_of, batch)
+    assembly.origins = config.source.origins
     before = ledger.known(assembly)
     rows = Rows(spark, landed.blocks, ledger.open_rows(assembly, batch), landed.looked_at, assembly)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
@@ -49,6 +50,8 @@ def prepare(
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
 
     tally = rows.tally()
+    if tally.last_commit is not None:
+        assembly.see_commit(*tally.last_commit)
     cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}
     changes = counted_changes(tally)
     if cuts:

@@ -56,6 +56,7 @@ class Redriving:
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
+            assembly.origins = self.archive.config.source.origins
             assemble(blocks, scanned, self.batch.paths, assembly)
             rows = Rows(spark, blocks, None, frozenset(), assembly)
             changes = rows.fated_changes().persist(StorageLevel.DISK_ONLY)
@@ -114,7 +115,9 @@ class Redriving:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        accounts = rows.tally(held_from(tables, cuts)).accounts()
+        tally = rows.tally(held_from(tables, cuts))
+        if tally.last_commit is not None:
+            assembly.see_commit(*tally.last_commit)
         before = Known(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}
@@ -123,8 +126,8 @@ class Redriving:
         known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
-        ledger.note(known, rows, before)
-        ledger.close(known, Results(rows, before, scans, tables, news, accounts))
+        ledger.note(known, rows, before, tally.messages)
+        ledger.close(known, Results(rows, before, scans, tables, news, tally.accounts()))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:

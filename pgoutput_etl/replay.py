@@ -16,8 +16,10 @@ from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, UNREPRESENTABLE, TableSha
 from pgoutput_etl.cuts import Cut, cuts
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lineage import Declared, Lineage
-from pgoutput_etl.message_rows import CHANGE_TAGS, FileScan
+from pgoutput_etl.logical_messages import LOGICAL_SCHEMA, decoded
+from pgoutput_etl.message_rows import CHANGE_TAGS, LOGICAL_TAG, FileScan
 from pgoutput_etl.messages import Relation
+from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.outcomes import Fate, Outcome, UnitId, control_rows
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.reshaping import Reshaping, Retired, converted, next_version, reshape
@@ -53,6 +55,7 @@ class Replay:
 
     assembly: Assembly = field(default_factory=Assembly)
     salvages: bool = False  # go on behind bytes that can't be read
+    origins: Origins = field(default=ANY, kw_only=True)  # whose transactions are applied
     _messages: list[Row] = field(default_factory=list)
     _files: int = 0
 
@@ -63,6 +66,7 @@ class Replay:
     def add_scanned(self, path: str, scanned: ScannedFile) -> FileScan:
         """The same, of a file or a part of one; each has a number past that of the one before."""
         self._files = scanned.summary.file + 1
+        self.assembly.origins = self.origins
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
         try:
             self.assembly.add_file(scanned.summary, control_rows(rows))
@@ -77,20 +81,43 @@ class Replay:
 
     def committed(self) -> Iterator[Row]:
         """The rows of changes that count, each with its commit and `scope`, in the order of applying them."""
-        found = []
+        changes = (row for row in self._messages if row["tag"] in CHANGE_TAGS)
+        yield from sorted(self._committed(changes), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
+
+    def _committed(self, rows: Iterable[Row]) -> Iterator[Row]:
         fates = unit_outcomes(self.assembly)
         marks = {(mark.file, mark.stretch): mark.lsn for mark in self.assembly.watermarks}
-        for row in self._messages:
-            if row["tag"] not in CHANGE_TAGS:
-                continue
+        for row in rows:
             outcome = fates.get((row["file"], row["unit"]))
             if outcome is None:
-                if row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1):
-                    found.append({**row, "scope": None})
+                is_new = row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1)
+                if is_new and self.origins.accepts(row["origin"]):
+                    yield {**row, "scope": None}
             elif outcome.fate is Fate.COMMITTED and row["xid"] not in outcome.aborted_subxids:
                 committed = {"commit_lsn": outcome.commit_lsn, "commit_ts": outcome.commit_ts, "top_xid": outcome.xid}
-                found.append({**row, **committed, "scope": outcome.scope})
-        yield from sorted(found, key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
+                yield {**row, **committed, "scope": outcome.scope}
+
+    def logical_messages(self) -> list[Row]:
+        """The logical decoding Messages that count, as the ledger's `messages` has them, in the order in which they
+        came. commit_ts: microseconds since 2000-01-01 UTC."""
+        outcomes = unit_outcomes(self.assembly)
+        found, seen = [], set()
+        of_transactions = []
+        for row in self._messages:
+            if row["tag"] != LOGICAL_TAG:
+                continue
+            outcome = outcomes.get((row["file"], row["unit"]))
+            message = decoded(row["body"], row["unit"], row["xid"], None if outcome is None else outcome.scope)
+            own = {name: getattr(message, name) for name in ("prefix", "content", "lsn", "transactional")}
+            row = {**row, **own, "xid": message.xid}
+            if message.transactional:
+                of_transactions.append(row)
+            elif (identity := (message.lsn, message.prefix, message.content)) not in seen:
+                seen.add(identity)
+                found.append({**row, "commit_lsn": None, "commit_ts": None, "top_xid": None})
+        found += self._committed(of_transactions)
+        found.sort(key=lambda r: (r["file"], r["ordinal"]))
+        return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in found]
 
     def cuts(self) -> dict[int, Cut]:
         """By relation: from which commit on it can't be applied to."""

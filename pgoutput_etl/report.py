@@ -41,7 +41,8 @@ class RunSummary:
     """What a batch did. `last_commit_lsn` is the commit through which all tables are consistent.
 
     bytes: as landed; content_bytes: decompressed, and what became of them is in `accounts`. damages: what can't be
-    read.
+    read. logical_messages: of committed transactions ("transactional"), and of none ("others", as often as they came).
+    last_commit_time: of the last commit in the archive, in microseconds since 2000-01-01 UTC.
     """
 
     source: str
@@ -63,6 +64,9 @@ class RunSummary:
     damages: tuple[str, ...] = ()
     files_not_read: tuple[str, ...] = ()  # what is said of files that were read before, or are still being written
     refused_files: tuple[str, ...] = ()  # why they were
+    refused_transactions: int = 0  # of origins that the configuration refuses
+    logical_messages: dict[str, int] = field(default_factory=dict)
+    last_commit_time: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -135,6 +139,11 @@ def _remarks(summary: RunSummary) -> list[str]:
         lines.append(f"Waiting for their end, in the ledger: {summary.open_transactions:,} transactions.")
     if summary.aborted_transactions:
         lines.append(f"Aborted after they were sent: {summary.aborted_transactions:,} transactions.")
+    if summary.refused_transactions:
+        lines.append(f"Not applied, as their origin is refused: {summary.refused_transactions:,} transactions.")
+    if any(summary.logical_messages.values()):
+        of_transactions, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
+        lines.append(f"Logical decoding Messages: {of_transactions:,} of transactions, {others:,} of none.")
     if summary.resent_transactions:
         lines.append(f"Sent more than once, applied once: {summary.resent_transactions:,} transactions.")
     if summary.accounts:
@@ -155,6 +164,11 @@ def print_error(error: PgoutputEtlError) -> None:
     first, *rest = str(error).split("\n")
     for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
         sys.stderr.write(f"{printable(line)}\n")
+
+
+def print_warning(text: str) -> None:
+    """On standard error, also where no progress is shown."""
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 class Progress:

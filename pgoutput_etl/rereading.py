@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import KnownFiles, refuse
-from pgoutput_etl.assembling import find_runs, joined_with_fates
+from pgoutput_etl.assembling import find_runs, is_refused, joined_with_fates
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
@@ -196,13 +196,15 @@ class Archive:
         of_these = F.col("file").isin(*files)
         marks = self._read("files").where(of_these).select("file", F.explode("watermarks").alias("of"))
         marks = marks.select("file", "of.stretch", F.col("of.lsn").alias("mark"))
-        return joined_with_fates(rows, self._units().where(of_these), marks)
+        return joined_with_fates(rows, self._units().where(of_these), marks, self.config.source.origins)
 
     def _units(self) -> DataFrame:
-        """The outcome of every unit that has one of its own."""
-        ended = self._read("transactions").select(
+        """The outcome of every unit that has one of its own. Which origins are refused, the configuration says now."""
+        is_either = F.col("fate").isin(Fate.COMMITTED.value, Fate.REFUSED.value)
+        now = F.when(is_refused(self.config.source.origins), Fate.REFUSED.value).otherwise(Fate.COMMITTED.value)
+        ended = self.ledger.completed("transactions", self._read("transactions")).select(
             F.explode("units").alias("of"),
-            F.col("fate").alias("of_unit"),
+            F.when(is_either, now).otherwise(F.col("fate")).alias("of_unit"),
             F.col("commit_lsn").alias("unit_lsn"),
             (F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).alias("unit_ts"),
             F.col("xid").alias("unit_xid"),

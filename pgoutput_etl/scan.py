@@ -55,8 +55,9 @@ def detected(data: bytes, salvages: bool) -> Framing:
 def scan_from_either_side(part: Part) -> ScannedFile:
     """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
 
-    Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as
-    transactions.py decodes it anew, knowing what is open. One with changes that decodes both ways can't be told.
+    Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as they are
+    decoded anew, by who knows what is open. Where frames have LSNs, those of Messages are the same, read the right way.
+    A head with changes that decodes both ways can't be told.
     Where neither decodes, the one that goes further has the damage, or the tail that is left.
     """
     if part.begins_in_stream is not None:
@@ -82,9 +83,20 @@ def scan_from_either_side(part: Part) -> ScannedFile:
         if failed.messages_read == error.messages_read and outside.head_matters:
             raise _untold() from None
         return _scan_from(part, further is error)
-    if failed is None:
+    return inside.result() if failed is not None else _of_both(part, outside, inside)
+
+
+def _of_both(part: Part, outside: Scanner, inside: Scanner) -> ScannedFile:
+    """Of a head that decodes both ways."""
+    if outside.head_matters or inside.head_matters:
         raise _untold()
-    return inside.result()
+    if outside.head_reading == inside.head_reading:
+        return outside.result()
+    if outside.head_is_odd != inside.head_is_odd:
+        return (inside if outside.head_is_odd else outside).result()
+    unsure = Scanner(part, begins_in_stream=False, reads_messages=False)
+    unsure.run()
+    return unsure.result()
 
 
 def _untold() -> SequenceError:

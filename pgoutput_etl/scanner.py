@@ -14,15 +14,16 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl import compiled
-from pgoutput_etl.bulk import Bulk, Taken
+from pgoutput_etl.bulk import Bulk, FoundOrigin, Taken
 from pgoutput_etl.columnar import FREQUENT
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
-from pgoutput_etl.following import NO_KIND, TRANSACTION, Place
+from pgoutput_etl.following import KNOWN_ORIGIN, NO_KIND, NO_ORIGIN, TRANSACTION, Place
 from pgoutput_etl.framing import Frame
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.message_rows import (
     DAMAGE_TAG,
     HEAD,
+    LOGICAL_TAG,
     MESSAGE_SCHEMA,
     NO_UNIT,
     Begins,
@@ -56,13 +57,14 @@ from pgoutput_etl.messages import (
 )
 from pgoutput_etl.noted import NOTED_TAGS, Noted
 from pgoutput_etl.salvage import Gap, Reached, Reading, damage_of, placed
-from pgoutput_etl.units import HeadError, Part, ScannedFile, Unit, check_time, kind_of
+from pgoutput_etl.units import HeadError, Part, ScannedFile, Unit, check_time, kind_of, stored_origin_lsn
 
 BATCH_ROWS = 8192
 
 
 class Scanner:
-    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False) -> None:
+    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True) -> None:
+        """reads_messages False: whose the head's Messages are is left to who knows what is open."""
         self.part = part
         self.data = part.data
         self.file = part.file
@@ -70,12 +72,15 @@ class Scanner:
         self.begins_in_stream = begins_in_stream
         self.salvages = part.salvages
         self.head_too = head_too
+        self.reads_messages = reads_messages
         self.summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
         self.summary.offset = part.start
         self.summary.begins_in_stream = part.begins_in_stream
         self.unit: Unit | None = Unit(HEAD, UnitKind.HEAD)
         self.units = 0
         self.head_matters = False
+        self.head_reading: int | None = None  # of the head's Messages as they are read, to compare; None: none
+        self.head_is_odd = False  # a Message's LSN in it is another than its frame's, which a server's isn't
         self.ordinal = 0
         self.offset = 0
         self.read_to = part.start
@@ -97,7 +102,7 @@ class Scanner:
 
     @property
     def head_is_certain(self) -> bool:
-        return not self.head_matters or self.summary.head_ended
+        return not (self.head_matters or self.head_reading is not None) or self.summary.head_ended
 
     @property
     def in_head(self) -> bool:
@@ -134,13 +139,14 @@ class Scanner:
 
     def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
-        if self.data[frame.start] not in FREQUENT:
+        tag = self.data[frame.start]
+        if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and self.in_head):
             return None
         if self.bulk is None:
             self.bulk = Bulk(self.data, self.framing, self.file)
         before, position = self.ordinal, frame.offset
         while self.bulk.find(position, in_stream):
-            taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1)
+            taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1, self._known_origin())
             if not taken.messages:
                 break
             self._compare(islice(self.bulk.bodies(), taken.messages))
@@ -153,6 +159,10 @@ class Scanner:
         if self.ordinal == before:
             return None
         return Reached(self.ordinal - before, position, in_stream)
+
+    def _known_origin(self) -> FoundOrigin | None:
+        unit = self.unit
+        return None if unit is None or unit.origin is None else (unit.origin, unit.origin_lsn)
 
     def _place(self) -> Place:
         unit, summary = self.unit, self.summary
@@ -180,6 +190,7 @@ class Scanner:
             head_matters=self.head_matters,
             ordinal=self.ordinal,
             accounted_to=self.accounted_to,
+            origin=KNOWN_ORIGIN if unit is not None and unit.origin is not None else NO_ORIGIN,
         )
 
     def _put(self, taken: Taken) -> None:
@@ -196,6 +207,8 @@ class Scanner:
                 self.unit = Unit(place.unit, UnitKind.SEGMENT, place.unit_xid, changes=place.changes)
         else:
             self.unit.changes = place.changes
+        if self.unit is not None and taken.origin is not None:
+            self.unit.origin, self.unit.origin_lsn = taken.origin
         self.units, self.commit_lsn = place.units, place.commit_lsn
         if place.has_commits:
             summary.stretches[-1] = (place.first_commit, place.last_commit)
@@ -271,7 +284,7 @@ class Scanner:
             case Relation() | Type():
                 self._control(frame, xid=message.xid)
             case Message() | Origin():
-                self._no_row(message)
+                self._about_no_table(message, frame)
             case Begin():
                 self._begin(message)
             case Commit():
@@ -316,9 +329,50 @@ class Scanner:
             self.head_matters = True
         return self.unit
 
-    def _no_row(self, message: Message | Origin) -> None:
-        if isinstance(message, Message) and message.transactional and self.unit is None:
-            raise SequenceError("Message outside any transaction")
+    def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
+        if isinstance(message, Message):
+            self._logical(message, frame)
+        else:
+            self._origin(message, frame)
+
+    def _logical(self, message: Message, frame: Frame) -> None:
+        """One that is not transactional belongs to no unit, wherever it stands; within one, its bytes are accounted for
+        with what comes behind it."""
+        if message.lsn > MAX_STORED_LSN:
+            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} is past what a BIGINT holds")
+        body = self.data[frame.start : frame.end]
+        if self.in_head:
+            self._read_in_head(message, frame)
+            if not self.reads_messages:
+                self._append(LOGICAL_TAG, HEAD, body=body)
+                return
+        unit = self.unit
+        if message.transactional:
+            if unit is None:
+                raise SequenceError("Message outside any transaction")
+            self._append(LOGICAL_TAG, unit.number, body=body, xid=message.xid, **unit.begin_fields())
+        elif unit is None:
+            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid)
+        else:
+            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid, end=self.accounted_to)
+
+    def _read_in_head(self, message: Message, frame: Frame) -> None:
+        if message.xid is not None and not message.transactional:
+            raise SequenceError("a Message in a stream segment that is not transactional")
+        self.head_reading = hash((self.head_reading, message.xid, message.transactional, message.lsn))
+        self.head_is_odd |= bool(frame.lsn) and frame.lsn != message.lsn
+        self.summary.head_needs_owner |= message.transactional
+        self.summary.head_may_have_owner |= message.transactional or not self.reads_messages
+
+    def _origin(self, message: Origin, frame: Frame) -> None:
+        """Told to the rows of a transaction that begins here; to the driver, of one that may go on in other files."""
+        unit = self.unit
+        if unit is None:
+            return
+        if unit.commit_lsn is None:
+            self._control(frame)
+        elif unit.origin is None:
+            unit.origin, unit.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
@@ -427,7 +481,9 @@ class Scanner:
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
-            self._append(tag, number, body=body, changes=current.changes, **current.begin_fields())
+            origin_lsn = current.origin_lsn if current.commit_lsn is not None else None
+            told = current.begin_fields() | {"origin_lsn": origin_lsn}
+            self._append(tag, number, body=body, changes=current.changes, **told)
         else:
             begin_fields = {} if current is None else current.begin_fields()
             self._append(tag, number, body=body, xid=xid, **begin_fields)
@@ -458,8 +514,8 @@ class Scanner:
     def _append(self, tag: str, unit: int, **fields: Any) -> None:
         fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
         fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
-        fields |= {"begin": self.accounted_to, "end": self.read_to}
-        self.accounted_to = self.read_to
+        fields = {"begin": self.accounted_to, "end": self.read_to, **fields}
+        self.accounted_to = fields["end"]
         self.rows.append(fields)
         if len(self.rows) >= BATCH_ROWS:
             self._flush()
@@ -476,7 +532,14 @@ class Scanner:
         if self.unit is not None:
             unit = self.unit
             self.summary.open_unit = OpenUnit(
-                unit.number, unit.kind.value, unit.xid, unit.commit_lsn, unit.commit_ts, unit.is_damaged
+                unit.number,
+                unit.kind.value,
+                unit.xid,
+                unit.commit_lsn,
+                unit.commit_ts,
+                unit.is_damaged,
+                origin=unit.origin,
+                origin_lsn=unit.origin_lsn,
             )
         # Keepalives without a message are nothing to know a file by.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)

@@ -22,6 +22,7 @@ from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
+from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.relations import RelationVersions
@@ -41,6 +42,8 @@ _ENDED = pa.schema(
         ("file", pa.int64()),
         ("unit", pa.int32()),
         ("changes", pa.int64()),
+        ("origin", pa.string()),
+        ("origin_lsn", pa.int64()),
     ]
 )
 
@@ -154,21 +157,32 @@ class Which:
 
 
 def ended_transactions(blocks: DataFrame, fates: Fates, which: Which | None = None) -> DataFrame:
-    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes), all or some."""
+    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes, origin, origin_lsn), all
+    or some."""
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in _each(batches):
-            rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes"]))
+            rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
             decided = fates.decide(rows)
             names = pa.array([fate.value for fate in FATES]).take(pa.array(decided.fate))
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
             own |= {"commit_ts": decided.commit_ts}
-            own |= {name: rows.column(name) for name in ("file", "unit", "changes")}
+            own |= {name: rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")}
             found = pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
             yield found if which is None else found.filter(which.chosen(rows.column("file"), own["xid"].fill_null(-1)))
 
     commits = of_kind(blocks, Kind.COMMIT).select("rows", "head", "tuples")
     return commits.mapInArrow(end, from_arrow_schema(_ENDED))
+
+
+def logical_messages(blocks: DataFrame, fates: Fates) -> DataFrame:
+    """The Messages that count (LOGICAL_SCHEMA), of blocks of Messages."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for block in _each(batches):
+            yield messages_that_count(fates.of_batch(unpacked(block, COUNTED_BY)), fates)
+
+    return blocks.select("rows", "head", "tuples").mapInArrow(count, from_arrow_schema(LOGICAL_SCHEMA))
 
 
 def events_of_blocks(

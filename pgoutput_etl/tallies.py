@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.fates import COMMITTED, FATES, Decided, Fates
+from pgoutput_etl.message_rows import NO_UNIT
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome
 from pgoutput_etl.relations import Place
 
+TRANSACTIONAL, OTHERS = "transactional", "others"
 QUARANTINED = FATES.index(Fate.QUARANTINED)
 # What `Tally.add` looks at.
 TALLIED = (
     *("file", "ordinal", "begin", "end", "tag", "unit", "stretch", "xid", "relation", "old_kind", "unchanged"),
-    *("commit_lsn", "commit_ts", "top_xid"),
+    *("commit_lsn", "commit_ts", "top_xid", "origin"),
 )
 
 
@@ -47,25 +49,42 @@ class RelationTally:
 class Tally:
     """sizes: bytes, by file and account. ended: ordinary transactions, by fate. held_from: by relation, the commit LSN
     from which on its changes are not applied, and so in quarantine. block_sizes: bytes of the tuples of all of a
-    relation's blocks, of rows that are not committed, too."""
+    relation's blocks, of rows that are not committed, too. messages: logical decoding Messages, those of committed
+    transactions and those of none. last_commit: LSN and time of the last commit among ordinary transactions."""
 
     held_from: Mapping[int, int] = field(default_factory=dict)
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     relations: dict[int, RelationTally] = field(default_factory=dict)
     block_sizes: Counter[int] = field(default_factory=Counter)
+    messages: Counter[str] = field(default_factory=Counter)
+    last_commit: tuple[int, int] | None = None
 
     def add(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, size: int, fates: Fates) -> None:
         """One block. Rows that waited were accounted for by the batch that read them."""
         decided = fates.decide(rows)
-        if kind is not Kind.WAITING:
+        if kind not in (Kind.WAITING, Kind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)
         if kind is Kind.COMMIT:
             for fate, count in enumerate(np.bincount(decided.fate, minlength=len(FATES)).tolist()):
                 self.ended[FATES[fate].value] += count
+            self._see_commits(decided)
+        elif kind in (Kind.LOGICAL, Kind.WAITING_LOGICAL):
+            belongs = rows.column("unit").to_numpy(zero_copy_only=False) != NO_UNIT
+            self.messages[TRANSACTIONAL] += int(np.count_nonzero(belongs & (decided.fate == COMMITTED)))
+            self.messages[OTHERS] += int(np.count_nonzero(~belongs))
         elif relation is not None:
             self.block_sizes[relation] += size
             self._count(relation, rows, decided)
+
+    def _see_commits(self, decided: Decided) -> None:
+        limits = pc.min_max(decided.commit_lsn).as_py()
+        if limits["max"] is None or (self.last_commit is not None and limits["max"] <= self.last_commit[0]):
+            return
+        at = pc.index(decided.commit_lsn, limits["max"]).as_py()
+        time = decided.commit_ts[at].as_py()
+        if time is not None:
+            self.last_commit = limits["max"], time
 
     def _account(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, decided: Decided) -> None:
         fate = decided.fate
@@ -106,6 +125,8 @@ class Tally:
         self.sizes.update(other.sizes)
         self.ended.update(other.ended)
         self.block_sizes.update(other.block_sizes)
+        self.messages.update(other.messages)
+        self.last_commit = max((c for c in (self.last_commit, other.last_commit) if c is not None), default=None)
         for oid, tally in other.relations.items():
             self.relations.setdefault(oid, RelationTally()).take(tally)
 
@@ -123,7 +144,14 @@ class Tally:
         }
         sizes = [[*key, size] for key, size in self.sizes.items()]
         return json.dumps(
-            {"bytes": sizes, "ended": dict(self.ended), "relations": relations, "blocks": dict(self.block_sizes)}
+            {
+                "bytes": sizes,
+                "ended": dict(self.ended),
+                "relations": relations,
+                "blocks": dict(self.block_sizes),
+                "messages": dict(self.messages),
+                "last_commit": self.last_commit,
+            }
         ).encode()
 
     @classmethod
@@ -140,7 +168,8 @@ class Tally:
         }
         sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
         blocks = Counter({int(oid): size for oid, size in told["blocks"].items()})
-        return cls({}, sizes, Counter(told["ended"]), relations, blocks)
+        last = None if told["last_commit"] is None else (told["last_commit"][0], told["last_commit"][1])
+        return cls({}, sizes, Counter(told["ended"]), relations, blocks, Counter(told["messages"]), last)
 
 
 def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:

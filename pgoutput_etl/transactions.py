@@ -24,6 +24,7 @@ from pgoutput_etl.messages import (
     BeginPrepare,
     Commit,
     CommitPrepared,
+    Origin,
     PgoutputMessage,
     Prepare,
     Relation,
@@ -35,8 +36,10 @@ from pgoutput_etl.messages import (
     StreamStop,
     Type,
 )
+from pgoutput_etl.origins import Origins
 from pgoutput_etl.outcomes import ControlRow, Fate, Loss, Outcome, UnitId, Watermark
 from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.units import stored_origin_lsn
 
 STATE_VERSION = 1
 
@@ -54,6 +57,8 @@ class _Open:
     cut_off: bool = False  # within a segment
     damage: str | None = None  # what of it can't be read, and why
     lost: list[int] | None = field(default_factory=list)  # relations that this may be about; None: any
+    origin: str | None = None
+    origin_lsn: int | None = None
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> _Open:
@@ -62,6 +67,10 @@ class _Open:
     def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
         self.damage = self.damage or damage
         self.lost = None if lost is None or self.lost is None else sorted({*self.lost, *lost})
+
+    def take_origin(self, message: Origin) -> None:
+        if self.origin is None:
+            self.origin, self.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
 
 class _TailKind(Enum):
@@ -86,6 +95,8 @@ class Assembly:
 
     def __init__(self, relations: RelationHistory | None = None) -> None:
         self.relations = RelationHistory() if relations is None else relations
+        self.origins = Origins()  # which are applied
+        self.last_commit_ts: int | None = None  # of the last commit, in microseconds since 2000-01-01 UTC
         self.types: dict[int, Type] = {}
         self.last_commit_lsn = 0
         self.outcomes: list[Outcome] = []
@@ -152,6 +163,11 @@ class Assembly:
         """Whether any transaction may be one that came before, or another server's."""
         return bool(self.watermarks or self.overlaps or self.overlapping_xids)
 
+    def see_commit(self, lsn: int, time: int | None) -> None:
+        """`time`: microseconds since 2000-01-01 UTC. Notes it if it is the last one."""
+        if time is not None and lsn >= self.last_commit_lsn:
+            self.last_commit_ts = time
+
     def streams_begun(self) -> dict[int, UnitId]:
         """The open streamed transactions by xid, with the last unit of each."""
         return {xid: stream.units[-1] for xid, stream in self._streams.items()}
@@ -197,6 +213,13 @@ class Assembly:
         if tail is not None:
             self._file.owners[HEAD] = tail.of
         if scan.begins == Begins.EITHER.value:
+            if tail is None and scan.head_needs_owner:
+                raise SequenceError(
+                    "begins inside a transaction, but nothing is open where the file before it ends: a file between "
+                    "them is missing"
+                )
+            if tail is not None and scan.head_may_have_owner:
+                tail.of.units.append((scan.file, HEAD))
             if scan.head_ended:
                 self._cut_off_tail()
             return
@@ -219,6 +242,7 @@ class Assembly:
         elif last.kind == UnitKind.TRANSACTION.value:
             self._cut_off_tail()
             begun = _Open(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
+            begun.origin, begun.origin_lsn = last.origin, last.origin_lsn
             for damage in scan.damages if last.is_damaged else ():
                 if damage.unit == last.unit:
                     begun.take_damage(_said_of(scan, damage), self._may_be_about(damage))
@@ -366,6 +390,10 @@ class Assembly:
                 self._prepare(message, row)
             case Commit():
                 self._commit_of_head(message, row)
+            case Origin():
+                owner = self._file.owners.get(row.unit)
+                if owner is not None:
+                    owner.take_origin(message)
             case _:
                 self._cut_off_tail()
                 self._between_units(message, row)
@@ -529,7 +557,9 @@ class Assembly:
             if transaction.xid <= self._highest_before:
                 self.overlapping_xids.add(transaction.xid)
             self._highest_xid = max(self._highest_xid, transaction.xid)
-        fate = Fate.COMMITTED if transaction.damage is None else Fate.QUARANTINED
+        self.see_commit(lsn, time)
+        fate = Fate.COMMITTED if self.origins.accepts(transaction.origin) else Fate.REFUSED
+        fate = fate if transaction.damage is None else Fate.QUARANTINED
         fate = fate if lsn > self._watermark(row) else Fate.RESENT
         self.outcomes.append(_outcome(fate, transaction, lsn, time))
 
@@ -564,6 +594,7 @@ class Assembly:
             "was_damaged": self.was_damaged,
             "highest_xid": self._highest_xid,
             "unreliable_from": self.unreliable_from,
+            "last_commit_ts": self.last_commit_ts,
         }
 
     @classmethod
@@ -576,6 +607,7 @@ class Assembly:
         assembly._cut_off_gids = set(state["cut_off_gids"])
         assembly.was_damaged = state["was_damaged"]
         assembly._highest_xid = state["highest_xid"]
+        assembly.last_commit_ts = state.get("last_commit_ts")  # what a ledger from before it was kept doesn't say
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
             assembly.unreliable_from = (lsn, reason)
@@ -625,4 +657,6 @@ def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int |
         tuple(transaction.aborted_subxids),
         transaction.damage,
         None if transaction.lost is None else frozenset(transaction.lost),
+        transaction.origin,
+        transaction.origin_lsn,
     )

@@ -19,7 +19,7 @@ from pgoutput_etl.outcomes import Fate, Outcome
 Integers = npt.NDArray[np.int64]
 # 2^32 transactions, of which none takes less than 32 bytes of WAL.
 XIDS_WRAP_WITHIN = 2**37
-_DONE = (FATES.index(Fate.COMMITTED), FATES.index(Fate.QUARANTINED))
+_DONE = tuple(FATES.index(fate) for fate in (Fate.COMMITTED, Fate.QUARANTINED, Fate.REFUSED))
 _RESENT = FATES.index(Fate.RESENT)
 
 

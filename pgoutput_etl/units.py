@@ -9,6 +9,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.following import HEAD_UNIT, NO_KIND, OTHER, SEGMENT, TRANSACTION
 from pgoutput_etl.framing import Framing
+from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.message_rows import (
     STORED_TIMES,
     SUMMARY_TAG,
@@ -91,12 +92,20 @@ class Unit:
     commit_ts: int | None = None
     changes: int = 0
     is_damaged: bool = False
+    origin: str | None = None
+    origin_lsn: int | None = None
 
-    def begin_fields(self) -> dict[str, int | None]:
-        """What Begin tells every row of its transaction."""
+    def begin_fields(self) -> dict[str, int | str | None]:
+        """What Begin and Origin tell every row of their transaction."""
         if self.kind is not UnitKind.TRANSACTION:
             return {}
-        return {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+        begun = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+        return {**begun, "origin": self.origin}
+
+
+def stored_origin_lsn(lsn: int) -> int | None:
+    """An Origin's LSN, as far as there is one that a BIGINT holds."""
+    return lsn if 0 < lsn <= MAX_STORED_LSN else None
 
 
 def kind_of(unit: Unit | None) -> int:

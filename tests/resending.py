@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from pgoutput_etl.messages import PgoutputMessage, StreamAbort
+from pgoutput_etl.messages import Message, PgoutputMessage, StreamAbort
 from tests.small_archives import (
     Change,
     Messages,
@@ -37,6 +37,7 @@ class Kind(Enum):
     """Of a WAL record."""
 
     INSERT = auto()
+    MESSAGE = auto()  # not transactional
     ABORT_SUBTRANSACTION = auto()
     COMMIT = auto()
     ABORT = auto()
@@ -66,8 +67,9 @@ class Options:
 class Sessions:
     """Makes a WAL: transactions side by side, with subtransactions, some prepared, some never ended."""
 
-    def __init__(self, chance: random.Random, records: int, xids: int = 10_000) -> None:
+    def __init__(self, chance: random.Random, records: int, xids: int = 10_000, messages: bool = False) -> None:
         self.chance = chance
+        self.messages = messages
         self.xids = xids
         self.next_xid = 700
         self.wal: list[Record] = []
@@ -85,6 +87,8 @@ class Sessions:
 
     def _step(self) -> None:
         chance = self.chance
+        if self.messages and chance.random() < 0.2:
+            self._write(Kind.MESSAGE, 0)
         if len(self.open) < 3 and chance.random() < 0.3:
             xid = self._new_xid()
             if xid not in self.open and xid not in self.prepared:
@@ -131,7 +135,7 @@ def rows_at_the_end(wal: list[Record]) -> Rows:
                 rows += [(str(change.lsn), "v") for change in pending.pop(record.xid)]
             case Kind.ABORT | Kind.ROLLBACK_PREPARED:
                 del pending[record.xid]
-            case Kind.PREPARE:
+            case Kind.PREPARE | Kind.MESSAGE:
                 pass
     return sorted(rows, key=repr)
 
@@ -161,7 +165,13 @@ class Connection:
     def messages(self) -> Iterator[tuple[Record, Messages]]:
         """What each record makes the server send."""
         for record in self.wal:
-            yield record, list(self._of(record))
+            is_of_none = record.kind is Kind.MESSAGE
+            yield record, self._message(record) if is_of_none else list(self._of(record))
+
+    def _message(self, record: Record) -> Messages:
+        """Sent as it is decoded, whatever transaction it was emitted in."""
+        message = Message(None, False, record.lsn, "of none", str(record.lsn).encode())
+        return [message] if record.lsn >= self.confirmed else []
 
     def _of(self, record: Record) -> Iterator[PgoutputMessage]:
         decoded = self._buffer.setdefault(record.xid, _Decoded())

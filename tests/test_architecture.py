@@ -17,9 +17,11 @@ PACKAGE = ROOT / "pgoutput_etl"
 CORE = (
     "errors", "lsn", "compiled", "copying", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
     "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks",
-    "identity", "parts", "arranging", "numbering", "relations", "outcomes", "fates", "tallies", "lineage",
+    "identity", "parts", "arranging", "numbering", "relations", "outcomes", "origins", "fates", "logical_messages",
+    "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
-    "reshaping", "replay", "remembering", "naming", "config", "modes", "targets", "report", "backfill_report",
+    "reshaping", "replay", "remembering", "naming", "config", "modes", "targets", "report", "telemetry", "metrics",
+    "backfill_report",
     "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
     "archive_report", "inspect_report", "plan_report", "comparing", "server_queries", "postgres_csv", "verify_request",

@@ -38,6 +38,17 @@ def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
     assert [rule.mode.value for rule in config.tables] == ["history", "soft_delete", "append"]
 
 
+@pytest.mark.parametrize("page", ["messages", "metrics"])
+def test_the_configurations_of_messages_and_metrics_can_be_run(tmp_path: Path, page: str) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    path = tmp_path / f"{page}.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    refuse_unbuilt(config)
+    assert config.source.origins.accepts("elsewhere") == (page == "metrics")
+    assert config.metrics.opentelemetry == (page == "metrics")
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_every_file_that_is_linked_is_there(path: Path) -> None:
     named = _LINK.findall(path.read_text(encoding="utf-8"))

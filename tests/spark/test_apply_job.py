@@ -31,7 +31,11 @@ def test_the_summary_is_json_and_nothing_else(tmp_path: Path, landing: Path) -> 
     second = transaction(2, 0x200, update("1", "aa"), delete("2", None), insert("3", "c"), insert("4", "d"))
     (landing / "0.bin").write_bytes(copydata([*first, *second]))
     config = tmp_path / "job.yaml"
-    config.write_text(f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n")
+    lines, prometheus = tmp_path / "runs.jsonl", tmp_path / "shop.prom"
+    config.write_text(
+        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n"
+        f"metrics: {{json: '{lines}', prometheus: '{prometheus}'}}\n"
+    )
 
     done = run(ROOT / "spark-submit.sh", "--master=local[1]", ROOT / "jobs/apply.py", "--config", config, "--json")
 
@@ -41,6 +45,11 @@ def test_the_summary_is_json_and_nothing_else(tmp_path: Path, landing: Path) -> 
     [written] = summary["tables"]
     assert (written["schema"], written["table"], written["rows"], written["inserted"]) == ("public", "t", 3, 3)
     assert "writing public.t" in done.stderr
+    [told] = map(json.loads, lines.read_text().splitlines())
+    assert (told["exit_code"], told["batches"], told["rows"]["inserted"]) == (0, 1, 3)
+    assert list(told["stages"]) == ["look", "read", "prepare", "write", "ledger"]
+    assert 0 < sum(told["stages"].values()) < told["seconds"]
+    assert 'pgoutput_etl_table_rows{source="shop",schema="public",table="t"} 3.0\n' in prometheus.read_text()
 
 
 @pytest.mark.parametrize(

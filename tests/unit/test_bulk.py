@@ -26,6 +26,8 @@ from pgoutput_etl.messages import (
     Origin,
     PgoutputMessage,
     StreamCommit,
+    StreamStart,
+    StreamStop,
     TupleData,
     Update,
 )
@@ -292,6 +294,58 @@ def test_each_way_to_leave_the_plain_way(both: Both, name: str, framing: Framing
     for salvages in (False, True):
         both.check(Part(data, 3, framing, salvages))
     assert both.taken > 50
+
+
+def emitting(chance: random.Random, xid: int, in_stream: bool) -> Message:
+    transactional = in_stream or chance.random() < 0.6
+    subxid = chance.choice([xid, xid + 1]) if in_stream else None
+    return Message(
+        subxid, transactional, chance.randrange(1, 2**34), chance.choice(["", "outbox"]), b"\0" * chance.randrange(9)
+    )
+
+
+def with_messages_and_origins(chance: random.Random, count: int) -> list[PgoutputMessage]:
+    """Many transactions, ordinary ones most, that emit Messages and name where they came from."""
+    found: list[PgoutputMessage] = [table()]
+    for number in range(count):
+        xid, lsn = 700 + 2 * number, 1000 * (number + 1)
+        origins = [Origin(chance.choice([0, 77, 2**64 - 1]), chance.choice(["a", "b"]))] * chance.choice([0, 1, 1, 2])
+        changes = [emitting(chance, xid, False) if chance.random() < 0.4 else insert("1", "a") for _ in range(4)]
+        match chance.randrange(8):
+            case 0:
+                streamed = [emitting(chance, xid, True), *segment(xid, insert("1", "a"))[1:-1]]
+                found += [StreamStart(xid, True), *origins, *streamed, StreamStop(), *stream_commit(xid, lsn)]
+            case 1:  # cut off
+                found += [Begin(lsn, 0, xid), *origins, *changes]
+                found += [Begin(lsn, 0, xid), *origins, *changes, Commit(lsn, lsn, 0)]
+            case 2:
+                found += [Message(None, False, lsn, "of none", b"") for _ in range(3)]
+            case _:
+                found += [Begin(lsn, 0, xid), *origins, *changes, Commit(lsn, lsn, 0)]
+    return found
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_messages_and_origins_are_the_same_both_ways(both: Both, framing: Framing) -> None:
+    done: Counter[str] = Counter()
+    for seed in range(25):
+        chance = random.Random(seed)
+        messages = [encoder.encode(message) for message in with_messages_and_origins(chance, 30)]
+        first = chance.choice([0, chance.randrange(len(messages))])
+        done[both.check(Part(landed(messages[first:], framing, chance), 0, framing, chance.random() < 0.5))] += 1
+    assert done["scanned"] > 15
+    assert both.taken > 500
+
+
+def test_messages_and_origins_are_no_reason_to_read_one_by_one(both: Both) -> None:
+    messages: list[PgoutputMessage] = [table()]
+    for lsn in range(1000, 1_001_000, 1000):
+        named, emitted = Origin(lsn, f"o{lsn % 7}"), Message(None, True, lsn, "outbox", b"x")
+        messages += [Begin(lsn, 0, lsn), named, insert("1", "a"), emitted, Commit(lsn, lsn, 0)]
+    content = landed([encoder.encode(m) for m in messages], Framing.COPYDATA, random.Random(5))
+    assert both.check(Part(content, 0, Framing.COPYDATA, True)) == "scanned"
+    assert both.taken > 4_900
 
 
 def test_a_frame_s_lsn_past_a_bigint_is_refused_in_the_same_words(both: Both) -> None:

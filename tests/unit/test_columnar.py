@@ -140,6 +140,10 @@ def check_fields(message: PgoutputMessage, file: bytes, found: Found) -> None:
             assert fields[columnar.XID] == (message.xid or 0)
         case Message():
             assert bool(fields[columnar.COMMIT_LSN]) == message.transactional
+            assert fields[columnar.COMMIT_TS] == signed(message.lsn)
+            assert fields[columnar.XID] == (columnar.NO_XID if message.xid is None else message.xid)
+        case Origin():
+            assert fields[columnar.COMMIT_LSN] == signed(message.commit_lsn)
         case _:
             pass
 

@@ -12,6 +12,7 @@ import pytest
 from pgoutput_etl.config import (
     Config,
     Merge,
+    Metrics,
     Mode,
     OnError,
     Source,
@@ -23,6 +24,7 @@ from pgoutput_etl.config import (
 )
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
+from pgoutput_etl.origins import ANY, Origins
 from tests.mutations import no_hang
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -310,6 +312,57 @@ def test_a_mistake_on_the_command_line_is_named_as_one(override: str, said: str)
 def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: can't be read: "):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("written", "origins"),
+    [
+        ("any", ANY),
+        ("none", Origins(accepted=frozenset())),
+        ("{accept: [a, b]}", Origins(accepted=frozenset({"a", "b"}))),
+        ("{skip: [pg_16389]}", Origins(skipped=frozenset({"pg_16389"}))),
+    ],
+)
+def test_origins(written: str, origins: Origins) -> None:
+    assert load(SMALLEST, f"source.origins={written}").source.origins == origins
+    assert load(SMALLEST).source.origins == ANY
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("some", "source.origins: expected any, none (local transactions alone), {accept: [name]} or {skip: [name]}"),
+        ("[a]", "source.origins: expected any, none (local transactions alone), {accept: [name]} or {skip: [name]}"),
+        ("{}", "source.origins: expected accept or skip, and not both"),
+        ("{accept: [a], skip: [b]}", "source.origins: expected accept or skip, and not both"),
+        ("{skip: []}", "source.origins.skip: expected one name or more, none of them twice"),
+        ("{skip: [a, a]}", "source.origins.skip: expected one name or more, none of them twice"),
+        ("{skip: a}", "source.origins.skip: expected a list of origins' names"),
+        ("{skip: ['']}", "source.origins.skip[0]: expected a string: an origin's name"),
+        ("{skp: [a]}", "source.origins.skp: unknown key 'skp'; did you mean 'skip'?"),
+    ],
+)
+def test_origins_that_can_t_be_so(written: str, said: str) -> None:
+    assert said in refusal(SMALLEST, [f"source.origins={written}"])
+
+
+def test_metrics() -> None:
+    assert load(SMALLEST).metrics == Metrics()
+    everything = load(SMALLEST, "metrics={json: stderr, prometheus: /x/shop.prom, opentelemetry: true}")
+    assert everything.metrics == Metrics("stderr", "/x/shop.prom", True)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{prometheus: /x/shop.txt}", "metrics.prometheus: expected a name that ends in .prom"),
+        ("{opentelemetry: maybe}", "metrics.opentelemetry: expected true or false"),
+        ("{json: [a]}", "metrics.json: expected a string: a file's path, or stderr"),
+        ("{promtheus: a}", "metrics.promtheus: unknown key 'promtheus'; did you mean 'prometheus'?"),
+    ],
+)
+def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
+    assert said in refusal(SMALLEST, [f"metrics={written}"])
 
 
 @pytest.mark.parametrize(

@@ -269,12 +269,11 @@ def test_fact_13_non_transactional_messages_belong_to_no_transaction() -> None:
         *rollback_prepared(4),
     ]
     assert rows_of([message], archive, [message]) == [("1", "a")]
+    transactional = replace(message, transactional=True)
     with pytest.raises(ArchiveError, match="Message outside any transaction"):
-        replayed(
-            transaction(3, 10),
-            [replace(message, transactional=True)],
-            [*transaction(4, 20), replace(message, transactional=True)],
-        )
+        replayed(transaction(3, 10), [*transaction(4, 20), transactional])
+    with pytest.raises(ArchiveError, match="begins inside a transaction, but nothing is open"):
+        replayed(transaction(3, 10), [transactional])
 
 
 def test_fact_14_oids_and_xids_are_unsigned() -> None:

@@ -1,0 +1,34 @@
+"""Which transactions are applied, by the replication origin that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """accepted: names beside which only local transactions are applied (None: all are). skipped: names of which none
+    are. A transaction that names no origin is local, and always applied."""
+
+    accepted: frozenset[str] | None = None
+    skipped: frozenset[str] = frozenset()
+
+    @property
+    def refuse_any(self) -> bool:
+        return self.accepted is not None or bool(self.skipped)
+
+    def accepts(self, name: str | None) -> bool:
+        if name is None:
+            return True
+        return name not in self.skipped and (self.accepted is None or name in self.accepted)
+
+    def refused(self, names: pa.Array) -> pa.Array:
+        """Of each name whether it is refused; not of NULL."""
+        listed = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]
+        return pc.is_in(names, pa.array(listed, pa.string()))
+
+
+ANY = Origins()
