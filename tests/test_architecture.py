@@ -25,8 +25,8 @@ CORE = (
     "backfill_report",
     "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
-    "archive_report", "inspect_report", "plan_report", "comparing", "server_queries", "postgres_csv", "verify_request",
-    "verify_report", "retention", "maintain_report",
+    "archive_report", "archive_rows", "table_rows", "archive_page", "inspect_report", "plan_report", "comparing",
+    "server_queries", "postgres_csv", "verify_request", "verify_report", "retention", "maintain_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -63,6 +63,8 @@ ON_SPARK = (
     "verifying",
     "upkeep",
     "maintaining",
+    "exploring",
+    "explore",
     "commands",
 )
 ORDER = CORE + ON_SPARK
