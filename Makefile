@@ -14,11 +14,11 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak clean java
+.PHONY: help demo test lint bench soak notebooks clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
@@ -32,11 +32,14 @@ lint: $(stamp) ## check style, format and types
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 
-bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
+bench: java $(stamp) ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
 soak: java $(stamp) ## run the long tests: every archive, long random histories
 	$(venv)/bin/python -m pytest -q -m soak
+
+notebooks: java $(stamp) ## execute the notebooks, and keep what they put out
+	$(venv)/bin/python -m tools.notebooks
 
 clean: ## remove all that these targets made
 	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info
@@ -52,8 +55,4 @@ $(stamp): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(venv)
 	@$(venv)/bin/python -m pip install -q -r requirements.lock
 	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
-	@touch $@
-
-$(venv)/.bench: $(stamp) requirements-bench.lock
-	@$(venv)/bin/python -m pip install -q -r requirements-bench.lock
 	@touch $@

@@ -220,28 +220,35 @@ def transaction_batches(path: str, content: bytes, view: View) -> Iterator[pa.Re
 
 @dataclass(slots=True)
 class _Units:
-    """Bytes and aborted changes by the number of the unit, from NO_UNIT (-1) on."""
+    """Bytes, changes and aborted changes by the number of the unit, from NO_UNIT (-1) on. A Truncate is as many changes
+    as it names tables."""
 
     sizes: npt.NDArray[np.int64]
+    changes: npt.NDArray[np.int64]
     aborted: npt.NDArray[np.int64]
 
     def __init__(self) -> None:
-        self.sizes = self.aborted = np.zeros(0, np.int64)
+        self.sizes = self.changes = self.aborted = np.zeros(0, np.int64)
 
     def add(self, rows: pa.RecordBatch, decided: Decided) -> None:
         unit = rows.column("unit").to_numpy() + 1
         size = pc.subtract(rows.column("end"), rows.column("begin")).to_numpy(zero_copy_only=False)
-        is_aborted = (decided.fate == ABORTED) & pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(
-            zero_copy_only=False
-        )
+        is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
         self.sizes = _added(self.sizes, np.bincount(unit, size).astype(np.int64))
-        self.aborted = _added(self.aborted, np.bincount(unit, is_aborted).astype(np.int64))
+        self.changes = _added(self.changes, np.bincount(unit[is_change]))
+        self.aborted = _added(self.aborted, np.bincount(unit[is_change & (decided.fate == ABORTED)]))
 
 
 def _added(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     found = longer.copy()
     found[: len(shorter)] += shorter
+    return found
+
+
+def _at(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0 behind the end."""
+    found: npt.NDArray[np.int64] = np.append(numbers, 0)[np.minimum(places, len(numbers))]
     return found
 
 
@@ -253,9 +260,9 @@ def _as_transactions(path: str, rows: pa.RecordBatch, decided: Decided, units: _
         "fate": fate_names(decided.fate),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
-        "changes": pc.fill_null(rows.column("changes"), 0),
-        "aborted_changes": pa.array(units.aborted[unit]),
-        "bytes": pa.array(units.sizes[unit]),
+        "changes": pa.array(_at(units.changes, unit)),
+        "aborted_changes": pa.array(_at(units.aborted, unit)),
+        "bytes": pa.array(_at(units.sizes, unit)),
         "gid": pa.nulls(count, pa.string()),
         "origin": rows.column("origin"),
         "file": pa.repeat(pa.scalar(path), count),

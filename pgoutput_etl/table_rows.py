@@ -214,4 +214,4 @@ def _equals(array: pa.Array, value: Any, of: ColumnType, name: str) -> pa.Array:
             return pc.fill_null(pc.equal(array, wanted), False)
     except (ValueTextError, pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         pass
-    raise ConfigError(f"column {name!r} is {of.name}, and so can't hold what it is compared with")
+    raise ConfigError(f"column {name!r}: expected {of.name} as PostgreSQL's text, or a value of {of.arrow}")
