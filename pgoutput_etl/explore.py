@@ -125,7 +125,7 @@ def _microseconds(time: datetime | str | None) -> int | None:
 
 class Archive(Explored):
     """Frames are pandas': whole numbers as Int64, which knows NULL, times with their zone. What is asked for has to fit
-    into memory: a row of `changes` takes some 200 bytes."""
+    into memory: a million rows of `changes` take 110 MB, and twice that while they are made."""
 
     @property
     def transactions(self) -> pd.DataFrame:
@@ -276,10 +276,8 @@ def read_archive(
     if elsewhere:
         raise ConfigError(f"{elsewhere[0]} is not on this machine: read_archive(…, spark) reads it")
     landed = list_local(listed)
-    with (
-        TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), of_framing, os.cpu_count() or 1) as runner,
-    ):
+    # In this process alone: in others, a script that calls this at its top would be run once more.
+    with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), of_framing) as runner:
         found = inspect_archive(landed, runner, lambda _said: None)
     return Archive(found, View.of(found, types or {}, of_framing))
 

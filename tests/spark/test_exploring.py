@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.captures import DATA, files_of
 from tests.small_archives import copydata
 
 pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
@@ -36,7 +38,8 @@ def plain(value: Any) -> Any:
 
 
 def of_spark(frame: DataFrame) -> Counter[str]:
-    return counted(frame.toPandas().to_dict("records"))
+    found: Any = frame.toPandas()
+    return counted(found.to_dict("records"))
 
 
 @pytest.mark.parametrize("slot", ["random16/v2", "pg16/v3_twophase"])
@@ -58,6 +61,16 @@ def test_it_is_spark_that_filters(spark: SparkSession) -> None:
     aborted = archive.changes.where("fate = 'aborted'").groupBy("table").count()
     want = {f"{r.schema}.{r.table}": r.others["aborted"] for r in archive.report.relations if "aborted" in r.others}
     assert {row["table"]: row["count"] for row in aborted.collect()} == want
+
+
+def test_the_code_of_the_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    exec(
+        code.replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
+        {"spark": spark, "read_archive": read_archive},
+    )
+    assert "|  public.orders|" in capsys.readouterr().out
 
 
 def test_what_is_not_there_and_what_is_empty(spark: SparkSession, tmp_path: Path) -> None:

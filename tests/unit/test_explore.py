@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -42,7 +44,7 @@ from tests.small_archives import (
 )
 
 ROOT = Path(__file__).parents[2]
-SLOTS = ["random16/v2", "random16/v4b", "pg14/v2_stream", "pg16/v3_twophase"]
+SLOTS = ["random16/v2", "pg14/v2_stream", "pg16/v3_twophase"]
 INT4, NUMERIC, TIMESTAMPTZ = 23, 1700, 1184
 
 
@@ -110,7 +112,7 @@ def test_rows_of_a_table_lead_to_the_table(slot: Path) -> None:
         ]
         if len(names) > 1 or len(columns) > 1 or len(bearers) > 1:
             continue  # the replay has today's columns and names, these rows those of their time
-        have = applied(rows_of(archive, *names), want.shape)
+        have = applied(rows_of(archive, min(names)), want.shape)
         assert counted(map(plain, have)) == counted(map(plain, want.rows))
         compared += 1
     assert compared >= 3
@@ -299,6 +301,28 @@ def test_what_nothing_describes_has_its_oid(tmp_path: Path) -> None:
     (batch,) = change_batches(path, Path(path).read_bytes(), archive._view)
     assert batch.column("table").to_pylist() == ["OID 77"]
     assert batch.schema.field("commit_time").type == pa.timestamp("us", "UTC")
+
+
+def test_a_script_may_call_it_at_its_top(tmp_path: Path) -> None:
+    """Files that are worth several processes, which would begin with the script."""
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    large = [*transaction(1, 100, table(), *[insert("1", "x" * 5000)] * 1000), *transaction(2, 200, insert("2", "b"))]
+    landed(landing, large, [*transaction(3, 300, table(), *[insert("3", "y" * 5000)] * 1000)])
+    script = tmp_path / "script.py"
+    asked = f"print(len(read_archive({str(landing)!r}).changes))"
+    script.write_text(f"from pgoutput_etl.explore import read_archive\n{asked}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2001\n", "")
+
+
+def test_the_code_of_the_page() -> None:
+    text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    code, _ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("landing/shop", str(ROOT / "notebooks" / "data" / "shop")), names)
+    assert names["archive"].rows("public.orders", {"id": 137})["_pg_op"].tolist() == ["I", "U", "U", "U", "U", "D"]
 
 
 def test_it_works_where_spark_is_not_installed(tmp_path: Path) -> None:
