@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-Batches = Iterator[pa.RecordBatch]
-OfFile = Callable[[str, bytes], Batches]
+OfFile = Callable[[str, bytes], Iterator[pa.RecordBatch]]
+Lsns = tuple[int | str | None, int | str | None]
+Times = tuple[datetime | str | None, datetime | str | None]
+ANY: tuple[None, None] = (None, None)
 # Whole numbers stay whole where some are missing.
 _PANDAS = {
     pa.int16(): pd.Int16Dtype(),
@@ -93,8 +95,8 @@ class Explored:
         fates = frozenset(Fate) if fate is None else frozenset([_fate(fate)])
         return Asked.of(self._view, table, None if key is None else tuple(key), fates, where or {})
 
-    def _scenes(self, wanted: Mapping[str, Any]) -> dict[str, Scene]:
-        return {scene.path: scene for scene in scenes(self._found, _wanted(**wanted), False, False)}
+    def _scenes(self, wanted: Wanted) -> dict[str, Scene]:
+        return {scene.path: scene for scene in scenes(self._found, wanted, False, False)}
 
 
 def _fate(name: str) -> Fate:
@@ -104,13 +106,7 @@ def _fate(name: str) -> Fate:
         raise ConfigError(f"fate: expected one of {', '.join(fate.value for fate in Fate)}") from None
 
 
-def _wanted(
-    table: str | None = None,
-    xid: int | None = None,
-    lsn: tuple[int | str | None, int | str | None] = (None, None),
-    time: tuple[datetime | str | None, datetime | str | None] = (None, None),
-    names: str | None = None,
-) -> Wanted:
+def _wanted(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> Wanted:
     first, last = (parse_lsn(each) if isinstance(each, str) else each for each in lsn)
     begin, end = (_microseconds(each) for each in time)
     return Wanted(table, xid, first, last, begin, end, names)
@@ -146,10 +142,18 @@ class Archive(Explored):
         """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
         return self.find_messages()
 
-    def find_messages(self, **wanted: Any) -> pd.DataFrame:
-        """Those that all that is given takes, as `jobs/inspect.py --messages`: table (a shell pattern), xid,
-        lsn=(from, to), time=(from, to) of the commit, names (a regular expression)."""
-        told = self._scenes(wanted)
+    def find_messages(
+        self,
+        table: str | None = None,
+        xid: int | None = None,
+        lsn: Lsns = ANY,
+        time: Times = ANY,
+        names: str | None = None,
+    ) -> pd.DataFrame:
+        """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
+        transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
+        expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
+        told = self._scenes(_wanted(table, xid, lsn, time, names))
         return _as_pandas(self._collected(lambda path, content: message_batches(told[path], content), MESSAGES))
 
     def rows(
@@ -222,11 +226,18 @@ class SparkArchive(Explored):
         """As Archive.messages."""
         return self.find_messages()
 
-    def find_messages(self, **wanted: Any) -> SparkDataFrame:
+    def find_messages(
+        self,
+        table: str | None = None,
+        xid: int | None = None,
+        lsn: Lsns = ANY,
+        time: Times = ANY,
+        names: str | None = None,
+    ) -> SparkDataFrame:
         """As Archive.find_messages."""
         from pgoutput_etl.exploring import frame_of_files
 
-        told, limit = self._scenes(wanted), self._view.max_size
+        told, limit = self._scenes(_wanted(table, xid, lsn, time, names)), self._view.max_size
         return frame_of_files(self.spark, self._view, lambda p, c: message_batches(told[p], c, limit), MESSAGES)
 
     def rows(

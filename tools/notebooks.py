@@ -25,8 +25,12 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# What pandas calls a table's columns, and rich's way of saying which console it was.
-_VARYING = (re.compile(r"<style scoped>.*?</style>\s*", re.DOTALL), re.compile(r" at 0x[0-9a-f]+"))
+# pandas' style of its tables, where an object is in memory, a terminal's colours.
+_VARYING = (
+    re.compile(r"<style scoped>.*?</style>\s*", re.DOTALL),
+    re.compile(r" at 0x[0-9a-f]+"),
+    re.compile("\x1b\\[[0-9;]*m"),
+)
 
 
 def names() -> list[str]:
