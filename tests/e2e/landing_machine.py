@@ -17,7 +17,7 @@ from tests.postgres import Server
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "landing"
 SOURCE = "shop"
-_DEADLINE = 30.0  # seconds
+_DEADLINE = 90.0  # seconds
 
 # systemctl and sudo, as far as a script or a guide needs them: what is asked for is noted.
 _SYSTEMCTL = """#!/bin/sh
