@@ -248,7 +248,7 @@ def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
 
 def size_limit(spark: SparkSession) -> int:
     """How many bytes a file may have, and expand to if it is compressed."""
-    return min(int(spark.conf.get(MAX_LENGTH, str(MAX_SIZE)) or 0), MAX_SIZE)
+    return min(int(value_of(spark, MAX_LENGTH) or MAX_SIZE), MAX_SIZE)
 
 
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
