@@ -18,6 +18,7 @@ from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import LandedFile, Task
 from pgoutput_etl.looking import Counted, Look, commits, count, ends, look
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_lines import Scene, tell
 from pgoutput_etl.outcomes import UnitId
 from pgoutput_etl.shipping import each_file, file_contents
@@ -56,7 +57,7 @@ class SparkRunner:
 
     def __exit__(self, *_: object) -> None:
         for frame, _numbers in self._kept:
-            frame.unpersist()
+            let_go(frame)
 
     def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
         limit, framing = size_limit(self.spark), self.framing
@@ -79,16 +80,16 @@ class SparkRunner:
 
         with reading_files(of_paths):
             frame = file_contents(self.spark, of_paths).mapInArrow(scanned, from_arrow_schema(_LOOKS))
-            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            frame = kept(frame, StorageLevel.MEMORY_AND_DISK)
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
         return looks | {each.number: each for each in (pickle.loads(row["told"]) for row in found)}
 
     def _forget(self, numbers: frozenset[int]) -> None:
-        for frame, kept in self._kept:
-            if kept <= numbers:
-                frame.unpersist()
-        self._kept = [(frame, kept - numbers) for frame, kept in self._kept if not kept <= numbers]
+        for frame, of_frame in self._kept:
+            if of_frame <= numbers:
+                let_go(frame)
+        self._kept = [(frame, of_frame - numbers) for frame, of_frame in self._kept if not of_frame <= numbers]
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
         found = self._ask(lambda heads: ends(heads, xids))

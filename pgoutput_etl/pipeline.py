@@ -16,6 +16,7 @@ from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.ledger import Batch, Ledger, Results
+from pgoutput_etl.managed import let_go
 from pgoutput_etl.metrics import Stages
 from pgoutput_etl.outcomes import ACCOUNTS, Fate
 from pgoutput_etl.preparing import prepare
@@ -112,7 +113,7 @@ def _apply_claimed(
 
 def _give_up(reading: Future[Landed]) -> None:
     if not reading.cancelled() and reading.exception() is None:
-        reading.result().blocks.unpersist()
+        let_go(reading.result().blocks)
 
 
 def _apply_batch(
