@@ -33,7 +33,7 @@ lint: $(stamp) ## check style, format and types
 	$(venv)/bin/mypy
 
 docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere is an error
-	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
 bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding job" SCALE=0.1

@@ -102,7 +102,7 @@ def test_the_first_lines_of_python_say_what_the_demo_says() -> None:
 
 
 def test_the_drawing_names_modules_that_are_there() -> None:
-    drawing = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    drawing = (ROOT / "docs" / "img" / "architecture.svg").read_text(encoding="utf-8")
     named = [name for text in re.findall(r"monospace\"[^>]*>([^<]*)<", drawing) for name in text.split()]
     assert len(named) > 8
     there = {path.stem for path in (ROOT / "pgoutput_etl").iterdir()}
@@ -116,11 +116,12 @@ def test_the_drawing_names_modules_that_are_there() -> None:
         ("README.md", "[why](docs/adr)", "[why](adr/index.md)"),
         (
             "README.md",
-            "[what](CHANGELOG.md) and ![run](docs/images/run.svg)",
-            "[what](changelog.md) and ![run](images/run.svg)",
+            "[what](CHANGELOG.md) and ![run](docs/img/run.svg)",
+            "[what](changelog.md) and ![run](img/run.svg)",
         ),
         ("README.md", "[a page](https://example.org/a)", "[a page](https://example.org/a)"),
         ("docs/modes.md", "[columns](../README.md#what-you-get)", "[columns](index.md#what-you-get)"),
+        ("docs/landing.md", "[it](../conf/landing/shop.env)", "[it](files/conf/landing/shop.env)"),
         ("docs/adr/0001-a.md", "[types](../types.md#x)", "[types](../types.md#x)"),
         ("docs/adr/0001-a.md", "[front](../../README.md)", "[front](../index.md)"),
     ],
@@ -140,7 +141,7 @@ def test_the_site_builds_and_refuses_a_link_that_leads_nowhere(tmp_path: Path) -
     for name in ("docs", "tools", "mkdocs.yml", *site_pages.PAGES):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode == 0
     with (tmp_path / "docs" / "plan.md").open("a", encoding="utf-8") as page:
         page.write("\n[nowhere](operations.md#no-such-heading)\n")

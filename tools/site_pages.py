@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 # A file of the repository, and the page that it becomes.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 DECISIONS = "adr/index.md"
+# Where the site has other files of the repository that pages link to.
+FILES = PurePosixPath("files")
 _LINK = re.compile(r"(\]\()([^)#:]+)(#[^)]*)?(\))")
 
 
@@ -26,7 +28,22 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=for_site(text, PurePosixPath(source))))
     files.append(File.generated(config, DECISIONS, content=decisions()))
+    for path in sorted(linked_files()):
+        files.append(File.generated(config, str(FILES / path), abs_src_path=str(ROOT / path)))
     return files
+
+
+def linked_files() -> set[PurePosixPath]:
+    """What lies outside of docs/ and is no page."""
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in PAGES)]
+    found: set[PurePosixPath] = set()
+    for page in pages:
+        of = PurePosixPath(page.relative_to(ROOT).as_posix())
+        for _, target, _, _ in _LINK.findall(page.read_text(encoding="utf-8")):
+            path = _normal(of.parent / target)
+            if not path.is_relative_to("docs") and str(path) not in PAGES and (ROOT / path).is_file():
+                found.add(path)
+    return found
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -49,6 +66,8 @@ def _linked(target: str, of: PurePosixPath, here: PurePosixPath) -> str:
         page = PurePosixPath(DECISIONS)
     elif path.is_relative_to("docs"):
         page = path.relative_to("docs")
+    elif (ROOT / path).is_file():
+        page = FILES / path
     else:
         return target
     return "../" * (len(here.parts) - 1) + str(page)
@@ -57,7 +76,7 @@ def _linked(target: str, of: PurePosixPath, here: PurePosixPath) -> str:
 def _normal(path: PurePosixPath) -> PurePosixPath:
     parts: list[str] = []
     for part in path.parts:
-        if part == "..":
+        if part == ".." and parts:
             parts.pop()
         else:
             parts.append(part)

@@ -20,7 +20,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "images" / "demo.svg"
+PICTURE = ROOT / "docs" / "img" / "demo.svg"
 COMMAND = "make demo"
 BEGIN, END = "<!-- demo output -->\n```text\n", "```\n<!-- end of demo output -->"
 _WIDTH = 92  # columns
