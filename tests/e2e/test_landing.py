@@ -121,7 +121,7 @@ def shop_and_machine(
             machine.end(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])
 def test_what_the_guide_lands_is_what_the_server_holds(version: Version, tmp_path: Path) -> None:
     """Through rotations, a receiver that is killed, one that is stopped, and one that can't answer."""
     with shop_and_machine(version, tmp_path, ROTATE_SECONDS="0", ROTATE_PATIENCE="1") as (shop, machine):
