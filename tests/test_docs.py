@@ -79,6 +79,12 @@ def test_every_file_that_is_linked_is_there(path: Path) -> None:
     assert [name for name in named if not (path.parent / name).exists()] == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_every_test_that_is_named_is_there(path: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def blocks(page: str, language: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
