@@ -11,7 +11,7 @@ import io
 import re
 import sys
 from html import unescape
-from itertools import groupby
+from itertools import dropwhile, groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -73,7 +73,7 @@ def texts(svg: str) -> list[str]:
 
 
 def main() -> None:
-    output = sys.stdin.read()
+    output = "".join(dropwhile(lambda line: not line.startswith("Batch "), sys.stdin))  # pip may have its say first
     if "consistent through LSN" not in output:
         sys.exit("expected the output of a run that ended well")
     README.write_text(with_output(README.read_text(encoding="utf-8"), output), encoding="utf-8")
