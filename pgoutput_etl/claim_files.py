@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.claims import CLAIMED, Process, newest
+from pgoutput_etl.claims import Process, newest
 from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.naming import path_segment
@@ -62,41 +62,46 @@ class ClaimFiles:
     def __post_init__(self) -> None:
         self._java = cast(Any, self.spark)._jvm
         settings = cast(Any, self.spark)._jsparkSession.sessionState().newHadoopConf()
-        self._files = self._path(self.folder).getFileSystem(settings)
+        self._files = self._path("").getFileSystem(settings)
 
     def read(self, batch: int) -> list[dict[str, Any]]:
         """The claims of a batch and its neighbours, as rows of the ledger's `claims`."""
         names = [name for name in self._names(self.source) if abs(_batch_of(name) - batch) <= 1]
         return [self._read(f"{self.source}/{name}") for name in names]
 
-    def keep(self, row: Mapping[str, Any]) -> bool:
-        """A claim that is made is kept only if nobody has made it; one that is made stays as it is said last.
+    def make(self, row: Mapping[str, Any]) -> bool:
+        """False if this attempt at this batch was claimed before.
 
-        Raises RunError, and makes none, if a run of another source is at work on the same ledger.
+        Raises RunError, and claims nothing, if a run of another source is at work on the same ledger.
         """
-        name = f"{self.source}/{row['batch']}.{row['attempt']}.json"
-        if row["status"] != CLAIMED:
-            _write(row, self._files.create(self._path(f"{self.folder}/{name}"), True))
-            return True
+        name = self._name(row)
         if not self._make(name, row):
             return bool(self._read(name)["run"] == row["run"])  # an answer that got lost: it is this run's
         try:
             self._refuse_other_sources()
         except RunError:
-            self._files.delete(self._path(f"{self.folder}/{name}"), False)
+            self._files.delete(self._path(name), False)
             raise
         for older in self._names(self.source):
             if _batch_of(older) < row["batch"] - 1:
-                self._files.delete(self._path(f"{self.folder}/{self.source}/{older}"), False)
+                self._files.delete(self._path(f"{self.source}/{older}"), False)
         return True
 
+    def renew(self, row: Mapping[str, Any]) -> None:
+        """Of a claim that this run made: what is to be said of it now."""
+        _write(row, self._files.create(self._path(self._name(row)), True))
+
+    def _name(self, row: Mapping[str, Any]) -> str:
+        return f"{self.source}/{row['batch']}.{row['attempt']}.json"
+
     def _make(self, name: str, row: Mapping[str, Any]) -> bool:
-        path = self._path(f"{self.folder}/{name}")
+        path = self._path(name)
         if self._files.exists(path):
             return False
         if not self._files.hasPathCapability(path, _CAPABILITY):
             self.say(
-                f"Hadoop can't put an object on S3 only where there is none, as it can from 3.4.2 on: {_MAY_BOTH_WORK}"
+                "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop 3.4.2 can: "
+                + _MAY_BOTH_WORK
             )
             _write(row, self._files.create(path, False))
             return True
@@ -108,7 +113,7 @@ class ClaimFiles:
 
     def _make_once(self, name: str, row: Mapping[str, Any]) -> bool:
         for is_last in (False, False, True):
-            builder = self._files.createFile(self._path(f"{self.folder}/{name}")).create().overwrite(False).recursive()
+            builder = self._files.createFile(self._path(name)).create().overwrite(False).recursive()
             try:
                 _write(row, builder.must(_CONDITION, "true").build())
                 return True
@@ -135,7 +140,7 @@ class ClaimFiles:
     def _names(self, folder: str) -> list[str]:
         """None if there is no such folder."""
         try:
-            found = self._files.listStatus(self._path(f"{self.folder}/{folder}".rstrip("/")))
+            found = self._files.listStatus(self._path(folder))
         except Py4JJavaError as error:
             if "FileNotFoundException" not in str(error):
                 raise
@@ -143,7 +148,7 @@ class ClaimFiles:
         return [str(status.getPath().getName()) for status in found]
 
     def _read(self, name: str) -> dict[str, Any]:
-        stream = self._files.open(self._path(f"{self.folder}/{name}"))
+        stream = self._files.open(self._path(name))
         try:
             row: dict[str, Any] = json.loads(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -151,7 +156,7 @@ class ClaimFiles:
         return {**row, "at": datetime.fromisoformat(row["at"])}
 
     def _path(self, name: str) -> Any:
-        return self._java.org.apache.hadoop.fs.Path(name)
+        return self._java.org.apache.hadoop.fs.Path(f"{self.folder}/{name}".rstrip("/"))
 
 
 def _write(row: Mapping[str, Any], stream: Any) -> None:

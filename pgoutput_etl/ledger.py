@@ -46,7 +46,7 @@ from pgoutput_etl.assembling import Rows
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claim_files import claim_files
-from pgoutput_etl.claims import Claim, Claims
+from pgoutput_etl.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.config import Mode
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
@@ -309,8 +309,13 @@ class Ledger:
             return rows if files is None else rows + files.read(batch)
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
-            if files is None or files.keep({**row, "batch": batch}):
+            if files is not None and row["status"] == CLAIMED and not files.make({**row, "batch": batch}):
+                return
+            try:
                 self._append_rows("claims", [dict(row)], batch, name)
+            finally:  # a claim that is released must not be followed by a write
+                if files is not None and row["status"] != CLAIMED:
+                    files.renew({**row, "batch": batch})
 
         return Claims(read, append)
 
