@@ -177,7 +177,7 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
     ("conditional", "setting", "said"),
     [
         (False, "true", "this storage puts an object also where there is one that must stay: two runs that start"),
-        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop 3.4.2 can: two"),
+        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop"),
     ],
 )
 def test_storage_or_hadoop_that_can_not_put_on_a_condition_is_said(
