@@ -53,7 +53,8 @@ def test_the_configurations_of_object_storage_can_be_run_and_keep_their_secrets(
     page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
     adls, gcs = re.findall(r"<!-- configuration -->\n```yaml\n(.*?)```\n", page, re.DOTALL)
     s3 = (ROOT / "conf" / "s3.yaml").read_text(encoding="utf-8")
-    roots, secrets = [], set()
+    roots: list[str] = []
+    secrets: set[str] = set()
     for text in (s3, adls, gcs):
         path = tmp_path / "job.yaml"
         path.write_text(text, encoding="utf-8")
