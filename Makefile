@@ -14,7 +14,7 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak notebooks clean java
+.PHONY: help demo test lint docs bench soak notebooks archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
@@ -32,6 +32,10 @@ lint: $(stamp) ## check style, format and types
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 
+docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
+	@echo "build/site/index.html"
+
 bench: java $(stamp) ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
@@ -40,6 +44,9 @@ soak: java $(stamp) ## run the long tests: every archive, long random histories
 
 notebooks: java $(stamp) ## execute the notebooks, and keep what they put out
 	$(venv)/bin/python -m tools.notebooks
+
+archive: $(stamp) ## pack the package and its libraries for a cluster: build/*.tar.gz
+	@$(venv)/bin/python tools/pack.py
 
 clean: ## remove all that these targets made
 	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info
@@ -55,4 +62,8 @@ $(stamp): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(venv)
 	@$(venv)/bin/python -m pip install -q -r requirements.lock
 	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(venv)/.docs: $(stamp) requirements-docs.lock
+	@$(venv)/bin/python -m pip install -q -r requirements-docs.lock
 	@touch $@

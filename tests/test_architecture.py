@@ -30,6 +30,7 @@ CORE = (
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
+    "managed",
     "delta_table",
     "spark",
     "shipping",
@@ -38,6 +39,7 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
+    "claim_files",
     "ledger",
     "storage",
     "net_effect",
