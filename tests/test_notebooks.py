@@ -13,8 +13,9 @@ from tools.notebooks import FOLDER, executed, names, normalised, texts
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = [
-    pytest.param("01_walkthrough", marks=pytest.mark.spark),
+    pytest.param("01_walkthrough", marks=[pytest.mark.spark, pytest.mark.soak]),
     pytest.param("02_what_happened"),
+    pytest.param("03_backfill_and_verify", marks=[pytest.mark.spark, pytest.mark.soak]),
 ]
 
 
