@@ -112,7 +112,7 @@ def _apply_claimed(
 
 def _give_up(reading: Future[Landed]) -> None:
     if not reading.cancelled() and reading.exception() is None:
-        reading.result().blocks.unpersist()
+        reading.result().give_up()
 
 
 def _apply_batch(

@@ -65,7 +65,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, known, paths)
     if not landed.parts:
-        landed.blocks.unpersist()
+        landed.give_up()
         return replace(_nothing(config, last), files_not_read=landed.remarks)
     return _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
 
@@ -99,7 +99,7 @@ def _planned(
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
-        landed.blocks.unpersist()
+        landed.give_up()
 
 
 def _summary(

@@ -1,0 +1,79 @@
+"""What becomes of a column's values before anything of them is kept: dropped, hashed, redacted.
+
+A hash is HMAC-SHA-256 of PostgreSQL's text of the value, under a salt that the environment has, as 64 hexadecimal
+digits. NULL stays NULL in all of them. docs/columns.md says how somebody computes the same in SQL.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+
+REDACTED = "REDACTED"
+SALT_VARIABLE = "PGOUTPUT_ETL_SALT"
+LEAST_SALT = 16  # bytes
+_FINGERPRINT_DIGITS = 16
+
+
+class UseKind(Enum):
+    DROP = "drop"
+    HASH = "hash"
+    REDACT = "redact"
+
+
+@dataclass(frozen=True, slots=True)
+class Salt:
+    """Never shown: what may be is its fingerprint, which tells one salt from another and nothing else."""
+
+    secret: bytes = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.hashed(b"pgoutput_etl: which salt is this").decode()[:_FINGERPRINT_DIGITS]
+
+    def hashed(self, text: bytes) -> bytes:
+        return hmac.digest(self.secret, text, sha256).hex().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is done to one column. salt: of a hash; text: what stands for every value that is redacted."""
+
+    kind: UseKind
+    salt: Salt | None = None
+    text: str = REDACTED
+
+    def __str__(self) -> str:
+        """As it is written down with a table, to notice that it has changed."""
+        match self.kind:
+            case UseKind.DROP:
+                return "drop"
+            case UseKind.REDACT:
+                return f"redact: {self.text}"
+            case UseKind.HASH:
+                return f"hash: sha256, salt {'' if self.salt is None else self.salt.fingerprint}"
+
+
+DROP = Use(UseKind.DROP)
+
+
+def said_of_change(column: str, before: str | None, now: str | None) -> str:
+    """For people, of what was written down with a table and what the configuration says."""
+    both_hashed = all(said is not None and said.startswith(UseKind.HASH.value) for said in (before, now))
+    if both_hashed:
+        return f"{column} was hashed with another salt"
+    return f"{column} ({_word(before)} before, {_word(now)} now)"
+
+
+def _word(said: str | None) -> str:
+    return "as it is" if said is None else said.partition(":")[0]
+
+
+def changed(then: Mapping[str, str], clear: frozenset[str], now: Mapping[str, str]) -> list[str]:
+    """What differs for values that are there: `then` of their columns, `clear` those that are there as they are."""
+    found = [said_of_change(name, said, now.get(name)) for name, said in then.items() if now.get(name) != said]
+    found += [said_of_change(name, None, said) for name, said in now.items() if name not in then and name in clear]
+    return sorted(found)
