@@ -20,7 +20,7 @@ CORE = (
     "identity", "parts", "arranging", "numbering", "relations", "outcomes", "origins", "fates", "logical_messages",
     "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
-    "reshaping", "replay", "remembering", "naming", "column_uses", "config", "protecting",
+    "reshaping", "replay", "remembering", "naming", "column_uses", "config", "rewriting", "protecting",
     "protected", "modes", "targets", "report", "telemetry", "metrics", "backfill_report", "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
     "archive_report", "inspect_report", "plan_report", "comparing", "server_queries", "postgres_csv", "verify_request",

@@ -12,15 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pgoutput_etl.blocks import Kind, packed
 from pgoutput_etl.changes import WITHHELD
-from pgoutput_etl.column_uses import Salt, changed
+from pgoutput_etl.column_uses import DROP, Salt, Use, UseKind, changed
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.messages import Insert, ReplicaIdentity, TupleData
+from pgoutput_etl.messages import Insert, RelationColumn, ReplicaIdentity, TupleData
 from pgoutput_etl.protecting import Withholding
 from pgoutput_etl.replay import ReplayedTable, Row
+from pgoutput_etl.rewriting import Version
 from pgoutput_etl.scan import scan_file
+from pgoutput_etl.types import column_type
 from pgoutput_etl.types.printing import print_text
 from tests.protected_replay import SALT, as_sent, config_with, hashed, protected_replay, protection_of
 from tests.small_archives import (
@@ -41,6 +45,7 @@ from tests.small_archives import (
 )
 from tests.spark.test_net_effect import random_history
 
+REDACT = Use(UseKind.REDACT)
 INT4, BOOL, TIMESTAMPTZ = 23, 16, 1184
 RULES = """
 - {match: public.keyed, columns: {big: {hash: sha256}, doc: redact, day: drop}}
@@ -270,3 +275,32 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
         "b (drop before, as it is now)",
         "c (as it is before, redact now)",
     ]
+
+
+@st.composite
+def _tuples(draw: st.DrawFn) -> tuple[Version, list[bytes | None]]:
+    """A version of some columns, and tuples that are mostly of it."""
+    uses = draw(st.lists(st.sampled_from([None, DROP, Use(UseKind.HASH, Salt(SALT.encode())), REDACT]), min_size=1))
+    types = draw(st.lists(st.sampled_from([25, 23, 17]), min_size=len(uses), max_size=len(uses)))
+    columns = tuple(RelationColumn(False, f"c{i}", of, -1) for i, of in enumerate(types))
+    hashed_types = {i: column_type(types[i], -1) for i, use in enumerate(uses) if use and use.kind is UseKind.HASH}
+    values = {25: [b"", b"long" * 40, "é".encode()], 23: [b"7", b"-1", b"no"], 17: [b"\\x00ff", b"\\x"]}
+    sent = {25: b"binary", 23: b"\x00\x00\x00\x07", 17: b"\x00\xff"}
+    found: list[bytes | None] = []
+    for _ in range(draw(st.integers(0, 6))):
+        kinds, cells = bytearray(), list[bytes | None]()
+        for of in types if draw(st.integers(0, 9)) else types[1:]:
+            kind = draw(st.sampled_from(b"nuttbb"))
+            kinds.append(kind)
+            cells.append({0x74: draw(st.sampled_from(values[of])), 0x62: sent[of]}.get(kind))
+        found.append(draw(st.sampled_from([TupleData(bytes(kinds), tuple(cells)).to_bytes()] * 5 + [None])))
+    return Version(columns, {i: use for i, use in enumerate(uses) if use is not None}, hashed_types), found
+
+
+@given(_tuples())
+def test_kernels_write_what_is_written_tuple_by_tuple(given_tuples: tuple[Version, list[bytes | None]]) -> None:
+    version, tuples = given_tuples
+    one_by_one = iter(version.one_by_one([data for data in tuples if data is not None]))
+    expected = [None if data is None else next(one_by_one) for data in tuples]
+    padded = pa.array([b"before", *tuples], pa.binary()).slice(1)
+    assert version.rewritten(padded).to_pylist() == expected
