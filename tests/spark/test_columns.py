@@ -13,8 +13,11 @@ import pytest
 from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.messages import Begin, Commit, ReplicaIdentity
+from pgoutput_etl.planning import plan
 from pgoutput_etl.report import EXIT_QUARANTINE
 from pgoutput_etl.shipping import scan_files
+from pgoutput_etl.verify_request import VerifyRequest
+from pgoutput_etl.verifying import verify
 from tests.small_archives import (
     TOAST,
     Change,
@@ -265,3 +268,57 @@ def test_a_table_is_not_renamed_to_what_another_is_called(nights: Nights) -> Non
     )
     with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
         nights.job.run()
+
+
+def test_verify_leaves_out_what_is_not_as_it_was_sent(nights: Nights, tmp_path: Path) -> None:
+    with_rules(nights, f"{{match: public.t, {USES}}}")
+    rows = [("1", "a", "b", "c", SHOWN), ("2", None, None, None, SHOWN)]
+    columns = table("id", "mail", "note", "card", "open")
+    nights.night(transaction(1, 0x100, columns, *(insert(*row) for row in rows)))
+    csv = tmp_path / "t.csv"
+    csv.write_text(f"id,mail,note,card,open\n1,a,b,c,{SHOWN}\n2,,,,{SHOWN}\n")
+    job = nights.job
+    summary = verify(job.spark, job.loaded(), VerifyRequest(csv=str(csv), table="public.t"), lambda _: None)
+    [found] = summary.tables
+    assert (summary.exit_code, found.rows, found.other_rows, found.ranges_differing) == (0, 2, 2, 0)
+    assert dict(found.not_compared) == {
+        "mail": "it is not as it was sent (hash)",
+        "card": "it is not as it was sent (redact)",
+        "note": "the configuration drops it",
+    }
+
+
+def test_plan_sees_the_columns_that_apply_will_write(nights: Nights, tmp_path: Path) -> None:
+    with_rules(nights, f"{{match: public.t, {USES}, rename: crm.t}}")
+    nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
+    summary = plan(nights.job.spark, nights.job.loaded(), lambda _: None)
+    [planned] = summary.tables
+    assert (planned.held, planned.inserted, planned.has_key) == (None, 2, True)
+    assert planned.path == str(tmp_path / "tables/crm/t")
+    assert HIDDEN not in summary.to_json()
+    assert not (tmp_path / "tables").exists()
+
+
+def test_a_batch_that_died_is_finished_with_the_same_columns(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rules(nights, f"{{match: public.t, {USES}}}")
+    nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
+
+    def dies(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+        patched.setattr("pgoutput_etl.ledger.Ledger.close", dies)
+        nights.job.run()
+    nights.job.run()
+    assert nights.values("t") == [
+        ("1", hashed(f"{HIDDEN}0"), "REDACTED", "x"),
+        ("4", hashed(f"{HIDDEN}7"), "REDACTED", SHOWN),
+    ]
+    assert places(HIDDEN, nights.job.folder / "tables") == []
+
+
+def test_a_key_that_is_hashed_still_tells_rows_apart(nights: Nights) -> None:
+    with_rules(nights, "{match: public.t, columns: {id: {hash: sha256}}}")
+    nights.night(transaction(1, 0x100, table("id", "big"), insert("1", "one"), insert("2", "two")))
+    nights.night(transaction(2, 0x200, update("1", "uno"), update("3", TOAST, old_key=("2", None)), delete("1", None)))
+    assert nights.values("t") == [(hashed("3"), "two")]
