@@ -1,12 +1,4 @@
-"""Looks into landed files: what is in them, without Delta, a ledger or a configuration.
-
-One slot's archive, or a part of it, at a time: files, folders or globs. Files of this machine are read by Python alone,
-on all of its cores: Spark would take longer to start than most archives take to look into, and have the same cores.
-What lies elsewhere (s3a://, abfss://, hdfs://, …) is read by Spark, on its cluster; --spark asks for that for files
-that all of a cluster sees under one path.
-"""
-
-from __future__ import annotations
+"""Looks into landed files: what is in them, without Delta, a ledger or a configuration."""
 
 import os
 import sys
@@ -22,6 +14,6 @@ if __name__ == "inspect":
 
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
-    from pgoutput_etl.inspect_command import main
+    from pgoutput_etl.commands.inspect import COMMAND
 
-    sys.exit(main(__doc__ or ""))
+    sys.exit(COMMAND.main())

@@ -1,41 +1,8 @@
 """Shows some rows of a Delta table."""
 
-from __future__ import annotations
-
-import argparse
 import sys
-from contextlib import redirect_stdout
-from io import StringIO
 
-from pyspark.errors import AnalysisException
-
-from pgoutput_etl.naming import printable
-from pgoutput_etl.spark import start_session
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs/show.py", description=__doc__, allow_abbrev=False)
-    parser.add_argument("path", help="the table's folder, as the summary of a run names it")
-    parser.add_argument("--rows", type=int, default=20)
-    parser.add_argument("--version", type=int, help="as it was at this Delta version")
-    arguments = parser.parse_args()
-    spark = start_session("pgoutput_etl show", {})
-    try:
-        reader = spark.read.format("delta")
-        if arguments.version is not None:
-            reader = reader.option("versionAsOf", arguments.version)
-        shown = StringIO()
-        with redirect_stdout(shown):
-            reader.load(arguments.path).show(arguments.rows, truncate=40)
-        for line in shown.getvalue().splitlines():
-            print(printable(line))
-    except AnalysisException as error:
-        print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
-        return 1
-    finally:
-        spark.stop()
-    return 0
-
+from pgoutput_etl.commands.show import COMMAND
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.main())

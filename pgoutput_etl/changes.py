@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_etl.commit_time import EPOCH
 from pgoutput_etl.decode import read_tuple
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
@@ -38,7 +38,7 @@ from pgoutput_etl.types import (
     load_text,
 )
 
-POSTGRES_EPOCH_MICROSECONDS = int(datetime(2000, 1, 1, tzinfo=timezone.utc).timestamp()) * 1_000_000
+POSTGRES_EPOCH_MICROSECONDS = int(EPOCH.timestamp()) * 1_000_000
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 # In place of a tuple that must not be kept as it was sent, and could not be made what it should be; then why. No tuple

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from typing import Any
 
+from pgoutput_etl.commit_time import time_of
 from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.framing import Frame, Framing
@@ -48,7 +48,6 @@ from pgoutput_etl.scanner import Scanner
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.units import Part
 
-_EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _UNCHANGED, _BINARY = ord("u"), ord("b")
 
 
@@ -81,17 +80,7 @@ class Wanted:
 
 def as_time(microseconds: int | None) -> str | None:
     """Since 2000-01-01 UTC, as ISO 8601 has it."""
-    return None if microseconds is None else (_EPOCH + timedelta(microseconds=microseconds)).isoformat(" ")
-
-
-def parse_time(text: str) -> int:
-    """ISO 8601, in UTC where it names no zone, to microseconds since 2000-01-01 UTC. Raises ValueError."""
-    try:
-        found = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
-    except ValueError:
-        raise ValueError(f"not a time: {text!r} (expected ISO 8601, as 2026-03-01T02:13:00Z)") from None
-    aware = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
-    return (aware - _EPOCH) // timedelta(microseconds=1)
+    return None if microseconds is None else time_of(microseconds).isoformat(" ")
 
 
 def _within(value: int | None, first: int | None, last: int | None) -> bool:

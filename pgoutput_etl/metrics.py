@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
+from pgoutput_etl.commit_time import time_of
 from pgoutput_etl.config import Metrics
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.report import RunSummary, TableSummary, print_warning
+from pgoutput_etl.report import RunSummary, TableSummary, exit_code_of, print_warning
 from pgoutput_etl.telemetry import check_telemetry, tell
 
 STDERR = "stderr"
-_EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def figures(summaries: Sequence[RunSummary], stages: Mapping[str, float], second
     last = summaries[-1]
     done = [summary for summary in summaries if summary.files]
     tables = _tables(summaries)
-    commit = None if last.last_commit_time is None else _EPOCH + timedelta(microseconds=last.last_commit_time)
+    commit = None if last.last_commit_time is None else time_of(last.last_commit_time)
     return RunFigures(
         last.source,
         now.isoformat(),
@@ -303,6 +303,13 @@ class Measuring:
     metrics: Metrics
     stages: Stages = field(default_factory=Stages)
     began: float = field(default_factory=time.monotonic)
+
+    def __enter__(self) -> Measuring:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            self.failed(error, exit_code_of(error))
 
     def done(self, summaries: Sequence[RunSummary]) -> None:
         self.stages.begin(None)

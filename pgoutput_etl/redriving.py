@@ -20,6 +20,7 @@ from pgoutput_etl.cuts import Cut
 from pgoutput_etl.identity import KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.protected import protection, protects, scopes_of
 from pgoutput_etl.protecting import Withholding
@@ -52,7 +53,7 @@ class Redriving:
         self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
         first_look = Withholding() if protects(config) else None
         blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=first_look)
-        blocks = blocks.persist(StorageLevel.MEMORY_AND_DISK)
+        blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
         changes: DataFrame | None = None
         try:
             with reading_files(tasks):
@@ -67,18 +68,18 @@ class Redriving:
             scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
             assembly.relations.view = protected = protection(config, assembly.relations, user_types, scopes)
             if protected is not None:
-                blocks.unpersist()
+                let_go(blocks)
                 blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=protected)
-                blocks = blocks.persist(StorageLevel.MEMORY_AND_DISK)
+                blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
                 with reading_files(tasks):
                     refuse(collect_scans(blocks).errors.values())
             rows = Rows(spark, blocks, None, frozenset(), assembly)
-            changes = rows.fated_changes().persist(StorageLevel.DISK_ONLY)
+            changes = kept(rows.fated_changes(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)
         finally:
-            blocks.unpersist()
+            let_go(blocks)
             if changes is not None:
-                changes.unpersist()
+                let_go(changes)
 
     def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
         """Each file whole, but for what was added to the last one since: that is for the nightly job."""

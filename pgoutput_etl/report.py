@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.naming import printable
 
@@ -77,7 +78,7 @@ class RunSummary:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
 
 
-def to_json(summaries: list[RunSummary]) -> str:
+def to_json(summaries: Sequence[RunSummary]) -> str:
     """One object: the batches, and what the last one leaves behind."""
     return json.dumps({"batches": [s.to_dict() for s in summaries], **summaries[-1].to_dict()}, indent=2)
 
@@ -157,6 +158,10 @@ def _remarks(summary: RunSummary) -> list[str]:
 def _shortened(lines: list[str]) -> list[str]:
     more = len(lines) - _SHOWN_FILES
     return lines if more <= 0 else [*lines[:_SHOWN_FILES], f"… and {more:,} more files"]
+
+
+def exit_code_of(error: Exception) -> int:
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
 def print_error(error: PgoutputEtlError) -> None:

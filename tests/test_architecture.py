@@ -15,8 +15,9 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "compiled", "copying", "wire", "messages", "decode", "inflate", "content", "framing", "noted",
-    "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner", "scan", "blocks",
+    "errors", "lsn", "commit_time", "compiled", "copying", "wire", "messages", "decode", "inflate", "content",
+    "framing", "noted", "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner",
+    "scan", "blocks",
     "identity", "parts", "arranging", "numbering", "relations", "outcomes", "origins", "fates", "logical_messages",
     "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
@@ -28,6 +29,7 @@ CORE = (
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
+    "managed",
     "delta_table",
     "spark",
     "shipping",
@@ -36,7 +38,6 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
-    "inspect_command",
     "ledger",
     "storage",
     "net_effect",
@@ -62,6 +63,7 @@ ON_SPARK = (
     "verifying",
     "upkeep",
     "maintaining",
+    "commands",
 )
 ORDER = CORE + ON_SPARK
 ENGINES = {"pyspark", "delta"}

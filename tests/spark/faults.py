@@ -29,8 +29,9 @@ from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrameWriter, SparkSession
 
-import jobs.apply
+import pgoutput_etl.spark
 from pgoutput_etl import claims
+from pgoutput_etl.commands.apply import COMMAND
 
 BEFORE, AFTER = "before", "after"
 
@@ -137,10 +138,10 @@ def main() -> int:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         session = session_in_running_jvm()
         session.stop = lambda: None  # type: ignore[method-assign]
-        jobs.apply.start_session = lambda *_: session  # type: ignore[attr-defined]
+        pgoutput_etl.spark.start_session = lambda *_: session
     Effects(Fault.parse(fault), Path(log)).watch()
     sys.argv = ["jobs/apply.py", *arguments]
-    return jobs.apply.main()
+    return COMMAND.main()
 
 
 if __name__ == "__main__":

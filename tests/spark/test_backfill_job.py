@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.backfill import main
+from pgoutput_etl.commands.backfill import COMMAND
 from tests.small_archives import copydata, insert, table, transaction, update
 from tests.spark.test_apply_job import ROOT, run
 
@@ -40,7 +40,7 @@ def test_what_can_not_be_is_refused_before_spark_starts(
     monkeypatch.setattr(sys, "argv", ["backfill.py", "--config", str(config), *arguments])
     code: str | int | None
     try:
-        code = main()
+        code = COMMAND.main()
     except SystemExit as error:
         code = error.code
     printed = capsys.readouterr()

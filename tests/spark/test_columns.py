@@ -140,8 +140,8 @@ def test_no_hidden_value_is_anywhere_on_disk(nights: Nights, tmp_path: Path) -> 
     assert places(HIDDEN, target) == []
     assert places(SALT, target) == []
 
-    rest = [*stream_commit(901, 0x1000), *commit_prepared(902, 0x1100), insert("31", "", "", "", "", oid=101)]
-    nights.night([*rest, Commit(0x1200, 0x1208, 0)])
+    rest: Messages = [insert("31", "", "", "", "", oid=101), Commit(0x1200, 0x1208, 0)]
+    nights.night([*rest, *stream_commit(901, 0x1300), *commit_prepared(902, 0x1400)])
     assert places(HIDDEN, target) == []
     assert places(SALT, target) == []
     one = ("1", hashed(f"{HIDDEN}0"), "REDACTED", "x")

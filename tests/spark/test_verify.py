@@ -9,7 +9,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from jobs.verify import main
+from pgoutput_etl.commands.verify import COMMAND
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.messages import ReplicaIdentity
 from pgoutput_etl.verify_report import VerifiedTable, VerifySummary
@@ -141,7 +141,7 @@ def test_what_can_not_be_is_refused_before_spark_starts(
     monkeypatch.setattr(sys, "argv", ["verify.py", "--config", str(config), *arguments])
     code: str | int | None
     try:
-        code = main()
+        code = COMMAND.main()
     except SystemExit as error:
         code = error.code
     printed = capsys.readouterr()

@@ -17,12 +17,13 @@ import pytest
 
 from pgoutput_etl import compiled, local_files
 from pgoutput_etl.archive_report import ArchiveReport, report_on
+from pgoutput_etl.commit_time import microseconds_of, parse_time
 from pgoutput_etl.content import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing, detect
 from pgoutput_etl.inspection import Inspection, inspect_archive, scenes
 from pgoutput_etl.local_files import LocalRunner, is_local, list_local
-from pgoutput_etl.message_lines import Wanted, parse_time
+from pgoutput_etl.message_lines import Wanted
 from pgoutput_etl.messages import Begin, Commit, Message, Origin
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
@@ -295,7 +296,7 @@ def test_messages_are_told_one_per_line(tmp_path: Path) -> None:
 
 def test_messages_can_be_chosen(tmp_path: Path) -> None:
     other = table(oid=2, name="other")
-    time = parse_time("2026-03-01T02:13:00Z")
+    time = microseconds_of(parse_time("2026-03-01T02:13:00Z"))
     late: Messages = [Begin(0x200, time, 8), other, insert("1", "a", oid=2), Commit(0x200, 0x208, time)]
     streamed = segment(9, insert("2", "b"), in_subtransaction(10, insert("3", "c")), first=True)
     land(tmp_path, [*transaction(7, 0x100, table(), insert("1", "a")), *late, *streamed, *stream_commit(9, 0x300)])

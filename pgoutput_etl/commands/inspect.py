@@ -1,4 +1,10 @@
-"""What jobs/inspect.py is asked for and does. It is not in that file, which Python may take for its own `inspect`."""
+"""Looks into landed files: what is in them, without Delta, a ledger or a configuration.
+
+One slot's archive, or a part of it, at a time: files, folders or globs. Files of this machine are read by Python alone,
+on all of its cores: Spark would take longer to start than most archives take to look into, and have the same cores.
+What lies elsewhere (s3a://, abfss://, hdfs://, …) is read by Spark, on its cluster; --spark asks for that for files
+that all of a cluster sees under one path.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pgoutput_etl.archive_report import report_on
+from pgoutput_etl.commands.command import Command, add_output, time
+from pgoutput_etl.commit_time import microseconds_of
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import LandedFile
@@ -18,10 +26,8 @@ from pgoutput_etl.inspect_report import exit_code, print_report, report_json
 from pgoutput_etl.inspection import Runner, inspect_archive, scenes
 from pgoutput_etl.local_files import LocalRunner, is_local, list_local
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.message_lines import Wanted, parse_time
-from pgoutput_etl.report import EXIT_FAILED, EXIT_USAGE, Progress, print_error
-
-EXAMPLE = "example: python jobs/inspect.py landing/shop --messages --table 'public.orders' --from-time 2026-03-01T02:10"
+from pgoutput_etl.message_lines import Wanted
+from pgoutput_etl.report import EXIT_FAILED, Progress, exit_code_of, print_error
 
 
 def lsns(text: str) -> tuple[int | None, int | None]:
@@ -32,13 +38,6 @@ def lsns(text: str) -> tuple[int | None, int | None]:
         raise argparse.ArgumentTypeError(f"{error}; expected FROM..TO, FROM.. or ..TO") from None
 
 
-def time(text: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def expression(text: str) -> str:
     try:
         re.compile(text)
@@ -47,15 +46,11 @@ def expression(text: str) -> str:
     return text
 
 
-def arguments_parser(description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="jobs/inspect.py", description=description, allow_abbrev=False, epilog=EXAMPLE
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, a folder or a glob")
     choices = [framing.value for framing in Framing]
     parser.add_argument("--framing", choices=choices, default="auto", help="how messages stand in the files")
-    parser.add_argument("--json", action="store_true", help="print for programs; with --messages, an object per line")
-    parser.add_argument("--quiet", action="store_true", help="show no progress on standard error")
+    add_output(parser)
     parser.add_argument("--spark", action="store_true", help="read by Spark what this machine could read alone")
     of_messages = parser.add_argument_group("messages")
     of_messages.add_argument("--messages", action="store_true", help="print the messages themselves, one per line")
@@ -70,18 +65,14 @@ def arguments_parser(description: str) -> argparse.ArgumentParser:
     of_messages.add_argument(
         "--grep", type=expression, metavar="REGEX", help="in names: of tables, columns, types, origins, prefixes"
     )
-    return parser
 
 
-def parsed(description: str) -> argparse.Namespace:
-    parser = arguments_parser(description)
-    arguments = parser.parse_args()
+def _refuse_alone(arguments: argparse.Namespace) -> None:
     names = ("values", "table", "xid", "from_time", "to_time", "grep")
     given = [name for name in names if getattr(arguments, name) not in (None, False)]
     given += ["lsn"] if arguments.lsn != (None, None) else []
     if given and not arguments.messages:
-        parser.error(f"--{given[0].replace('_', '-')} is about messages: say --messages, too")
-    return arguments
+        raise ConfigError(f"--{given[0].replace('_', '-')} is about messages: say --messages, too")
 
 
 def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[LandedFile], Runner]:
@@ -91,10 +82,10 @@ def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[L
         folder = Path(using.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
         return landed, using.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
     from pgoutput_etl.inspecting import SparkRunner, list_on_spark
-    from pgoutput_etl.spark import start_session
+    from pgoutput_etl.spark import end_session, start_session
 
     spark = start_session("pgoutput_etl inspect", {})
-    using.callback(spark.stop)
+    using.callback(end_session, spark)
     return list_on_spark(spark, arguments.paths), using.enter_context(SparkRunner(spark, framing))
 
 
@@ -102,7 +93,8 @@ def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _inspect(arguments: argparse.Namespace) -> int:
+    _refuse_alone(arguments)
     with ExitStack() as using:
         landed, runner = found_files(arguments, using)
         progress = Progress(arguments.quiet)
@@ -110,8 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = report_on(found)
         if arguments.messages:
             first, last = arguments.lsn
-            times = arguments.from_time, arguments.to_time
-            wanted = Wanted(arguments.table, arguments.xid, first, last, *times, arguments.grep)
+            begin, end = (at and microseconds_of(at) for at in (arguments.from_time, arguments.to_time))
+            wanted = Wanted(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
             runner.tell(scenes(found, wanted, arguments.values, arguments.json), _print)
             for said in (*report.unreadable, *report.damages, *report.gaps):
                 progress(f"damaged or missing: {said}")
@@ -122,15 +114,23 @@ def run(arguments: argparse.Namespace) -> int:
         return exit_code(report)
 
 
-def main(description: str) -> int:
-    arguments = parsed(description)
+def run(arguments: argparse.Namespace) -> int:
     try:
-        code = run(arguments)
+        code = _inspect(arguments)
         sys.stdout.flush()
     except PgoutputEtlError as error:
         print_error(error)
-        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+        return exit_code_of(error)
     except BrokenPipeError:  # whoever read the lines has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
+
+
+COMMAND = Command(
+    "inspect",
+    __doc__,
+    "python jobs/inspect.py landing/shop --messages --table 'public.orders' --from-time 2026-03-01T02:10",
+    add_arguments,
+    run,
+)

@@ -1,0 +1,58 @@
+"""The nightly job: brings every Delta table to the last commit in the archive."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pgoutput_etl.commands.command import Command, add_config, add_usual, run_job, session
+from pgoutput_etl.config import Config
+from pgoutput_etl.metrics import Measuring, check
+from pgoutput_etl.pipeline import apply
+from pgoutput_etl.report import Progress, RunSummary, print_summary, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Those of one run: the one that an earlier run left, and the new one."""
+
+    summaries: Sequence[RunSummary]
+
+    @property
+    def exit_code(self) -> int:
+        return self.summaries[-1].exit_code
+
+    def to_json(self) -> str:
+        return to_json(self.summaries)
+
+
+def _show(batches: Batches) -> None:
+    for summary in batches.summaries:
+        print_summary(summary)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_usual(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    def job(config: Config) -> Batches:
+        check(config.metrics)
+        with Measuring(config.source.name, config.metrics) as measuring:
+            with session("apply", config) as spark:
+                summaries = apply(spark, config, Progress(arguments.quiet), measuring.stages)
+            measuring.done(summaries)
+        return Batches(summaries)
+
+    return run_job(arguments, job, _show)
+
+
+COMMAND = Command(
+    "apply",
+    __doc__,
+    "./spark-submit.sh jobs/apply.py --config conf/local.yaml --set target.root=/data/shop",
+    add_arguments,
+    run,
+)

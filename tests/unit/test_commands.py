@@ -1,0 +1,63 @@
+"""The jobs as they are typed, as far as they go without Spark: `jobs/NAME.py` and `pgoutput-etl NAME`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.commands.console import JOBS, command, main
+
+ROOT = Path(__file__).parents[2]
+WITH_CONFIG = sorted(set(JOBS) - {"inspect", "show"})
+NEEDED = {"backfill": ["--tables", "*"], "verify": ["--csv", "a", "--table", "a.b"]}
+
+
+def test_every_job_is_a_file_and_a_command() -> None:
+    assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == set(JOBS)
+    assert {job: command(job).name for job in JOBS} == {job: job for job in JOBS}
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_help_has_an_example_of_the_job(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([job, "--help"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert f"usage: pgoutput-etl {job}" in printed
+    assert f"jobs/{job}.py" in printed.partition("example:")[2]
+
+
+@pytest.mark.parametrize("job", WITH_CONFIG)
+def test_a_configuration_that_is_not_there_ends_a_job_with_2(
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "none.yaml"
+    assert main([job, "--config", str(missing), *NEEDED.get(job, [])]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("ConfigError: ")
+    assert str(missing) in printed.err
+
+
+@pytest.mark.parametrize(("given", "code"), [([], 2), (["--help"], 0), (["nightly"], 2)])
+def test_what_jobs_there_are(given: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(given) == code
+    printed = capsys.readouterr()
+    told, other = (printed.out, printed.err) if code == 0 else (printed.err, printed.out)
+    assert all(job in told for job in JOBS)
+    assert other == ""
+    assert ("there is no job 'nightly'" in told) == (given == ["nightly"])
+
+
+def test_the_installed_command_looks_into_files(tmp_path: Path) -> None:
+    installed = Path(sys.executable).with_name("pgoutput-etl")
+    given: list[str | Path] = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]
+    done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["transactions"]
+    told = subprocess.run([installed, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("0.")
