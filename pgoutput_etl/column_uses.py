@@ -60,6 +60,14 @@ class Use:
 DROP = Use(UseKind.DROP)
 
 
+_DONE = {UseKind.DROP: "dropped", UseKind.HASH: "hashed", UseKind.REDACT: "redacted"}
+
+
+def done_in_words(uses: Mapping[str, str]) -> str:
+    """For people, of what is written down with a table."""
+    return ", ".join(f"{name} {_DONE[UseKind(_word(said))]}" for name, said in uses.items())
+
+
 def said_of_change(column: str, before: str | None, now: str | None) -> str:
     """For people, of what was written down with a table and what the configuration says."""
     both_hashed = all(said is not None and said.startswith(UseKind.HASH.value) for said in (before, now))

@@ -80,6 +80,8 @@ def prepare(
 
 def _is_as_now(protected: Protection | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:
     """Whether changes of a relation that wait had done to them what the configuration asks for."""
+    if oid not in assembly.relations.oids():
+        return not then  # nothing describes them: they are kept as nothing, or were kept as they are
     versions, _ = assembly.relations.as_sent(oid)
     clear = {column.name for relation in versions.relations for column in relation.columns} - then.keys()
     return not changed(then, frozenset(clear), {} if protected is None else protected.done_to(oid))

@@ -37,13 +37,13 @@ def protection(
         return None
     tables = {}
     of_rules: dict[int, list[Relation]] = {}
-    for oid in sorted(history.oids()):
+    for entry in history.entries:
+        rule = config.rule_for(entry.relation.namespace, entry.relation.name)
+        if rule.uses:
+            of_rules.setdefault(_number(config, rule), []).append(entry.relation)
+    for oid in sorted({relation.oid for relations in of_rules.values() for relation in relations}):
         versions, latest = history.as_sent(oid)
         rule = config.rule_for(latest.namespace, latest.name)
-        for relation in versions.relations:
-            named = config.rule_for(relation.namespace, relation.name)
-            if named.uses:
-                of_rules.setdefault(_number(config, named), []).append(relation)
         uses = _uses(config, rule, latest, versions.relations)
         if uses:
             why_not = None if rule.skip else _checked(rule, latest, versions.relations, uses, spelled_alike(user_types))

@@ -89,6 +89,11 @@ class Protection:
         table = self.tables.get(oid)
         return None if table is None else table.why_not
 
+    def of_relation(self, relation: Relation) -> Version:
+        """How tuples of a relation are written anew that don't come from a file."""
+        table = self.tables.get(relation.oid)
+        return self._described(relation.columns, {} if table is None else table.uses)
+
     def rewritten(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Message rows with other tuples, in their order."""
         batch = _without_damage(batch)
@@ -140,12 +145,15 @@ class Protection:
         found = self._versions.get((oid, number))
         if found is None:
             table = self.tables[oid]
-            columns = table.versions.relations[number].columns
-            uses = {i: table.uses[c.name] for i, c in enumerate(columns) if c.name in table.uses}
-            hashed = [i for i, use in uses.items() if use.kind is UseKind.HASH]
-            types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
-            found = self._versions[oid, number] = Version(columns, uses, types)
+            found = self._described(table.versions.relations[number].columns, table.uses)
+            self._versions[oid, number] = found
         return found
+
+    def _described(self, columns: tuple[RelationColumn, ...], of_table: Mapping[str, Use]) -> Version:
+        uses = {i: of_table[c.name] for i, c in enumerate(columns) if c.name in of_table}
+        hashed = [i for i, use in uses.items() if use.kind is UseKind.HASH]
+        types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
+        return Version(columns, uses, types)
 
     @cached_property
     def _versions(self) -> dict[tuple[int, int], Version]:

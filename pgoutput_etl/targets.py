@@ -180,7 +180,7 @@ def make_plan(
     plan = Plan()
     cuts = cuts or {}
     holders = history.name_holders()
-    _refuse_taken_names(config, holders)
+    _refuse_taken_names(config, history, holders)
     for oid in sorted({*changes, *states, *cuts}):
         state = states.get(oid)
         cut = cuts.get(oid)
@@ -249,11 +249,14 @@ def target_name(config: Config, relation: Relation) -> tuple[str, str]:
     return rule.target_name or (relation.namespace, relation.name)
 
 
-def _refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -> None:
+def _refuse_taken_names(config: Config, history: RelationHistory, holders: Mapping[tuple[str, str], int]) -> None:
     """Raises ConfigError if a table would be renamed to what another one is called."""
     for i, rule in enumerate(config.tables):
         if rule.target_name is None or rule.target_name not in holders:
             continue
+        holder = history.latest(holders[rule.target_name])
+        if holder is None or (holder.namespace, holder.name) != rule.target_name:
+            continue  # it has another name by now
         other = config.rule_for(*rule.target_name)
         if other is not rule and other.rename is None and not other.skip:
             raise ConfigError(

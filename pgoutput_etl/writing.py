@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl import appended, histories, merge, soft_deletes
 from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
+from pgoutput_etl.column_uses import done_in_words
 from pgoutput_etl.config import Mode
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import applications, evolve, steps_done
@@ -245,4 +246,5 @@ def _notes(task: Task, written: merge.Written) -> list[str]:
         notes.append(f"{written.not_found:,} deletes found no such row")
     if task.state is None and not task.replaces:
         notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
+        notes += [done_in_words(task.uses)] if task.uses else []
     return notes

@@ -79,7 +79,8 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "tables[].columns": (
         (
             "per column: `drop`, `redact`, `{redact: text}` or `{hash: sha256}`, [before anything of it is "
-            "kept](columns.md); `added`, or `{renamed_from: old}`, where [the archive leaves it open](schema-changes.md)"
+            "kept](columns.md); `added`, or `{renamed_from: old}`, where "
+            "[the archive leaves it open](schema-changes.md)"
         ),
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
