@@ -323,3 +323,15 @@ def test_a_key_that_is_hashed_still_tells_rows_apart(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table("id", "big"), insert("1", "one"), insert("2", "two")))
     nights.night(transaction(2, 0x200, update("1", "uno"), update("3", TOAST, old_key=("2", None)), delete("1", None)))
     assert nights.values("t") == [(hashed("3"), "two")]
+
+
+@pytest.mark.soak
+def test_the_salt_is_nowhere_but_in_the_environment(tmp_path: Path, landing: Path) -> None:
+    """Not in logs at level INFO, the event log, command lines, outputs, tables or ledger; nor are hidden values."""
+    rules = "{match: public.t, columns: {v: {hash: sha256}}}, {match: public.bag, columns: {v: redact}}"
+    left = left_behind(tmp_path, landing, f"tables: [{rules}]\n", PGOUTPUT_ETL_SALT=SALT)
+    left |= texts_on_disk(tmp_path / "tables")
+    assert hashed("x") in "".join(text for name, text in left.items() if "/public/t/" in name)
+    for secret in (SALT, SALT.encode().hex()):
+        assert [name for name, text in left.items() if secret in text] == []
+    assert [name for name, text in left.items() if "/public/bag/" in name and CELL in text] == []
