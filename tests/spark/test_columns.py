@@ -34,6 +34,7 @@ from tests.small_archives import (
     update,
 )
 from tests.spark.jobs import Nights, held
+from tests.spark.test_secrets import CELL, left_behind
 
 pytestmark = pytest.mark.spark
 SALT = "a salt of sixteen bytes and more"
