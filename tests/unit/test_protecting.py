@@ -43,7 +43,7 @@ from tests.small_archives import (
     transaction,
     update,
 )
-from tests.spark.test_net_effect import random_history
+from tests.spark.test_net_effect import Bag, random_history
 
 REDACT = Use(UseKind.REDACT)
 INT4, BOOL, TIMESTAMPTZ = 23, 16, 1184
@@ -93,8 +93,12 @@ def _comparable(row: Row) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 30))])
-def test_random_histories_give_the_mirror_with_the_function_applied(seed: int, tmp_path: Path) -> None:
-    """Unchanged TOAST, REPLICA IDENTITY FULL, keys that change, transactions across files, truncates."""
+def test_random_histories_give_the_mirror_with_the_function_applied(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unchanged TOAST, REPLICA IDENTITY FULL, keys that change, transactions across files, truncates. The bag has no
+    rows from before the slot: a DELETE of one would take an equal one, where the plain mirror finds none."""
+    monkeypatch.setattr(Bag, "begin", lambda *_: None)
     random = Random(seed)
     messages = random_history(random, 80)
     cuts = [0, *sorted(random.sample(range(1, len(messages)), 3)), len(messages)]
