@@ -70,9 +70,9 @@ def done_in_words(uses: Mapping[str, str]) -> str:
 
 def said_of_change(column: str, before: str | None, now: str | None) -> str:
     """For people, of what was written down with a table and what the configuration says."""
-    both_hashed = all(said is not None and said.startswith(UseKind.HASH.value) for said in (before, now))
-    if both_hashed:
-        return f"{column} was hashed with another salt"
+    if _word(before) == _word(now):
+        how = "hashed with another salt" if _word(now) == UseKind.HASH.value else "redacted to another text"
+        return f"{column} was {how}"
     return f"{column} ({_word(before)} before, {_word(now)} now)"
 
 

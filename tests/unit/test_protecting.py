@@ -273,6 +273,7 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
     assert salt.hashed(b"x").decode() == hashed("x")
     then = {"a": f"hash: sha256, salt {salt.fingerprint}", "b": "drop"}
     assert changed(then, frozenset({"c"}), then) == []
+    assert changed({"a": "redact: x"}, frozenset(), {"a": "redact: y"}) == ["a was redacted to another text"]
     now = {"a": f"hash: sha256, salt {other.fingerprint}", "c": "redact: REDACTED", "d": "drop"}
     assert changed(then, frozenset({"c"}), now) == [
         "a was hashed with another salt",
