@@ -6,8 +6,7 @@ digits. NULL stays NULL in all of them. docs/columns.md says how somebody comput
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
@@ -16,6 +15,7 @@ REDACTED = "REDACTED"
 SALT_VARIABLE = "PGOUTPUT_ETL_SALT"
 LEAST_SALT = 16  # bytes
 _FINGERPRINT_DIGITS = 16
+_BLOCK = 64  # bytes, of SHA-256
 
 
 class UseKind(Enum):
@@ -32,10 +32,20 @@ class Salt:
 
     @property
     def fingerprint(self) -> str:
-        return self.hashed(b"pgoutput_etl: which salt is this").decode()[:_FINGERPRINT_DIGITS]
+        return self.hashed([b"pgoutput_etl: which salt is this"])[0].decode()[:_FINGERPRINT_DIGITS]
 
-    def hashed(self, text: bytes) -> bytes:
-        return hmac.digest(self.secret, text, sha256).hex().encode()
+    def hashed(self, texts: Iterable[bytes]) -> list[bytes]:
+        """HMAC-SHA-256 (RFC 2104) in hexadecimal digits. What the key alone decides is worked out once: half the time
+        of hmac.digest for each."""
+        key = self.secret if len(self.secret) <= _BLOCK else sha256(self.secret).digest()
+        inner, outer = (sha256(bytes(b ^ pad for b in key.ljust(_BLOCK, b"\0"))) for pad in (0x36, 0x5C))
+        found = []
+        for text in texts:
+            first, second = inner.copy(), outer.copy()
+            first.update(text)
+            second.update(first.digest())
+            found.append(second.hexdigest().encode())
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Version:
             salt, name = _salt(self.uses[place]), self.columns[place].name
             texts, faults = _texts(of, {i: parsed[i] for i in fine}, place)
             odd |= {i: f"column {name!r}, which is to be hashed: {why}" for i, why in faults.items()}
-            hashed[place] = {i: salt.hashed(text) for i, text in texts.items()}
+            hashed[place] = dict(zip(texts, salt.hashed(texts.values()), strict=True))
         return [
             _withheld(odd[i]) if i in odd else self._made_anew(data, {p: found.get(i) for p, found in hashed.items()})
             for i, data in enumerate(parsed)
@@ -147,7 +147,7 @@ def _hash_all(split: SplitTuples, place: int, of: ColumnType, salt: Salt, out: B
             part = chosen[begin : begin + _AT_ONCE]
             begins, lengths = at[part].tolist(), (size[part] & _LENGTH).tolist()
             values = [bytes(content[b : b + n]) for b, n in zip(begins, lengths, strict=True)]
-            hashes = [salt.hashed(text or b"") for text in canonical_texts(of, values, binary)]
+            hashes = salt.hashed(text or b"" for text in canonical_texts(of, values, binary))
             out[part] = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, HASH_SIZE)
 
 

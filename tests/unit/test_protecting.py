@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import pickle
 from collections import Counter
 from collections.abc import Mapping
@@ -270,7 +271,10 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
     salt, other = Salt(SALT.encode()), Salt(b"another salt of enough bytes")
     assert SALT not in repr(salt)
     assert salt.fingerprint != other.fingerprint
-    assert salt.hashed(b"x").decode() == hashed("x")
+    for secret in (SALT.encode(), b"0" * 64, b"longer than a block of SHA-256 " * 3):
+        texts = [b"", b"x", b"y" * 1000]
+        expected = [hmac.new(secret, text, "sha256").hexdigest().encode() for text in texts]
+        assert Salt(secret).hashed(texts) == expected
     then = {"a": f"hash: sha256, salt {salt.fingerprint}", "b": "drop"}
     assert changed(then, frozenset({"c"}), then) == []
     assert changed({"a": "redact: x"}, frozenset(), {"a": "redact: y"}) == ["a was redacted to another text"]
