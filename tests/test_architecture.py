@@ -38,6 +38,7 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
+    "claim_files",
     "ledger",
     "storage",
     "net_effect",

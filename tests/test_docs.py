@@ -84,6 +84,24 @@ def test_the_configurations_of_messages_and_metrics_can_be_run(tmp_path: Path, p
     assert config.metrics.opentelemetry == (page == "metrics")
 
 
+def test_the_configurations_of_object_storage_can_be_run_and_keep_their_secrets(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+    adls, gcs = re.findall(r"<!-- configuration -->\n```yaml\n(.*?)```\n", page, re.DOTALL)
+    s3 = (ROOT / "conf" / "s3.yaml").read_text(encoding="utf-8")
+    roots: list[str] = []
+    secrets: set[str] = set()
+    for text in (s3, adls, gcs):
+        path = tmp_path / "job.yaml"
+        path.write_text(text, encoding="utf-8")
+        config = load_config(str(path), environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "secret"))
+        refuse_unbuilt(config)
+        roots.append(config.state.root)
+        secrets |= config.secrets
+        assert all(name in config.secrets for name in config.spark if name.endswith((".secret", ".key")))
+    assert [root.partition(":")[0] for root in roots] == ["s3a", "abfss", "gs"]
+    assert {name.rpartition(".")[0] for name in secrets} >= {"spark.hadoop.fs.s3a.secret", "spark.hadoop.fs.s3a.access"}
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
 def test_every_file_that_is_linked_is_there(path: Path) -> None:
     named = _LINK.findall(path.read_text(encoding="utf-8"))
