@@ -175,6 +175,7 @@ def test_blocks_that_spark_keeps_have_no_hidden_value(nights: Nights, monkeypatc
     assert not [row for row in blocks if HIDDEN.encode() in row["tuples"] or HIDDEN.encode() in row["head"]]
 
 
+@pytest.mark.soak
 def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_rebuilt(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     columns = table("id", "mail", "note")
@@ -200,6 +201,7 @@ def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_reb
     assert nights.values("t") == [("1", hashed("b")), ("2", hashed("d"))]
 
 
+@pytest.mark.soak
 def test_changes_that_wait_are_read_again_where_columns_are_others_by_now(nights: Nights) -> None:
     columns = table("id", "mail", "note")
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
@@ -218,6 +220,7 @@ def test_a_column_that_is_not_there_is_named_before_anything_is_written(nights: 
     assert not (tmp_path / "tables" / "public").exists()
 
 
+@pytest.mark.soak
 def test_a_column_s_new_name_must_be_spoken_for(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, table("id", "mail", "v"), insert("1", "a", "x")))
@@ -231,6 +234,7 @@ def test_a_column_s_new_name_must_be_spoken_for(nights: Nights) -> None:
     assert nights.values("t") == [("1", hashed("a"), "x"), ("2", hashed(HIDDEN), "x")]
 
 
+@pytest.mark.soak
 def test_a_value_that_can_not_be_hashed_holds_its_table(nights: Nights) -> None:
     with_rules(nights, "{match: public.odd, columns: {n: {hash: sha256}}}")
     summary = nights.night(
@@ -245,6 +249,7 @@ def test_a_value_that_can_not_be_hashed_holds_its_table(nights: Nights) -> None:
     assert nights.values("odd") == [("1", "REDACTED")]
 
 
+@pytest.mark.soak
 def test_a_renamed_table_is_moved_and_stays_one(nights: Nights, tmp_path: Path) -> None:
     nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "a")))
     with_rules(nights, "{match: public.t, rename: c r/m.the~one}")
@@ -271,6 +276,7 @@ def test_a_table_is_not_renamed_to_what_another_is_called(nights: Nights) -> Non
         nights.job.run()
 
 
+@pytest.mark.soak
 def test_verify_leaves_out_what_is_not_as_it_was_sent(nights: Nights, tmp_path: Path) -> None:
     with_rules(nights, f"{{match: public.t, {USES}}}")
     rows = [("1", "a", "b", "c", SHOWN), ("2", None, None, None, SHOWN)]
@@ -300,6 +306,7 @@ def test_plan_sees_the_columns_that_apply_will_write(nights: Nights, tmp_path: P
     assert not (tmp_path / "tables").exists()
 
 
+@pytest.mark.soak
 def test_a_batch_that_died_is_finished_with_the_same_columns(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     with_rules(nights, f"{{match: public.t, {USES}}}")
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
@@ -319,6 +326,7 @@ def test_a_batch_that_died_is_finished_with_the_same_columns(nights: Nights, mon
     assert places(HIDDEN, nights.job.folder / "tables") == []
 
 
+@pytest.mark.soak
 def test_a_key_that_is_hashed_still_tells_rows_apart(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {id: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, table("id", "big"), insert("1", "one"), insert("2", "two")))
