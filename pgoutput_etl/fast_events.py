@@ -109,18 +109,18 @@ def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
 def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
     """What versions.at gives for each row, by `file`, `ordinal` and `scope`; -1 for None."""
     files, ordinals = _numbers(rows, "file"), _numbers(rows, "ordinal")
-    numbers = _versions_at(versions, files, ordinals, None)
+    numbers = versions_at(versions, files, ordinals, None)
     scopes = rows.column("scope")
     if scopes.null_count < len(scopes):
         for scope in scopes.unique().drop_null().to_pylist():
             if scope in versions.holds_from:
                 at = pc.indices_nonzero(pc.equal(scopes, scope)).to_numpy()
-                own = _versions_at(versions, files[at], ordinals[at], scope)
+                own = versions_at(versions, files[at], ordinals[at], scope)
                 numbers[at] = np.where(own >= 0, own, numbers[at])
     return numbers
 
 
-def _versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
+def versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
     """What versions.at gives for each position of that scope alone; -1 for None."""
     entries = versions.holds_from.get(scope, ())
     found = np.full(len(files), -1, np.int64)
