@@ -27,7 +27,7 @@ from pgoutput_etl.relations import Place
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.shipping import scan_files
 from pgoutput_etl.spark import reading_files
-from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, describe_tables, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
@@ -58,6 +58,8 @@ class Redriving:
             assembly = Assembly()
             assembly.origins = self.archive.config.source.origins
             assemble(blocks, scanned, self.batch.paths, assembly)
+            describe_tables(assembly.relations, self.batch.tables)
+            assembly.types = {**self.archive.assembly.types, **assembly.types}
             rows = Rows(spark, blocks, None, frozenset(), assembly)
             changes = rows.fated_changes().persist(StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)
@@ -91,9 +93,11 @@ class Redriving:
         applicable = before_cuts(self.archive.spark, chosen, cuts)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
+        since = self.archive.snapshots(oid for oid in held if oid not in worse)
         rebuilding = Rebuilding(
-            self.archive.spark, self.archive.config, assembly, {}, self.progress, writer, f"{root}/rebuilt"
+            self.archive.spark, self.archive.config, assembly, since, self.progress, writer, f"{root}/rebuilt"
         )
+        applicable = rebuilding.lacking(applicable)
         places = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cuts} - {*applied, *worse}
         plan = rebuilding.plan(applicable, oids, places, cuts)

@@ -114,12 +114,19 @@ class Archive:
         if state is None or state.path == "":
             raise ConfigError(
                 f"--since-version: no batch left {self.name(oid)} at Delta version {version}, so that nothing says "
-                "through which commit it was whole then. The ledger's table `batches` has the versions"
+                "through which commit it was whole then. The ledger's table `batches` has the versions. A table whose "
+                "snapshot is that old needs another one: jobs/snapshot.py"
             )
         return state
 
     def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
-        return {} if version is None else {oid: self.state_at(oid, version) for oid in oids}
+        """Where tables stood that are not begun with nothing: at the version that is said, or where a snapshot left
+        them, of which the archive has not all rows."""
+        return self.snapshots(oids) if version is None else {oid: self.state_at(oid, version) for oid in oids}
+
+    def snapshots(self, oids: Iterable[int]) -> dict[int, TableState]:
+        states = {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
+        return {o: self.state_at(o, s.snapshot) for o, s in states.items() if s.snapshot is not None}
 
     def cut_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
         """Of these tables, those whose rows up to that commit may be among bytes that could not be read."""

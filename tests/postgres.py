@@ -161,6 +161,10 @@ class Server:
         with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
             path.write_bytes(b"".join(rows))
 
+    def pg_dump(self, folder: Path, *arguments: str) -> None:
+        """Dump the database into a folder that isn't there yet, with pg_dump -Fd."""
+        self._run(["pg_dump", "--format=directory", "--file", str(folder), *arguments, self.conninfo])
+
     def stop(self) -> None:
         """Stop at once, as after a crash of the machine: nothing of the server is wanted any more."""
         if self._postgres.poll() is None:
