@@ -47,6 +47,7 @@ class Server:
     def __init__(self, version: Version = 18, settings: Mapping[str, str] | None = None) -> None:
         self.version = version
         self.port = _free_port()
+        self.database = "postgres"
         self._user = _unprivileged_user()
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
         try:
@@ -71,7 +72,12 @@ class Server:
 
     @property
     def conninfo(self) -> str:
-        return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
+        return f"host={self.folder} port={self.port} user=postgres dbname={self.database}"
+
+    @property
+    def programs(self) -> Path:
+        """The folder of psql, pg_dump and the others."""
+        return self._bin
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self.conninfo, autocommit=autocommit)
