@@ -14,11 +14,11 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak clean java
+.PHONY: help demo test lint bench soak archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
@@ -37,6 +37,9 @@ bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding 
 
 soak: java $(stamp) ## run the long tests: every archive, long random histories
 	$(venv)/bin/python -m pytest -q -m soak
+
+archive: $(stamp) ## pack the package and its libraries for a cluster: build/*.tar.gz
+	@$(venv)/bin/python tools/pack.py
 
 clean: ## remove all that these targets made
 	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info

@@ -31,6 +31,7 @@ from pgoutput_etl.evolving import applications
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.naming import path_segment
 from pgoutput_etl.net_effect import all_of, event_key_parts
 from pgoutput_etl.rebuilding import Rebuilding
@@ -181,7 +182,7 @@ class _InPlace:
     def _range(self, partly: list[int], reasons: dict[int, str | None], until_now: Stretch) -> BackfillSummary:
         archive = self.archive
         files = archive.files_with(partly, until_now)
-        rows = archive.committed(files, partly, until_now).persist(StorageLevel.DISK_ONLY)
+        rows = kept(archive.committed(files, partly, until_now), StorageLevel.DISK_ONLY)
         try:
             refuse_unreadable(rows)
             tasks: dict[int, Task] = {}
@@ -196,7 +197,7 @@ class _InPlace:
                         reasons[oid] = found
             return self._write(tasks, rows, reasons, {oid: [f for f in files if oid in f.changes] for oid in tasks})
         finally:
-            rows.unpersist()
+            let_go(rows)
 
     def _task(self, oid: int, changes: TableChanges, runs: Mapping[int, Sequence[Run]]) -> Task | str:
         """What to merge, or why nothing less than the whole table will do."""
@@ -235,7 +236,7 @@ class _InPlace:
         since = archive.since(self.order.since_version, whole)
         commits = _lacking(whole, since, batch.last_commit_lsn)
         of_whole = archive.files_with(whole, commits)
-        all_rows = archive.committed(of_whole, whole, commits).persist(StorageLevel.DISK_ONLY)
+        all_rows = kept(archive.committed(of_whole, whole, commits), StorageLevel.DISK_ONLY)
         try:
             if whole:
                 refuse_unreadable(all_rows)
@@ -250,8 +251,8 @@ class _InPlace:
             if not batch.resumed:
                 if not plan.tasks and not tasks:
                     _, left = rebuilding.write(plan, lacking)
-                    kept = [self._as_it_was(outcome) for outcome in left]
-                    return _summary(archive, 0, batch.last_commit_lsn, kept, files, reasons, plan.skipped)
+                    as_before = [self._as_it_was(outcome) for outcome in left]
+                    return _summary(archive, 0, batch.last_commit_lsn, as_before, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.oid not in places]
                 refuse_strangers(archive.spark, Plan([replace(task, state=None) for task in new]))
             self.check_claim()
@@ -267,7 +268,7 @@ class _InPlace:
             rebuilt = [oid for oid in done if oid in whole]
             archive.ledger.close_backfill(batch, done, rebuilt, _news(outcomes, known))
         finally:
-            all_rows.unpersist()
+            let_go(all_rows)
         files = {**files, **{oid: [f for f in of_whole if oid in f.changes] for oid in whole}}
         return _summary(archive, batch.number, batch.last_commit_lsn, outcomes, files, reasons, plan.skipped)
 
@@ -313,7 +314,7 @@ class _Beside:
         if commits.last > last.last_commit_lsn:
             raise ConfigError(f"--to-lsn: the last commit that was applied is {format_lsn(last.last_commit_lsn)}")
         files = archive.files_with(self.order.oids, commits)
-        rows = archive.committed(files, self.order.oids, commits).persist(StorageLevel.DISK_ONLY)
+        rows = kept(archive.committed(files, self.order.oids, commits), StorageLevel.DISK_ONLY)
         try:
             refuse_unreadable(rows)
             ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
@@ -347,7 +348,7 @@ class _Beside:
             built, left = rebuilding.write(plan, lacking)
             outcomes = built + left
         finally:
-            rows.unpersist()
+            let_go(rows)
         by_table = {oid: [f for f in files if oid in f.changes] for oid in self.order.oids}
         return _summary(archive, 0, commits.last, outcomes, by_table, {}, plan.skipped)
 

@@ -53,7 +53,7 @@ def connect(url: str, app_name: str, settings: Mapping[str, str], asked_for: Ite
         spark = builder.getOrCreate()
     import_module("delta.connect")  # after it, Delta's conflicts arrive as Delta's exceptions
     _say_what_is_left_out(spark, settings, asked_for)
-    _send_code(spark)
+    send_code(spark)
     return spark
 
 
@@ -85,7 +85,7 @@ def _say_what_is_left_out(spark: SparkSession, settings: Mapping[str, str], aske
         logging.getLogger(__name__).warning("the Spark Connect server has its own settings for %s: not set", names)
 
 
-def _send_code(spark: SparkSession) -> None:
+def send_code(spark: SparkSession) -> None:
     """The server's Python workers run functions of this package, which they know by name only."""
     package = Path(__file__).parent
     with TemporaryDirectory() as folder:

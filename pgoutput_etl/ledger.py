@@ -149,6 +149,11 @@ class Batch:
         lsn = last.last_commit_lsn
         return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, lsn, since=last.since)
 
+    @staticmethod
+    def number_of_next(last: Batch | None) -> int:
+        """Of the batch that a run would be at work on: that of a run that died, else a new one."""
+        return 1 if last is None else last.number + (not last.resumed)
+
     @property
     def to_read(self) -> dict[int, FilePart]:
         return {number: file for number, file in self.files.items() if file.status == FileStatus.READ.value}

@@ -54,7 +54,7 @@ def _why_beside(ledger: Ledger, last: Batch) -> str | None:
     if last.resumed:
         return f"batch {last.number} was begun by a run that died: jobs/apply.py finishes it. Targets were left alone"
     try:
-        ledger.claims().refuse_others(last.number + 1)
+        ledger.claims().refuse_others(Batch.number_of_next(last))
     except RunError as error:
         return f"Targets were left alone: {error}"
     return None

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, is_delta_table
+from pgoutput_etl.managed import value_of
 from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
@@ -272,12 +273,13 @@ def begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
 def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
     """With the session's transaction identifier said again, as `rows` may be another session's."""
     prefix = "spark.databricks.delta."
-    options = {
-        "txnAppId": spark.conf.get(f"{prefix}write.txnAppId"),
-        "txnVersion": spark.conf.get(f"{prefix}write.txnVersion"),
-        "userMetadata": spark.conf.get(f"{prefix}commitInfo.userMetadata"),
+    names = {
+        "txnAppId": "write.txnAppId",
+        "txnVersion": "write.txnVersion",
+        "userMetadata": "commitInfo.userMetadata",
     }
-    return rows.write.format("delta").options(**options)
+    options = {option: value_of(spark, prefix + name) for option, name in names.items()}
+    return rows.write.format("delta").options(**{name: value for name, value in options.items() if value is not None})
 
 
 def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> Written:

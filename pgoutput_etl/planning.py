@@ -25,8 +25,9 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.ledger import Batch, Ledger
+from pgoutput_etl.managed import let_go
 from pgoutput_etl.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
-from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.plan_report import PlannedFile, PlannedTable, PlannedTransaction, PlannedType, PlanSummary
 from pgoutput_etl.preparing import Prepared, prepare
 from pgoutput_etl.quarantine import said_of_damages
@@ -48,7 +49,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     ledger = Ledger(spark, config.state.root, config.source.name)
     progress(f"looking for new files in {config.source.landing}")
     last = ledger.last_batch()
-    ledger.claims().refuse_others(1 if last is None else last.number + (not last.resumed))
+    ledger.claims().refuse_others(Batch.number_of_next(last))
     listed = list_files(spark, config)
     known = ledger.known_files(ledger.file_rows(), since=0 if last is None else last.since)
     if last is not None and last.resumed:
@@ -65,7 +66,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, known, paths)
     if not landed.parts:
-        landed.blocks.unpersist()
+        let_go(landed.blocks)
         return replace(_nothing(config, last), files_not_read=landed.remarks)
     return _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
 
@@ -99,7 +100,7 @@ def _planned(
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
-        landed.blocks.unpersist()
+        let_go(landed.blocks)
 
 
 def _summary(
@@ -112,9 +113,6 @@ def _summary(
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    messages: Counter[str] = Counter()
-    for scan in landed.scanned.scans.values():
-        messages.update(scan.messages)
     fates = transactions_by_fate(assembly.outcomes, prepared.tally)
     waiting = assembly.open_outcomes()
     fates[Fate.OPEN.value] = len(waiting)
@@ -125,7 +123,7 @@ def _summary(
         resumes=batch.resumed,
         files=tuple(_file(part) for _, part in sorted(landed.parts.items())),
         bytes=batch.size,
-        messages=dict(sorted(messages.items())),
+        messages=landed.messages(),
         transactions={fate.value: fates[fate.value] for fate in Fate},
         unknown_prepared=assembly.unknown_prepared,
         tables=tuple(sorted(tables, key=lambda t: (t.schema, t.table))),
@@ -133,7 +131,7 @@ def _summary(
         skipped=tuple(prepared.plan.skipped),
         vacated=tuple(prepared.plan.vacated),
         content_bytes=landed.content_bytes(),
-        accounts={name: sum(of_file.get(name, 0) for of_file in accounts.values()) for name in ACCOUNTS.values()},
+        accounts=summed_accounts(accounts.values()),
         damages=tuple(said_of_damages(landed.scanned.scans, path_of)),
         refused_files=landed.refused(),
         files_not_read=landed.not_read(),

@@ -20,6 +20,7 @@ from pgoutput_etl.cuts import Cut
 from pgoutput_etl.identity import KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
@@ -47,7 +48,7 @@ class Redriving:
         tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
         blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True)
-        blocks = blocks.persist(StorageLevel.MEMORY_AND_DISK)
+        blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
         changes: DataFrame | None = None
         try:
             with reading_files(tasks):
@@ -61,12 +62,12 @@ class Redriving:
             describe_tables(assembly.relations, self.batch.tables)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             rows = Rows(spark, blocks, None, frozenset(), assembly)
-            changes = rows.fated_changes().persist(StorageLevel.DISK_ONLY)
+            changes = kept(rows.fated_changes(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)
         finally:
-            blocks.unpersist()
+            let_go(blocks)
             if changes is not None:
-                changes.unpersist()
+                let_go(changes)
 
     def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
         """Each file whole, but for what was added to the last one since: that is for the nightly job."""

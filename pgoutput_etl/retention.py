@@ -23,7 +23,9 @@ STEPS = ("retention", "optimize", "vacuum", "checkpoint")
 LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
 SMALL_FILE = 128 << 20
 # Ledger tables that runs do nothing but append to: Delta lets them be compacted meanwhile.
-APPENDED_TO = frozenset({"batches", "files", "relations", "types", "transactions", "claims", "schema_changes"})
+APPENDED_TO = frozenset(
+    {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes"}
+)
 # Commits after which a table's rows are as they were.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, tasks_of
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
@@ -31,6 +33,13 @@ class Landed:
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+
+    def messages(self) -> dict[str, int]:
+        """How many of each type."""
+        found: Counter[str] = Counter()
+        for scan in self.scanned.scans.values():
+            found.update(scan.messages)
+        return dict(sorted(found.items()))
 
     def content_bytes(self) -> int:
         """Decompressed: all that was read, of files that were not applied, too."""
@@ -111,7 +120,7 @@ def read_files(
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(known, arrangement)
         if arrangement.scan_again:
-            blocks.unpersist()
+            let_go(blocks)
             tasks = tasks_of(arrangement.to_read)
             blocks = _scan(spark, config, tasks, known.contents)
             scanned = _collect(blocks, tasks)
@@ -120,7 +129,7 @@ def read_files(
                 n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in parts.items()
             }
     except BaseException:
-        blocks.unpersist()
+        let_go(blocks)
         raise
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
@@ -164,7 +173,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
         scanned = _collect(blocks, tasks)
         refuse(scanned.errors.values())
     except BaseException:
-        blocks.unpersist()
+        let_go(blocks)
         raise
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(blocks, scanned, found)
@@ -175,7 +184,7 @@ def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known:
     salvages = config.on_error is OnError.QUARANTINE
     with reading_files(tasks):
         blocks = scan_files(spark, tasks, known, config.source.framing, salvages)
-    return blocks.persist(StorageLevel.MEMORY_AND_DISK)
+    return kept(blocks, StorageLevel.MEMORY_AND_DISK)
 
 
 def _collect(blocks: DataFrame, tasks: Mapping[str, Task]) -> Scanned:

@@ -14,15 +14,15 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyspark
-from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.connecting import connect, is_connect, server_of
+from pgoutput_etl.connecting import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.inflate import MAX_SIZE
+from pgoutput_etl.managed import is_managed, is_set, session_that_is_there, value_of
 
 T = TypeVar("T")
 
@@ -70,13 +70,16 @@ _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-
 
 
 def start_session(app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset()) -> SparkSession:
-    """The session of a job: of the Connect server that `spark.remote` names, else of a Spark that starts here.
+    """The session of a job: of the Connect server that `spark.remote` names, the platform's where one runs Spark
+    (Databricks), else of a Spark that starts here.
 
     Under spark-submit the Delta package is there already; otherwise it is asked for, but of a server. Settings given
     to spark-submit hold, unless `settings` has others.
 
     The values of the settings in `secrets` are in no listing of settings, nor on a command line.
     """
+    if is_managed() and REMOTE not in settings:
+        return session_that_is_there({**_DEFAULTS, **settings, **_OF_SESSION})
     defaults = {**_DEFAULTS, **_said_to_spark_submit()}
     chosen = {**defaults, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if server := server_of(settings):
@@ -96,10 +99,18 @@ def start_session(app_name: str, settings: Mapping[str, str], secrets: Collectio
     return builder.getOrCreate()
 
 
+def end_session(spark: SparkSession) -> None:
+    """A platform's session isn't ours to stop: others may be at work in it."""
+    if not is_managed():
+        spark.stop()
+
+
 def _said_to_spark_submit() -> dict[str, str]:
     """`--conf`, and spark-defaults.conf: they come before what is only our default."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
+    from pyspark import SparkConf, SparkContext  # a client of Spark Connect alone has none
+
     SparkContext._ensure_initialized()
     said = dict(SparkConf().getAll())
     return {key: said[key] for key in _DEFAULTS if key in said}
@@ -107,6 +118,8 @@ def _said_to_spark_submit() -> dict[str, str]:
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
     """Spark would put all settings on the JVM's command line, which every user of the machine can read."""
+    from pyspark import SparkConf, SparkContext
+
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll([*settings.items()]))
 
 
@@ -171,10 +184,9 @@ def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSess
 
 @contextmanager
 def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """For what is done within; then as they were."""
-    before: dict[str, str | None] = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
+    """For what is done within; then as they were. Those that a platform's session doesn't take are left out."""
+    before = {key: value_of(spark, key) for key in settings}
+    before = {key: before[key] for key, value in settings.items() if is_set(spark, key, value)}
     try:
         yield
     finally:
@@ -236,7 +248,7 @@ def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
 
 def size_limit(spark: SparkSession) -> int:
     """How many bytes a file may have, and expand to if it is compressed."""
-    return min(int(spark.conf.get(MAX_LENGTH, str(MAX_SIZE)) or 0), MAX_SIZE)
+    return min(int(value_of(spark, MAX_LENGTH) or MAX_SIZE), MAX_SIZE)
 
 
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:

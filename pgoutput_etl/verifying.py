@@ -25,6 +25,7 @@ from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.differences import found_in, row_differences
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.other_sides import CsvRows, OtherDelta, OtherTable, Server, asking
@@ -210,11 +211,12 @@ class _Comparison:
             there = other.rows(columns, ranges, which)
             gone = self._ended()
             ended = None if gone is None else rows_within(delta_texts(gone, columns), columns, ranges, which)
-            found = row_differences(here, there, columns, key, self.newest, ended).persist(StorageLevel.DISK_ONLY)
+            differences = row_differences(here, there, columns, key, self.newest, ended)
+            found = kept(differences, StorageLevel.DISK_ONLY)
             try:
                 counts = found_in(found, columns, self.request)
             finally:
-                found.unpersist()
+                let_go(found)
         return VerifiedTable(
             schema,
             table,

@@ -18,6 +18,7 @@ from pgoutput_etl.config import Mode
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
+from pgoutput_etl.managed import marks_commits
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import writes_may_overlap
@@ -155,6 +156,8 @@ class Writer:
 
     def _commit_changes(self, changes: Changes, task: Task) -> merge.Written:
         """A commit per segment, and one or more in between where columns change."""
+        if self.resumed and not marks_commits(self.spark):
+            self._take_back(task)  # by its version: what a run that died wrote bears no mark
         done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: merge.Written | None = None
@@ -194,11 +197,15 @@ class Writer:
         self.check()
         return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
 
-    def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
-        """What segments before the one that failed have changed is taken back."""
+    def _take_back(self, task: Task) -> None:
+        """To where the batch found it; what begins by overwriting needs no such thing."""
         if task.moved_from is None and not task.replaces:
             self.check()
             merge.take_back(self.spark, task.path, None if task.state is None else task.state.version)
+
+    def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
+        """What segments before the one that failed have changed is taken back."""
+        self._take_back(task)
         return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
 
     def _held(self, held: Held) -> Outcome:

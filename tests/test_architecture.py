@@ -31,6 +31,7 @@ CORE = (
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
+    "managed",
     "delta_table",
     "spark",
     "shipping",

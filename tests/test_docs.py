@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config import load_config, refuse_unbuilt
+from tools import configuration_page
 from tools.types_table import PAGE, page
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,25 @@ _LINK = re.compile(r"\]\(([^):#]+)\)")
 def test_the_table_of_types_is_the_codes() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text == page(text), "make it anew: python -m tools.types_table"
+
+
+def test_the_table_of_the_configuration_is_the_codes() -> None:
+    text = configuration_page.PAGE.read_text(encoding="utf-8")
+    assert text == configuration_page.page(text), "make it anew: python -m tools.configuration_page"
+
+
+def test_every_key_of_the_configuration_is_explained() -> None:
+    there = {key.path for _, found in configuration_page.keys() for key in found}
+    assert there == set(configuration_page.MEANINGS), "tools/configuration_page.py says what each key is for"
+
+
+def test_the_least_configuration_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall(configuration_page.PAGE.read_text(encoding="utf-8"))
+    path = tmp_path / "shop.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={"LANDING": "s3a://lake"})
+    refuse_unbuilt(config)
+    assert config.source.landing == "s3a://lake/shop"
 
 
 def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:

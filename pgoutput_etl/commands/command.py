@@ -70,13 +70,13 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
 @contextmanager
 def session(job: str, config: Config) -> Iterator[SparkSession]:
     """Spark for as long as a job takes."""
-    from pgoutput_etl.spark import start_session
+    from pgoutput_etl.spark import end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets)
     try:
         yield spark
     finally:
-        spark.stop()
+        end_session(spark)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

@@ -82,10 +82,10 @@ def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[L
         folder = Path(using.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
         return landed, using.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
     from pgoutput_etl.inspecting import SparkRunner, list_on_spark
-    from pgoutput_etl.spark import start_session
+    from pgoutput_etl.spark import end_session, start_session
 
     spark = start_session("pgoutput_etl inspect", {})
-    using.callback(spark.stop)
+    using.callback(end_session, spark)
     return list_on_spark(spark, arguments.paths), using.enter_context(SparkRunner(spark, framing))
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 
 from pgoutput_etl.commands.command import Command
 from pgoutput_etl.naming import printable
-from pgoutput_etl.spark import start_session
+from pgoutput_etl.spark import end_session, start_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
         return 1
     finally:
-        spark.stop()
+        end_session(spark)
     return 0
 
 

@@ -17,6 +17,7 @@ from tests.captures import CAPTURES, files_of, truth_tables
 from tests.conftest import SETTINGS
 from tests.spark.jobs import Job
 from tests.spark.spark_servers import JAVA_OPTIONS, connect_server, environment, standalone_cluster
+from tools import pack
 
 ROOT = Path(__file__).parents[2]
 SLOT, TRUTH = CAPTURES / "random16" / "v4b", CAPTURES / "random16" / "truth"
@@ -51,7 +52,7 @@ def _configured(job: Job, **settings: str) -> Job:
     return job
 
 
-def _submit(job: Job, master: str) -> dict[str, Any]:
+def _submit(job: Job, master: str, **more: str) -> dict[str, Any]:
     options = {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": JAVA_OPTIONS,
@@ -59,6 +60,7 @@ def _submit(job: Job, master: str) -> dict[str, Any]:
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
+        **more,
     }
     given = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
     return _run(job, ROOT / "spark-submit.sh", "--master", master, *given, "jobs/apply.py")
@@ -132,6 +134,25 @@ def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
     assert (first["files"], second["files"]) == (5, 5)
     job.assert_equals(truth_tables(TRUTH), "random16")
     _assert_all_worked(tmp_path, applications=2)
+
+
+@pytest.mark.soak
+def test_workers_with_a_python_and_nothing_else(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    job = _configured(Job(spark, tmp_path, landing))
+    archive = tmp_path / "etl.tar.gz"
+    pack.pack(archive)
+    sent = {
+        "spark.archives": f"{archive}#etl",
+        "spark.pyspark.python": "./etl/bin/python",
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.executorEnv.PGOUTPUT_ETL_PYTHON": getattr(sys, "_base_executable", sys.executable),
+    }
+    with standalone_cluster(tmp_path, workers=2) as master:
+        _land(files_of(SLOT), landing)
+        _submit(job, master, **sent)
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=1)
 
 
 def test_a_connect_server_that_is_not_there(tmp_path: Path, landing: Path) -> None:
