@@ -26,7 +26,9 @@ from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
 APPLIED, HELD = "applied", "held"
-BEFORE_FILES = -1  # the number of what stands for a file before all others: a snapshot's rows
+# The number of what stands for a file before all others, a snapshot's rows: so far before that there may be as many of
+# them as there are (appended.py).
+BEFORE_FILES = -(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,11 +79,6 @@ class Server:
     def conninfo(self) -> str:
         return f"host={self.folder} port={self.port} user=postgres dbname={self.database}"
 
-    @property
-    def programs(self) -> Path:
-        """The folder of psql, pg_dump and the others."""
-        return self._bin
-
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self.conninfo, autocommit=autocommit)
 
