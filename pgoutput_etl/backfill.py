@@ -55,7 +55,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         progress(f"batch {last.number} is a backfill that died: finishing it")
         finish_backfill(spark, config, ledger, last, progress)
         last = ledger.last_batch()
-    if last is None or last.state is None:
+    if last is None or (last.state is None and not last.tables):
         raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
     archive = Archive(spark, config, ledger, last)
     oids = _chosen(archive, request.tables)
