@@ -21,6 +21,7 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import InForce, RelationHistory, Run
 from pgoutput_etl.rereading import Archive, Stretch, refuse_unreadable, runs_of
@@ -108,7 +109,7 @@ class _Loading:
         rows = staged_rows(archive.spark, order)
         loaded = {oid: changes.inserts for oid, changes in count_changes(rows).items()}
         if files:
-            committed = archive.committed(files, order.oids, since).persist(StorageLevel.DISK_ONLY)
+            committed = kept(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
             rows = rows.unionByName(committed, allowMissingColumns=True)
         else:
             committed = None
@@ -118,7 +119,7 @@ class _Loading:
             return self._write(rows, loaded, skipped)
         finally:
             if committed is not None:
-                committed.unpersist()
+                let_go(committed)
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
         archive, batch = self.archive, self.batch

@@ -13,13 +13,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.commit_time import microseconds_of
 from pgoutput_etl.config import Config
-from pgoutput_etl.connecting import frame, is_connect
-from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.connecting import frame
+from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exported_snapshot import Exported, exported, given
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
@@ -184,12 +186,14 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
 
 def discard(spark: SparkSession, place: str) -> None:
     """What is staged, when it is in its place or of no use. Where nothing can be removed it is emptied."""
-    if not is_connect(spark):
+    if not is_delta_table(spark, place):
+        return
+    try:
         jvm = spark._jvm
         assert jvm is not None
         path = jvm.org.apache.hadoop.fs.Path(place)
         path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)
-    else:
+    except (AttributeError, PySparkException, Py4JError):  # over Spark Connect, or where a platform forbids it
         delta_table(spark, place).delete()
 
 
