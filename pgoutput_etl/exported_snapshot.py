@@ -21,7 +21,12 @@ from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.other_sides import DRIVER
 
 # What a replication connection understands: no version asked for, no prepared statements.
-_SESSION = {"replication": "database", "assumeMinServerVersion": "9.4", "preferQueryMode": "simple"}
+_SESSION = {
+    "replication": "database",
+    "assumeMinServerVersion": "9.4",
+    "preferQueryMode": "simple",
+    "tcpKeepAlive": "true",
+}
 _NAME = re.compile(r"[0-9A-Fa-f]+(-[0-9A-Fa-f]+)+")
 
 

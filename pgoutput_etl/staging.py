@@ -13,17 +13,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.commit_time import microseconds_of
 from pgoutput_etl.config import Config
-from pgoutput_etl.connecting import frame
+from pgoutput_etl.connecting import frame, is_connect
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exported_snapshot import Exported, exported, given
+from pgoutput_etl.managed import is_managed
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 from pgoutput_etl.messages import Relation, Type
 from pgoutput_etl.other_sides import Server, asking
@@ -188,13 +187,13 @@ def discard(spark: SparkSession, place: str) -> None:
     """What is staged, when it is in its place or of no use. Where nothing can be removed it is emptied."""
     if not is_delta_table(spark, place):
         return
-    try:
-        jvm = spark._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(place)
-        path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)
-    except (AttributeError, PySparkException, Py4JError):  # over Spark Connect, or where a platform forbids it
+    if is_connect(spark) or is_managed():
         delta_table(spark, place).delete()
+        return
+    jvm = spark._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(place)
+    path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)
 
 
 def new_types(order: SnapshotOrder, known: dict[int, Type]) -> list[Type]:

@@ -36,7 +36,7 @@ from tests.small_archives import (
     truncate,
     update,
 )
-from tests.spark.jobs import Nights
+from tests.spark.jobs import Nights, said
 
 pytestmark = pytest.mark.spark
 BAG = 7
@@ -129,11 +129,11 @@ def living(nights: Nights, name: str, mode: Mode) -> list[Row]:
 
 # Before which of four nights, of five transactions each, the snapshot is loaded; and behind which transaction it is.
 WHEN = [
-    pytest.param(0, 3, Mode.MIRROR, id="before all, taken in the midst of the first night"),
-    pytest.param(2, 3, Mode.MIRROR, id="late, of what was applied already"),
+    pytest.param(0, 3, Mode.MIRROR, id="before all, taken in the midst of the first night", marks=pytest.mark.soak),
+    pytest.param(2, 3, Mode.MIRROR, id="late, of what was applied already", marks=pytest.mark.soak),
     pytest.param(1, 12, Mode.MIRROR, id="ahead by more than a night"),
     pytest.param(1, 12, Mode.HISTORY, id="history, ahead", marks=pytest.mark.soak),
-    pytest.param(2, 7, Mode.HISTORY, id="history, late"),
+    pytest.param(2, 7, Mode.HISTORY, id="history, late", marks=pytest.mark.soak),
     pytest.param(1, 12, Mode.SOFT_DELETE, id="soft_delete, ahead", marks=pytest.mark.soak),
     pytest.param(4, 20, Mode.MIRROR, id="after all", marks=pytest.mark.soak),
 ]
@@ -211,6 +211,7 @@ def test_what_was_open_when_it_was_taken(nights: Nights) -> None:
     assert nights.values("t") == [("1", "a"), ("2", "bb"), ("5", "streamed"), ("6", "prepared")]
 
 
+@pytest.mark.soak
 def test_a_commit_where_the_snapshot_holds_is_behind_it(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x200, [("1", "a"), ("2", "b")])
@@ -249,6 +250,7 @@ def test_one_table_again_while_the_others_go_on(nights: Nights) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x180, [("0", "from before"), ("1", "a")])
@@ -272,6 +274,7 @@ def test_columns_that_changed_behind_it(nights: Nights) -> None:
     assert nights.values("t") == [("0", "old", None), ("1", "a", "w1"), ("2", "b", "new")]
 
 
+@pytest.mark.soak
 def test_rows_of_copy_binary(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
     folder = nights.job.folder / "copied"
@@ -306,18 +309,19 @@ def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pyte
     assert not list((nights.job.folder / "tables/_pgoutput_etl/staged").iterdir())
 
 
+@pytest.mark.soak
 def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     batches = len(nights.ledger("batches"))
     path = nights.job.folder / "odd.csv"
-    for columns, name, said in (
+    for columns, name, why in (
         (("id", "other"), "t", r"public\.t: it has other columns than the archive knows of: --catalog"),
         (("id",), "t", r"public\.t: it has other columns"),
         (("id", "v"), "unknown", r"the archive has no table 'public\.unknown'"),
     ):
         path.write_text(as_csv(columns, [("1",) * len(columns)]))
         request = SnapshotRequest((f"public.{name}",), 0x200, files=str(path))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=why):
             snapshot(nights.job.spark, nights.job.loaded(), request, lambda _: None)
     assert len(nights.ledger("batches")) == batches
     assert nights.values("t") == [("1", "a")]
@@ -325,6 +329,7 @@ def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
     assert not staged.exists() or not list(staged.iterdir())
 
 
+@pytest.mark.soak
 def test_a_value_that_is_none_leaves_the_table_as_it_was(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
 
@@ -338,3 +343,38 @@ def test_a_value_that_is_none_leaves_the_table_as_it_was(nights: Nights) -> None
     assert done.exit_code == 3
     nights.night(transaction(2, 0x300, insert("3", "c")))
     assert nights.values("t") == [(1, "a"), (3, "c")]
+
+
+@pytest.mark.soak
+def test_append_begins_with_it(nights: Nights) -> None:
+    rules = "tables=[{match: public.t, mode: append}]"
+    nights.land(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.job.run(rules)
+    load(nights, 0x180, [("0", "old"), ("1", "a")], "t", rules)
+    nights.land(transaction(2, 0x200, update("1", "aa"), delete("0", None)))
+    nights.job.run(rules)
+    changes = sorted(nights.job.rows("public", "t"), key=lambda row: (row["_pg_commit_lsn"], row["_pg_seq"]))
+    assert [(row["_pg_op"], row["id"], row["v"], row["_pg_commit_lsn"]) for row in changes] == [
+        ("I", "0", "old", 0x180),
+        ("I", "1", "a", 0x180),
+        ("U", "1", "aa", 0x200),
+        ("D", "0", None, 0x200),
+    ]
+
+
+@pytest.mark.soak
+def test_what_is_ahead_is_said(nights: Nights) -> None:
+    ledger = str(nights.job.folder / "tables/_pgoutput_etl")
+    nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
+    load(nights, 0x300, [("1", "aa")])
+
+    summary = nights.night(transaction(2, 0x200, update("1", "aa"), insert("y", None, oid=BAG)))
+
+    assert (summary.last_commit_lsn, summary.ahead) == (0x200, {"public.t": 0x300})
+    assert "Ahead, by a snapshot as of LSN 0/300: public.t" in said(summary)
+    assert "All other tables are consistent through LSN 0/200." in said(summary)
+    found = tables_at(nights.job.spark, ledger, "test")
+    assert (found.lsn, found.ahead) == (0x200, {"public.t": 0x2FF})
+    assert nights.night(transaction(3, 0x400, insert("2", "b"))).ahead == {}
+    assert tables_at(nights.job.spark, ledger, "test").ahead == {}
+    assert nights.values("t") == [("1", "aa"), ("2", "b")]
