@@ -40,6 +40,7 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
+    "claim_files",
     "ledger",
     "storage",
     "net_effect",
