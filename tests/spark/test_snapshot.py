@@ -378,3 +378,14 @@ def test_what_is_ahead_is_said(nights: Nights) -> None:
     assert nights.night(transaction(3, 0x400, insert("2", "b"))).ahead == {}
     assert tables_at(nights.job.spark, ledger, "test").ahead == {}
     assert nights.values("t") == [("1", "aa"), ("2", "b")]
+
+
+@pytest.mark.soak
+def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nights) -> None:
+    """From the catalog alone, before anything was landed."""
+    done = load(nights, 0x100, [], **_catalog(nights))
+    assert [(t.loaded, t.table.rows, t.table.held) for t in done.tables] == [(0, 0, None)]
+    assert nights.job.columns("public", "t") == ["id", "v"]
+    assert nights.values("t") == []
+    nights.night(transaction(1, 0x200, table(), insert("1", "a")))
+    assert nights.values("t") == [("1", "a")]
