@@ -389,3 +389,14 @@ def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nig
     assert nights.values("t") == []
     nights.night(transaction(1, 0x200, table(), insert("1", "a")))
     assert nights.values("t") == [("1", "a")]
+
+
+@pytest.mark.soak
+def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    load(nights, 0x180, [("0", "from before"), ("1", "a")])
+    nights.night(transaction(2, 0x200, delete("0", None)))
+    for file in nights.job.path("public", "t").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(RunError, match=r"public\.t would be begun with its Delta version 1, which can't be read"):
+        nights.job.backfill(Request(("public.t",)))
