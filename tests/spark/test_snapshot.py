@@ -13,7 +13,7 @@ import pytest
 from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import Mode
 from pgoutput_etl.copy_files import SIGNATURE
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.messages import PgoutputMessage, Relation, ReplicaIdentity
 from pgoutput_etl.reading import tables_at
 from pgoutput_etl.report import EXIT_DONE
