@@ -23,7 +23,7 @@ from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
 from pgoutput_etl.spark import beside, writes_may_overlap
 from pgoutput_etl.tallies import transactions_by_fate
-from pgoutput_etl.targets import HELD, held_from
+from pgoutput_etl.targets import HELD, TableState, held_from, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer
 
@@ -168,7 +168,13 @@ def _apply_batch(
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
-    return replace(summary, logical_messages=dict(tally.messages))
+    after = {**batch.tables, **{table.oid: table for table in tables}}
+    return replace(summary, logical_messages=dict(tally.messages), ahead=_ahead(after, assembly.last_commit_lsn))
+
+
+def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
+    found = tables_ahead(tables, last_commit_lsn)
+    return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in found.items()}
 
 
 def _summary(
@@ -225,4 +231,5 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         tables=held,
         files_not_read=remarks,
         last_commit_time=time,
+        ahead=_ahead(last.tables, last.last_commit_lsn),
     )
