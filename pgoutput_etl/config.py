@@ -107,7 +107,7 @@ class TableRule:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """max_transactions None: all that is new in one MERGE per table."""
+    """max_transactions: that a batch's files commit, unless it is one file; None: all that is new in one batch."""
 
     max_transactions: int | None = None
     parallel_tables: int = 4
@@ -180,8 +180,6 @@ def refuse_unbuilt(config: Config) -> None:
             unbuilt.append(f"tables[{i}].columns but for added and renamed_from")
         if rule.rename is not None:
             unbuilt.append(f"tables[{i}].rename")
-    if config.merge.max_transactions is not None:
-        unbuilt.append("merge.max_transactions")
     if unbuilt:
         raise ConfigError(f"not built yet in this version: {', '.join(unbuilt)}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -20,19 +20,22 @@ from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.shipping import find_contents, scan_files
 from pgoutput_etl.spark import check_sizes, list_landing, reading_files
+from pgoutput_etl.steps import commits_in, in_steps
 
 _LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number."""
+    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number. later: what
+    is left for further batches of the run, each of which `read_arranged` reads."""
 
     blocks: DataFrame
     scanned: Scanned
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+    later: tuple[Arrangement, ...] = ()
 
     def messages(self) -> dict[str, int]:
         """How many of each type."""
@@ -107,7 +110,8 @@ def new_files(
 def read_files(
     spark: SparkSession, config: Config, files: Mapping[int, LandedFile], known: KnownFiles, paths: set[str]
 ) -> Landed:
-    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way.
+    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way, or in
+    several batches: those of the first one alone.
 
     Raises ArchiveError or RunError. What it gives is to be given up in the end.
     """
@@ -116,24 +120,45 @@ def read_files(
     try:
         scanned = _collect(blocks, tasks)
         arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
-        parts = arrangement.parts
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(known, arrangement)
-        if arrangement.scan_again:
-            let_go(blocks)
-            tasks = tasks_of(arrangement.to_read)
-            blocks = _scan(spark, config, tasks, known.contents)
-            scanned = _collect(blocks, tasks)
-            refuse(scanned.errors.values())
-            parts = {
-                n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in parts.items()
-            }
+        commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
+        steps = in_steps(arrangement, commits, config.merge.max_transactions)
     except BaseException:
         let_go(blocks)
         raise
+    if steps[0].scan_again:
+        let_go(blocks)
+        return read_arranged(spark, config, steps)
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    return Landed(blocks, to_apply, parts, arrangement.remarks, others)
+    return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, others)
+
+
+def read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+    """Scans the files of the first one, as was decided. Raises ArchiveError, for a file that isn't as it was listed,
+    too."""
+    first, *later = steps
+    tasks = tasks_of(first.to_read)
+    if later:  # none of these is the newest
+        tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
+    blocks = _scan(spark, config, tasks, KnownContents({}))
+    try:
+        scanned = _collect(blocks, tasks)
+        refuse(scanned.errors.values())
+    except BaseException:
+        let_go(blocks)
+        raise
+    parts = {
+        n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
+    }
+    return Landed(blocks, scanned, parts, first.remarks, later=tuple(later))
+
+
+def are_as_listed(spark: SparkSession, config: Config, arrangement: Arrangement) -> bool:
+    """Whether none of the files to read has grown, or been renamed or removed, since."""
+    landed = {file.path: file for file in list_files(spark, config)}
+    return all(_is_there(part, landed) for part in arrangement.to_read.values())
 
 
 def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:

@@ -373,7 +373,6 @@ def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
             ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
             "tables[0].columns but for added and renamed_from, tables[0].rename",
         ),
-        (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )
 def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> None:
@@ -387,6 +386,6 @@ def test_what_is_built_is_not_refused(on_error: OnError, mode: Mode) -> None:
     built = load(
         SMALLEST
         + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id]}}]\n"
-        + "types: {json: variant, a.b: int4}"
+        + "types: {json: variant, a.b: int4}\nmerge: {max_transactions: 10, parallel_tables: 2}"
     )
     refuse_unbuilt(replace(built, on_error=on_error))
