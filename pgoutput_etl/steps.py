@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pgoutput_etl.arranging import Arrangement, natural_order
-from pgoutput_etl.identity import FilePart
+from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.message_rows import FileScan
 
 _COMMITS = ("C", "c", "K")  # Commit, Stream Commit, Commit Prepared
@@ -23,11 +23,12 @@ def commits_in(scan: FileScan) -> int:
 def in_steps(found: Arrangement, commits: Mapping[str, int], most: int | None) -> list[Arrangement]:
     """One arrangement per batch, in order; if there are several, all are to be scanned again, each by itself.
 
-    `commits`: of each file to read, by path; `most`: in one batch, None for any number. What is only noted, and what is
-    said of files, is left to the last batch: by then it doesn't matter any more in which run it comes.
+    `commits`: of each file to read, by path; `most`: in one batch, None for any number. Under which names contents go by
+    now, the first batch notes, as some are known only while they are the archive's end. What else is only noted, and
+    what is said of files, is left to the last one, as a file may be the same as any of those to read.
     """
     to_read = found.to_read
-    if most is None or not _names_tell_the_order(to_read):
+    if most is None or not _names_tell_the_order(found):
         return [found]
     groups: list[dict[int, FilePart]] = [{}]
     taken = 0
@@ -40,13 +41,15 @@ def in_steps(found: Arrangement, commits: Mapping[str, int], most: int | None) -
         taken += count
     if len(groups) == 1:
         return [found]
+    groups[0] |= found.with_status(FileStatus.MOVED)
+    groups[-1] |= found.with_status(FileStatus.SAME, FileStatus.DUPLICATE, FileStatus.REFUSED)
     *first, last = groups
-    noted = {number: part for number, part in found.parts.items() if number not in to_read}
-    return [*(Arrangement(parts, True) for parts in first), Arrangement(last | noted, True, found.remarks)]
+    return [*(Arrangement(parts, True) for parts in first), Arrangement(last, True, found.remarks)]
 
 
-def _names_tell_the_order(parts: Mapping[int, FilePart]) -> bool:
-    """Whether a run that finds some of them applied, as this one died, would read the others in the same order. A file
-    that took the name of one that was renamed may have its place behind files that sort behind it."""
-    paths = [part.path for _, part in sorted(parts.items()) if part.was_read or part.unfinished]
-    return paths == sorted(paths, key=natural_order)
+def _names_tell_the_order(found: Arrangement) -> bool:
+    """Whether a run that finds some files applied, as this one died, would read the others in the same order. One that
+    took the name of a file that was renamed comes last, and may sort before others."""
+    paths = [part.path for _, part in sorted(found.to_read.items()) if part.was_read or part.unfinished]
+    others = [part.path for part in found.with_status(FileStatus.MOVED).values()]
+    return not paths or paths[-1] == max([*others, *paths], key=natural_order)

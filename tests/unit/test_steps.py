@@ -66,17 +66,20 @@ def test_without_a_limit_or_within_it_nothing_is_changed() -> None:
 
 
 def test_what_is_only_noted_comes_with_the_last_batch() -> None:
-    twin = part("0.bin", FileStatus.DUPLICATE)
-    found = Arrangement({1: part("1.bin"), 2: part("2.bin"), 3: twin}, False, ("0.bin: odd",))
+    """But for new names, which the next run has to know."""
+    twin, moved = part("00.bin", FileStatus.DUPLICATE), part("0.bin", FileStatus.MOVED)
+    found = Arrangement({1: part("1.bin"), 2: part("2.bin"), 3: twin, 4: moved}, False, ("00.bin: odd",))
     first, last = in_steps(found, {"1.bin": 1, "2.bin": 1}, 1)
-    assert (names(first), first.remarks) == (["1.bin"], ())
-    assert (names(last), last.remarks) == (["2.bin", "0.bin"], ("0.bin: odd",))
+    assert (names(first), first.remarks) == (["1.bin", "0.bin"], ())
+    assert (names(last), last.remarks) == (["2.bin", "00.bin"], ("00.bin: odd",))
 
 
 def test_files_whose_names_do_not_tell_their_order_stay_together() -> None:
-    """As after a rotation: b.bin was a.bin."""
-    [step] = in_steps(arrangement("b.bin", "a.bin"), {"b.bin": 9, "a.bin": 9}, 1)
-    assert names(step) == ["b.bin", "a.bin"]
+    """As after a rotation: b.bin was a.bin, and had grown, or not."""
+    grown = arrangement("b.bin", "a.bin")
+    rotated = Arrangement({1: part("0.bin"), 2: part("a.bin"), 3: part("b.bin", FileStatus.MOVED)}, False)
+    for found in (grown, rotated):
+        assert in_steps(found, {"0.bin": 9, "b.bin": 9, "a.bin": 9}, 1) == [found]
 
 
 def test_what_counts_is_what_commits() -> None:
