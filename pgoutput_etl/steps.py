@@ -23,9 +23,9 @@ def commits_in(scan: FileScan) -> int:
 def in_steps(found: Arrangement, commits: Mapping[str, int], most: int | None) -> list[Arrangement]:
     """One arrangement per batch, in order; if there are several, all are to be scanned again, each by itself.
 
-    `commits`: of each file to read, by path; `most`: in one batch, None for any number. Under which names contents go by
-    now, the first batch notes, as some are known only while they are the archive's end. What else is only noted, and
-    what is said of files, is left to the last one, as a file may be the same as any of those to read.
+    `commits`: of each file to read, by path; `most`: in one batch, None for any number. The first batch notes the new
+    names of contents, as some are known again only while they are the archive's end. What else is only noted, and what
+    is said of files, is left to the last one: a file may be the same as any of those to read.
     """
     to_read = found.to_read
     if most is None or not _names_tell_the_order(found):
