@@ -16,7 +16,6 @@ from pgoutput_etl.arranging import Arrangement
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
-from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.managed import let_go
@@ -25,7 +24,7 @@ from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.sources import Landed, are_as_listed, list_files, new_files, read_again, read_arranged, read_files
+from pgoutput_etl.sources import Landed, NotAsListedError, list_files, new_files, read_again, read_files, read_later
 from pgoutput_etl.spark import beside, writes_may_overlap
 from pgoutput_etl.tallies import transactions_by_fate
 from pgoutput_etl.targets import HELD, held_from
@@ -92,9 +91,7 @@ def _apply_new(
         batch = Batch.after(last, {})
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
-        except ArchiveError:
-            if not later or are_as_listed(spark, config, later[0]):
-                raise
+        except NotAsListedError:
             stages.begin("look")
             listed, rows = list_files(spark, config), ledger.file_rows()
             return summaries + _apply_new(spark, config, ledger, last, None, listed, rows, progress, stages)
@@ -102,7 +99,7 @@ def _apply_new(
         if later:
             progress(f"batch {batch.number} is done; what is left makes {len(later):,} more")
             last, claim = ledger.last_after(batch), None
-            read = partial(read_arranged, spark, config, later)
+            read = partial(read_later, spark, config, later)
     return summaries
 
 

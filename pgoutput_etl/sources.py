@@ -28,7 +28,7 @@ _LISTINGS = 5
 @dataclass(frozen=True, slots=True)
 class Landed:
     """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number. later: what
-    is left for further batches of the run, each of which `read_arranged` reads."""
+    is left for further batches of the run, each of which `read_later` reads."""
 
     blocks: DataFrame
     scanned: Scanned
@@ -129,15 +129,28 @@ def read_files(
         raise
     if steps[0].scan_again:
         let_go(blocks)
-        return read_arranged(spark, config, steps)
+        return _read_arranged(spark, config, steps)
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
     return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, others)
 
 
-def read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
-    """Scans the files of the first one, as was decided. Raises ArchiveError, for a file that isn't as it was listed,
-    too."""
+class NotAsListedError(ArchiveError):
+    """Files have grown, or been renamed or removed, since it was decided what to read of them."""
+
+
+def read_later(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+    """Scans the files of the first one of those that were left. Raises ArchiveError."""
+    try:
+        return _read_arranged(spark, config, steps)
+    except ArchiveError as error:
+        landed = {file.path: file for file in list_files(spark, config)}
+        if all(_is_there(part, landed) for part in steps[0].to_read.values()):
+            raise
+        raise NotAsListedError(str(error)) from error
+
+
+def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
     first, *later = steps
     tasks = tasks_of(first.to_read)
     if later:  # none of these is the newest
@@ -153,12 +166,6 @@ def read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangeme
         n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
     }
     return Landed(blocks, scanned, parts, first.remarks, later=tuple(later))
-
-
-def are_as_listed(spark: SparkSession, config: Config, arrangement: Arrangement) -> bool:
-    """Whether none of the files to read has grown, or been renamed or removed, since."""
-    landed = {file.path: file for file in list_files(spark, config)}
-    return all(_is_there(part, landed) for part in arrangement.to_read.values())
 
 
 def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:

@@ -56,7 +56,7 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     assert [t.inserted for t in said.tables] == [2]
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "read_arranged", dies)
+        patched.setattr(pipeline, "read_later", dies)
         with pytest.raises(RunError, match="killed"):
             run(nights.job, BY_TWO)
     assert (batches(nights), nights.values("t")) == (done(1), rows_of(*BACKLOG[:5]))
