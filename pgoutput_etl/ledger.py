@@ -271,6 +271,16 @@ class Ledger:
         resumed, since = newest != last_done, done.get("since") or 0
         return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since)
 
+    def last_after(self, batch: Batch) -> Batch:
+        """The batch, now that it is done: for the run's next one to go on from. Raises RunError if another run came
+        between."""
+        last = self.last_batch()
+        if last is None or (last.ledger_id, last.number, last.resumed) != (batch.ledger_id, batch.number, False):
+            raise RunError(
+                f"another run has gone on behind batch {batch.number}; this one changes nothing more. Run again"
+            )
+        return last
+
     def derived(self, table: str, batch: Batch) -> DataFrame:
         """What assembly wrote before the batch, of the files that count."""
         return self._before(self.read(table), batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -79,9 +79,15 @@ class RunSummary:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
 
 
+def exit_code_of_run(summaries: Iterable[RunSummary]) -> int:
+    """What any of the batches set aside, the run did."""
+    return max(summary.exit_code for summary in summaries)
+
+
 def to_json(summaries: Sequence[RunSummary]) -> str:
     """One object: the batches, and what the last one leaves behind."""
-    return json.dumps({"batches": [s.to_dict() for s in summaries], **summaries[-1].to_dict()}, indent=2)
+    of_run = {**summaries[-1].to_dict(), "exit_code": exit_code_of_run(summaries)}
+    return json.dumps({"batches": [s.to_dict() for s in summaries], **of_run}, indent=2)
 
 
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:

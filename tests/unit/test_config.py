@@ -430,7 +430,6 @@ def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
     ("overrides", "said"),
     [
         (["target.root=", "target.catalog=main.shop", "state.root=x"], "target.catalog"),
-        (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )
 def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> None:
@@ -445,6 +444,6 @@ def test_what_is_built_is_not_refused(on_error: OnError, mode: Mode) -> None:
         SMALLEST
         + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id], rename: b.c, "
         + "columns: {a: drop, b: redact, c: {hash: sha256}, d: added}}]\n"
-        + "types: {json: variant, a.b: int4}"
+        + "types: {json: variant, a.b: int4}\nmerge: {max_transactions: 10, parallel_tables: 2}"
     )
     refuse_unbuilt(replace(built, on_error=on_error))
