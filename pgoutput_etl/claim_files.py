@@ -19,8 +19,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.claims import Process, newest
-from pgoutput_etl.connecting import is_connect, is_managed
+from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.managed import is_managed
 from pgoutput_etl.naming import path_segment
 
 _SCHEMES = ("s3", "s3a", "s3n")

@@ -121,7 +121,7 @@ class Key:
         return self.default == "required"
 
 
-def keys() -> Iterator[tuple[str, list[Key]]]:
+def all_keys() -> Iterator[tuple[str, list[Key]]]:
     """Each section with its keys, in the order of the code."""
     for section, of in SECTIONS:
         hints = typing.get_type_hints(of)
@@ -201,7 +201,7 @@ def is_built(path: str) -> bool:
 
 def tables() -> str:
     lines = []
-    for section, found in keys():
+    for section, found in all_keys():
         title = {"": "Others", "tables[]": "tables: a list of rules"}.get(section, section)
         lines += [f"\n## {title}\n", "| key | takes | default | |", "| --- | --- | --- | --- |"]
         for key in found:

@@ -1,10 +1,10 @@
--- One row about the slot :slot, none if it is gone. What a version doesn't have yet is empty (from 13 on).
+-- One row about the slot :slot, none if it is gone. What a version doesn't have yet is empty.
 select
     s.active,
-    coalesce(s.wal_status, '') as wal_status,
+    coalesce(to_jsonb(s) ->> 'wal_status', '') as wal_status,
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint as retained_bytes,
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.confirmed_flush_lsn), 0)::bigint as behind_bytes,
-    coalesce(s.safe_wal_size::text, '') as safe_wal_size,
+    coalesce(to_jsonb(s) ->> 'safe_wal_size', '') as safe_wal_size,
     coalesce(age(s.catalog_xmin), 0) as catalog_age,
     coalesce(to_jsonb(s) ->> 'invalidation_reason', '') as invalidation_reason,
     coalesce(to_jsonb(s) ->> 'inactive_since', '') as inactive_since

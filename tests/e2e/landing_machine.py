@@ -75,16 +75,12 @@ class Machine:
             (stubs / name).write_text(text)
             (stubs / name).chmod(0o755)
         self._stubs = stubs
-        self.serve(server)
+        self._server = {"PGHOST": str(server.folder), "PGPORT": str(server.port)}
+        self._path = f"{self._stubs}:{server.programs}:{os.environ['PATH']}"
         self.run_shell("sudo conf/landing/install.sh")
         here = {"PGPASSFILE": str(folder / "none"), "COMPRESS": "gzip", "LANDING": str(self.landed)}
         self._changed = {**here, **changed}
         self._receiver: subprocess.Popen[bytes] | None = None
-
-    def serve(self, server: Server) -> None:
-        """Which server the machine reaches: another one after a failover."""
-        self._server = {"PGHOST": str(server.folder), "PGPORT": str(server.port)}
-        self._path = f"{self._stubs}:{server.programs}:{os.environ['PATH']}"
 
     @property
     def environment(self) -> dict[str, str]:
