@@ -50,7 +50,7 @@ class Java:
 def jvm() -> Iterator[Any]:
     chosen, left_out = packages()
     conf = SparkConf(loadDefaults=False).set("spark.jars.packages", chosen).set("spark.jars.excludes", left_out)
-    gateway = launch_gateway(conf.set("spark.driver.memory", "512m"))
+    gateway = launch_gateway(conf.set("spark.driver.memory", "512m"))  # type: ignore[no-untyped-call]
     gateway.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(
         gateway.jvm.org.apache.logging.log4j.Level.ERROR
     )
