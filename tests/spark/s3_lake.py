@@ -32,6 +32,14 @@ _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _WITHIN = 600  # seconds
 
 
+def packages() -> tuple[str, str]:
+    """What the documentation's command brings for S3, and what of it is left out."""
+    [command] = _TESTED.findall((ROOT / "docs" / "storage.md").read_text(encoding="utf-8"))
+    [chosen] = re.findall(r"--packages (\S+)", command)
+    [left_out] = re.findall(r"--exclude-packages '(\S+)'", command)
+    return chosen, left_out
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     status: int
@@ -79,19 +87,18 @@ class Lake:
 
     def start(self, job: str | Path, *arguments: str) -> subprocess.Popen[str]:
         """In a process group of its own, by the command that the documentation has."""
-        [command] = _TESTED.findall((ROOT / "docs" / "storage.md").read_text(encoding="utf-8"))
-        options = re.findall(r"--(?:exclude-)?packages \S+", command)
+        chosen, left_out = packages()
         small = ["--master=local[2]", "--driver-memory=2g", f"--driver-java-options={JAVA_OPTIONS}"]
         small += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
         small += ["--conf", f"spark.hadoop.fs.s3a.endpoint={self.url}"]
         small += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
         small += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
-        said = [part.replace("'", "") for option in options for part in option.split()]
+        small += ["--packages", chosen, "--exclude-packages", left_out]
         keys = {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET, "PYSPARK_PYTHON": sys.executable}
         # Without a configuration there are Amazon's own names; a session of this machine's must not be met there.
         keys |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
-            [ROOT / "spark-submit.sh", *small, *said, ROOT / "jobs" / job, *arguments],
+            [ROOT / "spark-submit.sh", *small, ROOT / "jobs" / job, *arguments],
             env={**environment(**keys), "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

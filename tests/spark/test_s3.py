@@ -174,19 +174,10 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("conditional", "setting", "said"),
-    [
-        (False, "true", "this storage puts an object also where there is one that must stay: two runs that start"),
-        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop"),
-    ],
-)
-def test_storage_or_hadoop_that_can_not_put_on_a_condition_is_said(
-    s3: Lake, conditional: bool, setting: str, said: str
-) -> None:
-    s3.tell(conditional=conditional)
+def test_storage_that_can_not_put_on_a_condition_is_said(s3: Lake) -> None:
+    s3.tell(conditional=False)
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
-    done = s3.job("apply", "--set", f"spark.spark.hadoop.fs.s3a.create.conditional.enabled={setting}")
+    done = s3.job("apply")
     assert done.status == 0, done.errors[-3000:]
-    assert said in done.errors
+    assert "this storage puts an object also where there is one that must stay: two runs that start" in done.errors
     assert values(s3) == [("1", "a"), ("2", "b")]
