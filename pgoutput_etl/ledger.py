@@ -62,7 +62,7 @@ from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.tallies import OTHERS
-from pgoutput_etl.targets import HELD, TableState, describe_tables
+from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 
 _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
@@ -579,7 +579,6 @@ class Ledger:
             InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
             for row in rows
         )
-        describe_tables(history, batch.tables)
         types = self._look_up("types", lambda rows: self._before(rows, batch))
         types.sort(key=lambda row: row["batch"])
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
@@ -588,6 +587,10 @@ class Ledger:
             assembly.types = by_oid
             return assembly
         return Assembly.from_state(batch.state, history, by_oid)
+
+    def append_relations(self, relations: Iterable[InForce], batch: Batch) -> None:
+        """Of a batch that has them from elsewhere than the archive."""
+        self._append_relations(relations, batch.number)
 
     def append_types(self, types: Iterable[Type], batch: Batch) -> None:
         """Of a batch that has them from elsewhere than the archive."""

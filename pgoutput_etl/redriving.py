@@ -26,11 +26,11 @@ from pgoutput_etl.protected import protection, protects, scopes_of
 from pgoutput_etl.protecting import Withholding
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
-from pgoutput_etl.relations import Place
+from pgoutput_etl.relations import Place, is_of_snapshot
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.shipping import scan_files
 from pgoutput_etl.spark import reading_files
-from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, describe_tables, held_from
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
@@ -64,7 +64,9 @@ class Redriving:
             assembly = Assembly()
             assembly.origins = config.source.origins
             assemble(blocks, scanned, self.batch.paths, assembly)
-            describe_tables(assembly.relations, self.batch.tables)
+            for entry in self.archive.relations.entries:
+                if is_of_snapshot(entry) and entry.relation.oid not in assembly.relations.oids():
+                    assembly.relations.declare(entry.relation, entry.position, None)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
             scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))

@@ -22,6 +22,7 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.other_sides import Server
 from pgoutput_etl.pg_dump_toc import DumpedTable, read_toc
+from pgoutput_etl.rewriting import Version
 from pgoutput_etl.row_texts import csv_header, csv_texts
 from pgoutput_etl.server_catalog import QUERY, Catalog, CatalogTable, read_catalog
 from pgoutput_etl.snapshot_request import SnapshotRequest
@@ -42,6 +43,16 @@ class Files(Protocol):
 
     def rows(self, relation: Relation) -> DataFrame:
         """`new`: a TupleData of the relation's columns."""
+
+
+def rewritten(rows: DataFrame, version: Version) -> DataFrame:
+    """Without what the configuration's `columns` keeps from being kept."""
+
+    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([version.rewritten(batch.column("new"))], schema=_TUPLES)
+
+    return rows.mapInArrow(rewrite, from_arrow_schema(_TUPLES))
 
 
 def as_tuples(texts: DataFrame, width: int) -> DataFrame:

@@ -22,12 +22,13 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.managed import kept, let_go
+from pgoutput_etl.protected import protection
 from pgoutput_etl.rebuilding import Rebuilding
-from pgoutput_etl.relations import InForce, RelationHistory, Run
+from pgoutput_etl.relations import InForce, Run, is_of_snapshot, snapshot_position
 from pgoutput_etl.rereading import Archive, Stretch, refuse_unreadable, runs_of
 from pgoutput_etl.snapshot_report import LoadedTable, SnapshotSummary
 from pgoutput_etl.snapshot_request import SnapshotOrder, SnapshotRequest
-from pgoutput_etl.staging import Staging, discard, new_types, staged_rows
+from pgoutput_etl.staging import Staging, discard, new_types, staged_rows, with_snapshot
 from pgoutput_etl.targets import BEFORE_FILES, HELD, Held, Plan, TableChanges, make_plan
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
@@ -139,6 +140,7 @@ class _Loading:
         outcomes = [*built, *(self._as_it_was(outcome) for outcome in left)]
         self.progress("writing the ledger")
         done = {o.state.oid: replace(o.state, snapshot=o.state.version) for o in built}
+        archive.ledger.append_relations(self._new_relations(), batch)
         archive.ledger.append_types(new_types(self.order, archive.assembly.types), batch)
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
@@ -147,15 +149,16 @@ class _Loading:
     def _plan(self, rows: DataFrame, counted: Mapping[int, TableChanges]) -> Plan:
         archive, order, batch = self.archive, self.order, self.batch
         relations = {relation.oid: relation for relation in order.relations}
-        history = _with_snapshot(archive.relations, order)
+        history = with_snapshot(archive.relations, order.relations)
+        types = {**archive.assembly.types, **{t.oid: t for t in order.types}}
+        user_types = UserTypes.of(types.values(), archive.config.types)
+        history.view = protection(archive.config, history, user_types, {})
         damaged = {oid for oid in relations if self._may_lack_rows(oid)}
         changes = {oid: counted.get(oid, TableChanges(oid)) for oid in relations if oid not in damaged}
         runs = runs_of(rows, history, changes)
         for oid in changes:
             if oid not in counted:
-                runs[oid] = [Run((order.lsn, BEFORE_FILES, 0), relations[oid])]
-        types = {**archive.assembly.types, **{t.oid: t for t in order.types}}
-        user_types = UserTypes.of(types.values(), archive.config.types)
+                runs[oid] = [Run((order.lsn, BEFORE_FILES, 0), history.seen(relations[oid]))]
         plan = make_plan(archive.config, history, changes, {}, runs, user_types)
         places = {oid: state.path for oid, state in batch.tables.items() if state.path}
         plan.tasks = [replace(task, path=places.get(task.oid, task.path)) for task in plan.tasks]
@@ -163,6 +166,17 @@ class _Loading:
             Held(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
         ]
         return plan
+
+    def _new_relations(self) -> list[InForce]:
+        """Of tables that the archive has said nothing of, as their server described them."""
+        known: dict[int, InForce] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
+        last_file = self.archive.known.next_number - 1
+        found = []
+        for relation in self.order.relations:
+            entry = known.get(relation.oid)
+            if entry is None or (is_of_snapshot(entry) and entry.relation != relation):
+                found.append(InForce(snapshot_position(last_file, self.batch.number), relation, None))
+        return found
 
     def _may_lack_rows(self, oid: int) -> bool:
         """Whether commits behind the snapshot may be among bytes that could not be read."""
@@ -223,16 +237,3 @@ _MAY_LACK_ROWS = (
     "bytes of the archive behind the snapshot could not be read, and may be about it: take a snapshot that is newer "
     "than all that was read"
 )
-
-
-def _with_snapshot(history: RelationHistory, order: SnapshotOrder) -> RelationHistory:
-    """The snapshot's rows stand under what their server said; what the archive says holds for its own."""
-    mine = set(order.oids)
-    kept = [entry for entry in history.entries if entry.position[0] != BEFORE_FILES or entry.relation.oid not in mine]
-    first = [InForce((BEFORE_FILES, 0), relation, None) for relation in order.relations]
-    found = RelationHistory.of([*kept, *first])
-    described = {entry.relation.oid for entry in kept}
-    for relation in order.relations:
-        if relation.oid not in described:
-            found.declare(relation, (BEFORE_FILES, 0), None)  # the last to bear its name
-    return found

@@ -6,7 +6,7 @@ What is staged can be taken up by any later run: a server's snapshot is gone wit
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +27,16 @@ from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 from pgoutput_etl.messages import Relation, Type
 from pgoutput_etl.other_sides import Server, asking
 from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.protected import protection
+from pgoutput_etl.protecting import Protection
+from pgoutput_etl.relations import InForce, RelationHistory
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.server_catalog import Catalog, read_catalog
 from pgoutput_etl.snapshot_request import RowFormat, SnapshotOrder, SnapshotRequest
-from pgoutput_etl.snapshot_sources import BinaryFiles, CsvFiles, Dump, Files, SnapshotServer
+from pgoutput_etl.snapshot_sources import BinaryFiles, CsvFiles, Dump, Files, SnapshotServer, rewritten
 from pgoutput_etl.spark import reading_files
 from pgoutput_etl.targets import BEFORE_FILES
+from pgoutput_etl.types import UserTypes
 from pgoutput_etl.verify_request import credentials
 
 _FATED = [("scope", pa.int64()), ("fate", pa.string())]
@@ -70,12 +74,11 @@ class Staging:
             request.refuse_unknown([table.full_name for table in catalog.tables], "no publication of the server")
             skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
-            for table in tables:
-                refuse_protected(self.config, table.relation)
             time = source.time() if request.time is None else microseconds_of(request.time)
+            protected = self._protection([table.relation for table in tables], catalog.types)
             for table in tables:
                 self.progress(f"reading {table.full_name}")
-                self._stage(place, table.relation, source.rows(table))
+                self._stage(place, table.relation, source.rows(table), protected)
             source.check_that_nothing_was_rewritten(tables)
         relations = tuple(table.relation for table in tables)
         order = SnapshotOrder(snapshot.lsn, time, place, relations, catalog.types)
@@ -99,19 +102,16 @@ class Staging:
         names = self._names(files, catalog)
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy have the rows of one table: expected its schema.table")
-        relations, skipped = [], []
-        for name in names:
-            relation = self._described(name, files.names(name), catalog)
-            if self._is_skipped(relation):
-                skipped.append(name)
-                continue
-            refuse_protected(self.config, relation)
-            self.progress(f"reading {name}")
-            with asking(), reading_files():
-                self._stage(place, relation, files.rows(relation))
-            relations.append(relation)
-        time = None if request.time is None else microseconds_of(request.time)
+        described = {name: self._described(name, files.names(name), catalog) for name in names}
+        skipped = [name for name, relation in described.items() if self._is_skipped(relation)]
+        relations = [relation for name, relation in described.items() if name not in skipped]
         types = () if catalog is None else catalog.types
+        protected = self._protection(relations, types)
+        for relation in relations:
+            self.progress(f"reading {relation.namespace}.{relation.name}")
+            with asking(), reading_files():
+                self._stage(place, relation, files.rows(relation), protected)
+        time = None if request.time is None else microseconds_of(request.time)
         return SnapshotOrder(request.lsn or 0, time, place, tuple(relations), types), tuple(skipped)
 
     def _files(self) -> Files:
@@ -157,28 +157,36 @@ class Staging:
                 raise ConfigError(f"the rows of {name} have no column {missing[0]!r}, which is published")
             return found
         oid = next((o for n, o in self.archive.relations.name_holders().items() if ".".join(n) == name), None)
-        versions = () if oid is None else self.archive.relations.versions(oid).relations
+        versions = () if oid is None else self.archive.relations.as_sent(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
                 return relation
         what = "the archive doesn't know it" if oid is None else "it has other columns than the archive knows of"
         raise ConfigError(f"{name}: {what}: --catalog says what it was when the rows were taken, see docs/snapshot.md")
 
-    def _stage(self, place: str, relation: Relation, rows: DataFrame) -> None:
+    def _protection(self, relations: Sequence[Relation], types: Iterable[Type]) -> Protection | None:
+        known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
+        user_types = UserTypes.of(known.values(), self.config.types)
+        return protection(self.config, with_snapshot(self.archive.relations, relations), user_types, {})
+
+    def _stage(self, place: str, relation: Relation, rows: DataFrame, protected: Protection | None) -> None:
+        """What the configuration keeps from being kept is not among what is staged."""
+        if protected is not None:
+            rows = rewritten(rows, protected.of_relation(relation))
         oid = F.lit(relation.oid).cast("long").alias("relation")
         staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
         staged.write.format("delta").mode("append").save(place)
 
 
-def refuse_protected(config: Config, relation: Relation) -> None:
-    """ConfigError for a table of which a column is not kept as it comes: nothing here takes a snapshot's away."""
-    uses = config.rule_for(relation.namespace, relation.name).uses
-    found = next((column.name for column in relation.columns if column.name in uses), None)
-    if found is not None:
-        raise ConfigError(
-            f"{relation.namespace}.{relation.name}: `columns` drops, hashes or redacts {found!r}, and this version "
-            "doesn't do so to a snapshot's rows: nothing of it was read. --tables can leave the table out"
-        )
+def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
+    """The snapshot's rows stand under what their server said; what the archive says holds for its own."""
+    first = [InForce((BEFORE_FILES, 0), relation, None) for relation in relations]
+    found = RelationHistory.of([*history.entries, *first])
+    described = history.oids()
+    for relation in relations:
+        if relation.oid not in described:
+            found.declare(relation, (BEFORE_FILES, 0), None)  # the last to bear its name
+    return found
 
 
 def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:

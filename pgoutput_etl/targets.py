@@ -157,13 +157,6 @@ def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int
     return {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
 
 
-def describe_tables(history: RelationHistory, states: Mapping[int, TableState]) -> None:
-    """Tables that a snapshot brought, and of which the archive has said nothing yet, are what they were then."""
-    for oid, state in states.items():
-        if history.latest(oid) is None and state.path:
-            history.declare(state.relation, (BEFORE_FILES, 0), None)
-
-
 def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:
     """By OID, of tables that a snapshot brought past the last commit of the archive: the last one that they have."""
     ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.status != HELD}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -400,3 +401,22 @@ def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
         file.unlink()
     with pytest.raises(RunError, match=r"public\.t would be begun with its Delta version 1, which can't be read"):
         nights.job.backfill(Request(("public.t",)))
+
+
+@pytest.mark.soak
+def test_what_columns_keep_back_is_not_staged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table that the archive knows only afterwards."""
+    kept: list[bytes] = []
+    rules = "tables=[{match: public.t, columns: {v: redact}}]"
+
+    def look(_: object, place: str) -> None:
+        kept.extend(file.read_bytes() for file in Path(place).rglob("*.parquet"))
+
+    monkeypatch.setattr("pgoutput_etl.snapshotting.discard", look)
+    load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **_catalog(nights))
+    assert kept
+    assert not any(b"SECRET" in content for content in kept)
+    nights.land(transaction(2, 0x200, table(), update("1", "SECRET still")))
+    nights.job.run(rules)
+    assert [key for key, _ in nights.values("t")] == ["0", "1"]
+    assert not any("SECRET" in str(value) for row in nights.values("t") for value in row)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl import server_queries
-from pgoutput_etl.config import load_config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.server_catalog import read_catalog
 from pgoutput_etl.snapshot_request import RowFormat, SnapshotOrder, SnapshotRequest
-from pgoutput_etl.staging import refuse_protected
 
 URL = "jdbc:postgresql://db/shop"
 
@@ -126,16 +122,3 @@ def test_publications_decide_what_is_read() -> None:
 def test_what_can_not_be_told_is_refused(text: str, named: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_catalog(text, named, lambda _: True)
-
-
-def test_a_table_with_columns_that_are_not_kept_as_they_come_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    rule = "tables: [{match: public.t, columns: {note: drop}}]"
-    file.write_text(f"source: {{name: a, landing: b}}\ntarget: {{root: c}}\n{rule}\n")
-    config = load_config(str(file))
-    columns = tuple(RelationColumn(name == "id", name, 25, -1) for name in ("id", "note"))
-    relation = Relation(None, 1, "public", "t", ReplicaIdentity.DEFAULT, columns)
-    with pytest.raises(ConfigError, match=r"public\.t: `columns` drops, hashes or redacts 'note'"):
-        refuse_protected(config, relation)
-    refuse_protected(config, replace(relation, columns=columns[:1]))
-    refuse_protected(config, replace(relation, name="other"))
