@@ -140,6 +140,7 @@ WHEN = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("loaded_before", "taken_after", "mode"), WHEN)
 def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
     """The slot was made after the second transaction; what was there before is in no archive."""
@@ -194,6 +195,7 @@ def _described(relation: Relation) -> dict[str, Any]:
     return {**named, "identity": relation.replica_identity.value, "publications": published, "columns": columns}
 
 
+@pytest.mark.soak
 def test_what_was_open_when_it_was_taken(nights: Nights) -> None:
     """Streamed and prepared transactions that began before a snapshot and committed behind it, in later nights."""
     begun = [
@@ -265,6 +267,7 @@ def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
     assert nights.values("t") == [("1", "aa")]
 
 
+@pytest.mark.soak
 def test_columns_that_changed_behind_it(nights: Nights) -> None:
     """The snapshot's rows stand under what the table was then."""
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))

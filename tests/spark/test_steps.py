@@ -76,6 +76,7 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     assert (nothing.batch, nothing.files) == (3, 0)
 
 
+@pytest.mark.soak
 def test_another_run_that_comes_between_ends_this_one(nights: Nights) -> None:
     for messages in TWO:
         nights.land(messages)
@@ -91,6 +92,7 @@ def test_another_run_that_comes_between_ends_this_one(nights: Nights) -> None:
     assert (batches(nights), nights.values("t")) == (done(1, 2), rows_of(*TWO))
 
 
+@pytest.mark.soak
 def test_a_file_that_is_renamed_between_two_batches_is_looked_for_anew(nights: Nights) -> None:
     """And one that ends within a message, which the server sent again, is none that is still being written."""
     torn, second = [nights.land(messages) for messages in TWO]
