@@ -14,11 +14,11 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench soak archive clean java
+.PHONY: help demo test lint docs bench soak notebooks archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
@@ -36,11 +36,14 @@ docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere
 	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
-bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
+bench: java $(stamp) ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
 soak: java $(stamp) ## run the long tests: every archive, long random histories
 	$(venv)/bin/python -m pytest -q -m soak
+
+notebooks: java $(stamp) ## execute the notebooks, and keep what they put out
+	$(venv)/bin/python -m tools.notebooks
 
 archive: $(stamp) ## pack the package and its libraries for a cluster: build/*.tar.gz
 	@$(venv)/bin/python tools/pack.py
@@ -63,8 +66,4 @@ $(stamp): pyproject.toml requirements.lock
 
 $(venv)/.docs: $(stamp) requirements-docs.lock
 	@$(venv)/bin/python -m pip install -q -r requirements-docs.lock
-	@touch $@
-
-$(venv)/.bench: $(stamp) requirements-bench.lock
-	@$(venv)/bin/python -m pip install -q -r requirements-bench.lock
 	@touch $@

@@ -161,7 +161,7 @@ def report_on(found: Inspection) -> ArchiveReport:
         unknown_prepared=found.placing.assembly.unknown_prepared + found.placing.unknown_prepared,
         sizes=_sizes(found),
         biggest=tuple(_biggest(found)),
-        open=tuple(_transaction(found, outcome) for outcome in found.placing.open),
+        open=tuple(transaction_report(found, outcome) for outcome in found.placing.open),
         relations=tuple(_relations(found)),
         types={str(oid): f"{t.namespace}.{t.name}" for oid, t in sorted(found.placing.assembly.types.items())},
         origins=dict(noted.origins.most_common()),
@@ -255,7 +255,7 @@ def kind_of_transaction(outcome: Outcome) -> str:
     return "prepared" if outcome.gid is not None else "streamed" if outcome.scope is not None else "ordinary"
 
 
-def _transaction(found: Inspection, outcome: Outcome) -> TransactionReport:
+def transaction_report(found: Inspection, outcome: Outcome) -> TransactionReport:
     changes, size = _size_of(found, outcome)
     return TransactionReport(
         outcome.xid,
@@ -272,7 +272,7 @@ def _transaction(found: Inspection, outcome: Outcome) -> TransactionReport:
 
 
 def _biggest(found: Inspection) -> list[TransactionReport]:
-    others = [_transaction(found, outcome) for outcome in (*found.placing.ended, *found.placing.open)]
+    others = [transaction_report(found, outcome) for outcome in (*found.placing.ended, *found.placing.open)]
     ordinary = [
         TransactionReport(
             each.xid,

@@ -96,22 +96,28 @@ def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
         if rows.column(name).null_count:
             raise UnsureError
     relation = shape.relation
+    numbers = versions_in_force(rows, shape.versions)
     is_mine = [
         (version.columns, version.replica_identity) == (relation.columns, relation.replica_identity)
         for version in shape.versions.relations
     ]
-    files, ordinals = _numbers(rows, "file"), _numbers(rows, "ordinal")
-    numbers = versions_at(shape.versions, files, ordinals, None)
-    scopes = rows.column("scope")
-    if scopes.null_count < len(scopes):
-        for scope in scopes.unique().drop_null().to_pylist():
-            if scope in shape.versions.holds_from:
-                at = pc.indices_nonzero(pc.equal(scopes, scope)).to_numpy()
-                own = versions_at(shape.versions, files[at], ordinals[at], scope)
-                numbers[at] = np.where(own >= 0, own, numbers[at])
     # The last one is what -1 finds: nothing describes the row.
     if not np.array([*is_mine, False])[numbers].all():
         raise UnsureError
+
+
+def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
+    """What versions.at gives for each row, by `file`, `ordinal` and `scope`; -1 for None."""
+    files, ordinals = _numbers(rows, "file"), _numbers(rows, "ordinal")
+    numbers = versions_at(versions, files, ordinals, None)
+    scopes = rows.column("scope")
+    if scopes.null_count < len(scopes):
+        for scope in scopes.unique().drop_null().to_pylist():
+            if scope in versions.holds_from:
+                at = pc.indices_nonzero(pc.equal(scopes, scope)).to_numpy()
+                own = versions_at(versions, files[at], ordinals[at], scope)
+                numbers[at] = np.where(own >= 0, own, numbers[at])
+    return numbers
 
 
 def versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:

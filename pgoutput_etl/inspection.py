@@ -63,6 +63,7 @@ class Inspection:
     counted: dict[int, Counted]
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
+    tasks: dict[str, Task]  # how those that are read are, by path
     missing: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     total: Counted = field(default_factory=Counted)
@@ -123,8 +124,9 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
     """`landed`: the files of one slot's archive, or some of them, in any order."""
     files = candidates(landed, KnownFiles({}))
     progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
-    looks = runner.scan({file.path: Task(number, file.size) for number, file in files.items()})
-    found = _arranged(files, looks, runner, progress)
+    tasks = {file.path: Task(number, file.size) for number, file in files.items()}
+    looks = runner.scan(tasks)
+    found = _arranged(files, tasks, looks, runner, progress)
     progress("putting transactions together")
     for number in sorted(found.looks):
         found.placing.add(found.looks[number])
@@ -137,7 +139,11 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
 
 
 def _arranged(
-    files: Mapping[int, LandedFile], looks: Mapping[int, Look], runner: Runner, progress: Progress
+    files: Mapping[int, LandedFile],
+    tasks: Mapping[str, Task],
+    looks: Mapping[int, Look],
+    runner: Runner,
+    progress: Progress,
 ) -> Inspection:
     """In the order in which apply reads them, each content once."""
     paths = {file.path for file in files.values()}
@@ -152,7 +158,7 @@ def _arranged(
         cut_off = {path: Task(task.number, task.size) for path, task in tasks.items() if looks[task.number].error}
         errors |= {path: looks[task.number].error or "" for path, task in cut_off.items()}
         if cut_off:  # what is there of them
-            looks = {**looks, **runner.scan(cut_off)}
+            looks, tasks = {**looks, **runner.scan(cut_off)}, {**tasks, **cut_off}
     left = {path for path in errors if _is_being_compressed(path, paths)}
     errors = {path: error for path, error in errors.items() if path not in left}
     remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
@@ -160,8 +166,20 @@ def _arranged(
     sizes = {files[n].path: scan.size for n, scan in scans.items()}
     missing = tuple(said for _, said in missing_numbers(sorted(paths, key=natural_order)))
     read_paths = {number: part.path for number, part in to_read.items()}
-    placing = Placing()
-    return Inspection(list(files.values()), read, read_paths, arrangement, placing, {}, errors, sizes, missing, remarks)
+    read_as = {path: task for path, task in tasks.items() if task.number in read}
+    return Inspection(
+        list(files.values()),
+        read,
+        read_paths,
+        arrangement,
+        Placing(),
+        {},
+        errors,
+        sizes,
+        read_as,
+        missing,
+        remarks,
+    )
 
 
 def _is_being_compressed(path: str, paths: Collection[str]) -> bool:

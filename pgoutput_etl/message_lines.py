@@ -151,6 +151,11 @@ class Scene:
 
 
 def tell(scene: Scene, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE) -> None:
+    """Gives the text of each line that is wanted to `emit`."""
+    tell_lines(scene, content, lambda line: emit(line.json() if scene.as_json else line.text()), max_size)
+
+
+def tell_lines(scene: Scene, content: bytes, emit: Callable[[Line], object], max_size: int = MAX_SIZE) -> None:
     """Gives each line that is wanted to `emit`. What can't be read is a line, too."""
     teller: _Teller | None = None
     try:
@@ -161,8 +166,7 @@ def tell(scene: Scene, content: bytes, emit: Callable[[str], object], max_size: 
         teller.run()
     except ArchiveError as error:
         at = 0 if teller is None else teller.offset
-        line = Line(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}")
-        emit(line.json() if scene.as_json else line.text())
+        emit(Line(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
 
 
 def gone(scene: Scene) -> str:
@@ -174,7 +178,7 @@ def gone(scene: Scene) -> str:
 class _Teller(Scanner):
     """Reads a file as the scan does, message by message, and keeps nothing."""
 
-    def __init__(self, scene: Scene, data: bytes, emit: Callable[[str], object]) -> None:
+    def __init__(self, scene: Scene, data: bytes, emit: Callable[[Line], object]) -> None:
         part = Part(data, scene.file, scene.framing, salvages=True, leaves_tail=True)
         super().__init__(part, scene.begins_in_stream, head_too=True)
         self.scene = scene
@@ -202,7 +206,7 @@ class _Teller(Scanner):
 
     def _emit(self, line: Line) -> None:
         if self.scene.wanted.takes(line):
-            self.emit(line.json() if self.scene.as_json else line.text())
+            self.emit(line)
 
     def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> Line:
         line = Line(self.scene.path, offset, lsn, None, None, type(message).__name__, "")

@@ -24,9 +24,9 @@ CORE = (
     "reshaping", "replay", "remembering", "naming", "column_uses", "config", "rewriting", "protecting",
     "protected", "modes", "targets", "report", "telemetry", "metrics", "backfill_report", "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
-    "archive_report", "inspect_report", "plan_report", "comparing", "server_queries", "postgres_csv", "verify_request",
-    "verify_report", "retention", "maintain_report", "copy_files", "pg_dump_toc", "server_catalog", "snapshot_request",
-    "snapshot_report",
+    "archive_report", "archive_rows", "table_rows", "archive_page", "inspect_report", "plan_report", "comparing",
+    "server_queries", "postgres_csv", "verify_request", "verify_report", "retention", "maintain_report",
+    "copy_files", "pg_dump_toc", "server_catalog", "snapshot_request", "snapshot_report",
 )  # fmt: skip
 ON_SPARK = (
     "connecting",
@@ -69,6 +69,8 @@ ON_SPARK = (
     "verifying",
     "upkeep",
     "maintaining",
+    "exploring",
+    "explore",
     "commands",
 )
 ORDER = CORE + ON_SPARK

@@ -1,0 +1,300 @@
+"""An archive in a notebook: its messages, transactions and changes as DataFrames.
+
+    from pgoutput_etl.explore import read_archive
+
+    archive = read_archive("landing/shop")                   # pandas, with all that is asked for in memory
+    archive = read_archive("s3a://lake/landing/shop", spark) # Spark, of any size
+
+Both have the same frames with the same columns (archive_rows.py, table_rows.py). `read_archive` looks into all files
+once, as jobs/inspect.py does; a frame reads them again when it is asked for, and only as far as that takes. There is no
+ledger, no target, and nothing is written. What is damaged doesn't stop it: the archive's repr says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, overload
+
+import pandas as pd
+import pyarrow as pa
+
+from pgoutput_etl.archive_page import page, sentence
+from pgoutput_etl.archive_report import ArchiveReport, report_on
+from pgoutput_etl.archive_rows import (
+    CHANGES,
+    MESSAGES,
+    TRANSACTIONS,
+    View,
+    change_batches,
+    message_batches,
+    named_file,
+    own_transactions,
+    transaction_batches,
+)
+from pgoutput_etl.commit_time import microseconds_of, parse_time
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.inspection import Inspection, inspect_archive, scenes
+from pgoutput_etl.local_files import LocalRunner, is_local, list_local, read_local
+from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.message_lines import Scene, Wanted
+from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.table_rows import Asked, table_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as SparkDataFrame
+    from pyspark.sql import SparkSession
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+OfFile = Callable[[str, bytes], Iterator[pa.RecordBatch]]
+Lsns = tuple[int | str | None, int | str | None]
+Times = tuple[datetime | str | None, datetime | str | None]
+ANY: tuple[None, None] = (None, None)
+# Whole numbers stay whole where some are missing.
+_PANDAS = {
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
+
+
+class Explored:
+    """What both kinds of archive share. report: the figures of jobs/inspect.py."""
+
+    def __init__(self, found: Inspection, view: View) -> None:
+        self.report: ArchiveReport = report_on(found)
+        self._found = found
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {sentence(self.report)}>"
+
+    def _repr_html_(self) -> str:
+        return page(self.report)
+
+    @property
+    def files(self) -> pd.DataFrame:
+        """As they were listed: path, status, size and content_bytes, framing, messages, first and last commit."""
+        rows = [
+            {
+                **{name: getattr(file, name) for name in ("path", "status", "size", "content_bytes", "framing")},
+                "messages": sum(file.messages.values()),
+                "first_commit": file.first_commit_lsn,
+                "last_commit": file.last_commit_lsn,
+            }
+            for file in self.report.files
+        ]
+        return pd.DataFrame(rows)
+
+    def _asked(self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None) -> Asked:
+        fates = frozenset(Fate) if fate is None else frozenset([_fate(fate)])
+        return Asked.of(self._view, table, None if key is None else tuple(key), fates, where or {})
+
+    def _scenes(self, wanted: Wanted) -> dict[str, Scene]:
+        return {scene.path: scene for scene in scenes(self._found, wanted, False, False)}
+
+
+def _fate(name: str) -> Fate:
+    try:
+        return Fate(name)
+    except ValueError:
+        raise ConfigError(f"fate: expected one of {', '.join(fate.value for fate in Fate)}") from None
+
+
+def _wanted(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> Wanted:
+    first, last = (parse_lsn(each) if isinstance(each, str) else each for each in lsn)
+    begin, end = (_microseconds(each) for each in time)
+    return Wanted(table, xid, first, last, begin, end, names)
+
+
+def _microseconds(time: datetime | str | None) -> int | None:
+    if time is None:
+        return None
+    at = parse_time(time) if isinstance(time, str) else parse_time(time.isoformat())
+    return microseconds_of(at)
+
+
+class Archive(Explored):
+    """Frames are pandas': whole numbers as Int64, which knows NULL, times with their zone. What is asked for has to fit
+    into memory: a million rows of `changes` take 110 MB, and twice that while they are made."""
+
+    @property
+    def transactions(self) -> pd.DataFrame:
+        """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
+        aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
+        own = own_transactions(self._found).to_batches()
+        table = self._collected(lambda path, content: transaction_batches(path, content, self._view), TRANSACTIONS, own)
+        return _as_pandas(table.sort_by([("commit_lsn", "ascending"), ("xid", "ascending")]))
+
+    @property
+    def changes(self) -> pd.DataFrame:
+        """A row per change: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq, relation, file, offset,
+        lsn; as they stand in the archive. No values: `rows` has them."""
+        return _as_pandas(self._collected(lambda path, content: change_batches(path, content, self._view), CHANGES))
+
+    @property
+    def messages(self) -> pd.DataFrame:
+        """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
+        return self.find_messages()
+
+    def find_messages(
+        self,
+        table: str | None = None,
+        xid: int | None = None,
+        lsn: Lsns = ANY,
+        time: Times = ANY,
+        names: str | None = None,
+    ) -> pd.DataFrame:
+        """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
+        transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
+        expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
+        told = self._scenes(_wanted(table, xid, lsn, time, names))
+        return _as_pandas(self._collected(lambda path, content: message_batches(told[path], content), MESSAGES))
+
+    def rows(
+        self,
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        *,
+        key: Iterable[str] | None = None,
+        fate: str | None = "committed",
+    ) -> pd.DataFrame:
+        """The changes of "schema.table" with what is in them, as a table in mode append has them (docs/modes.md), in
+        the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
+        change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
+        REPLICA IDENTITY FULL. `fate`: None for all, also what was aborted."""
+        asked = self._asked(table, where, key, fate)
+        found = self._collected(lambda path, content: table_batches(path, content, self._view, asked), asked.schema)
+        return _as_pandas(found.sort_by([("_pg_commit_lsn", "ascending"), ("_pg_seq", "ascending")]))
+
+    def _collected(self, of_file: OfFile, schema: pa.Schema, more: Iterable[pa.RecordBatch] = ()) -> pa.Table:
+        batches = [
+            batch
+            for path in self._view.tasks
+            for batch in named_file(path, of_file(path, _content(path)))
+            if batch.num_rows
+        ]
+        return pa.Table.from_batches([*batches, *more], schema)
+
+
+def _content(path: str) -> bytes:
+    try:
+        return read_local(path)
+    except OSError as error:
+        raise ArchiveError(f"{path}: it can't be read: {error.strerror}") from None
+    except OverflowError as error:
+        raise ArchiveError(str(error)) from None
+
+
+def _as_pandas(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts="strict")
+    return frame
+
+
+class SparkArchive(Explored):
+    """Frames are Spark's, lazy, in no order: `seq` and `_pg_seq` order the changes of a commit. The driver holds what
+    jobs/inspect.py holds; a file is read by one task."""
+
+    def __init__(self, spark: SparkSession, found: Inspection, view: View) -> None:
+        super().__init__(found, view)
+        self.spark = spark
+
+    @property
+    def transactions(self) -> SparkDataFrame:
+        """As Archive.transactions."""
+        from pgoutput_etl.exploring import frame_of_files, frame_of_rows
+
+        view = self._view
+        within = frame_of_files(self.spark, view, lambda p, c: transaction_batches(p, c, view), TRANSACTIONS)
+        return within.unionByName(frame_of_rows(self.spark, own_transactions(self._found)))
+
+    @property
+    def changes(self) -> SparkDataFrame:
+        """As Archive.changes."""
+        from pgoutput_etl.exploring import frame_of_files
+
+        view = self._view
+        return frame_of_files(self.spark, view, lambda p, c: change_batches(p, c, view), CHANGES)
+
+    @property
+    def messages(self) -> SparkDataFrame:
+        """As Archive.messages."""
+        return self.find_messages()
+
+    def find_messages(
+        self,
+        table: str | None = None,
+        xid: int | None = None,
+        lsn: Lsns = ANY,
+        time: Times = ANY,
+        names: str | None = None,
+    ) -> SparkDataFrame:
+        """As Archive.find_messages."""
+        from pgoutput_etl.exploring import frame_of_files
+
+        told, limit = self._scenes(_wanted(table, xid, lsn, time, names)), self._view.max_size
+        return frame_of_files(self.spark, self._view, lambda p, c: message_batches(told[p], c, limit), MESSAGES)
+
+    def rows(
+        self,
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        *,
+        key: Iterable[str] | None = None,
+        fate: str | None = "committed",
+    ) -> SparkDataFrame:
+        """As Archive.rows."""
+        from pgoutput_etl.exploring import frame_of_files
+
+        view, asked = self._view, self._asked(table, where, key, fate)
+        return frame_of_files(self.spark, view, lambda p, c: table_batches(p, c, view, asked), asked.schema)
+
+
+@overload
+def read_archive(
+    paths: Paths, spark: None = None, *, framing: str = "auto", types: Mapping[str, str] | None = None
+) -> Archive: ...
+
+
+@overload
+def read_archive(
+    paths: Paths, spark: SparkSession, *, framing: str = "auto", types: Mapping[str, str] | None = None
+) -> SparkArchive: ...
+
+
+def read_archive(
+    paths: Paths, spark: SparkSession | None = None, *, framing: str = "auto", types: Mapping[str, str] | None = None
+) -> Archive | SparkArchive:
+    """Looks into one slot's archive, or a part of it: files, folders and globs, in any order.
+
+    Without `spark` they are files of this machine, and frames are pandas'; with it, they are on any file system that
+    Spark reads. `types`: what users' types are, as in the configuration. Raises ConfigError if there is no such path.
+    """
+    listed = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
+    of_framing = _framing(framing)
+    if spark is not None:
+        from pgoutput_etl.exploring import look_into
+
+        found, limit = look_into(spark, listed, of_framing)
+        view = View.of(found, types or {}, of_framing, limit)
+        return SparkArchive(spark, found, view)
+    elsewhere = [path for path in listed if not is_local(path)]
+    if elsewhere:
+        raise ConfigError(f"{elsewhere[0]} is not on this machine: read_archive(…, spark) reads it")
+    landed = list_local(listed)
+    # In this process alone: in others, a script that calls this at its top would be run once more.
+    with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), of_framing) as runner:
+        found = inspect_archive(landed, runner, lambda _said: None)
+    return Archive(found, View.of(found, types or {}, of_framing))
+
+
+def _framing(name: str) -> Framing:
+    try:
+        return Framing(name)
+    except ValueError:
+        raise ConfigError(f"framing: expected one of {', '.join(each.value for each in Framing)}") from None

@@ -1,0 +1,44 @@
+"""What explore.py asks of Spark: an archive looked into, and frames of what its files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pgoutput_etl.archive_rows import View, named_file
+from pgoutput_etl.connecting import frame
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.inspecting import SparkRunner, list_on_spark
+from pgoutput_etl.inspection import Inspection, inspect_archive
+from pgoutput_etl.shipping import literal_paths
+from pgoutput_etl.spark import size_limit
+
+
+def look_into(spark: SparkSession, paths: Iterable[str], framing: Framing) -> tuple[Inspection, int]:
+    """And how many bytes a file may have."""
+    with SparkRunner(spark, framing) as runner:
+        found = inspect_archive(list_on_spark(spark, paths), runner, lambda _said: None)
+    return found, size_limit(spark)
+
+
+def frame_of_files(
+    spark: SparkSession, view: View, of_file: Callable[[str, bytes], Iterator[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    """Of the files that the view reads. Lazy: they have to be there, as they were, when it is asked for."""
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, content in zip(batch.column("path").to_pylist(), batch.column("content"), strict=True):
+                yield from named_file(path, of_file(path, content.as_py()))
+
+    if not view.tasks:
+        return frame_of_rows(spark, schema.empty_table())
+    content = spark.read.format("binaryFile").load(literal_paths(view.tasks)).select("path", "content")
+    return content.mapInArrow(told, from_arrow_schema(schema))
+
+
+def frame_of_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
+    return frame(spark, table)
