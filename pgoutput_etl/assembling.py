@@ -220,6 +220,13 @@ def committed(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("fate") == Fate.COMMITTED.value)
 
 
+def behind(rows: DataFrame, reached: Mapping[int, int]) -> DataFrame:
+    """Without the commits that tables have already: by OID, the last one."""
+    for oid, lsn in reached.items():
+        rows = rows.where((F.col("relation") != oid) | (F.col("commit_lsn") > lsn))
+    return rows
+
+
 def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
     """By OID: one row per relation comes to the driver, whatever their changes."""
     tag = F.col("tag")

@@ -38,6 +38,8 @@ from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.redriving import Redriving
 from pgoutput_etl.relations import Place, Run
 from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable, runs_of
+from pgoutput_etl.snapshot_request import SnapshotOrder
+from pgoutput_etl.snapshotting import finish_snapshot
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan, target_name
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
@@ -53,7 +55,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         progress(f"batch {last.number} is a backfill that died: finishing it")
         finish_backfill(spark, config, ledger, last, progress)
         last = ledger.last_batch()
-    if last is None or last.state is None:
+    if last is None or (last.state is None and not last.tables):
         raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
     archive = Archive(spark, config, ledger, last)
     oids = _chosen(archive, request.tables)
@@ -92,6 +94,10 @@ def finish_backfill(
     spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress
 ) -> BackfillSummary:
     """A batch of an earlier run that died."""
+    snapshot = SnapshotOrder.from_json(batch.backfill or "{}")
+    if snapshot is not None:
+        finish_snapshot(spark, config, ledger, batch, snapshot, progress)
+        return BackfillSummary(config.source.name, batch.number, batch.last_commit_lsn, 0)
     archive, order = Archive(spark, config, ledger, batch), Order.from_json(batch.backfill or "")
     with ledger.claimed(batch, batch, progress) as check_claim:
         batch = replace(batch, since=batch.number) if order.anew else batch
@@ -131,12 +137,15 @@ def _commits(order: Order, last: int) -> Stretch:
     return Stretch(order.first_lsn or 0, last if order.last_lsn is None else order.last_lsn)
 
 
-def _lacking(since: Mapping[int, TableState], last: int) -> Stretch:
+def _lacking(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> Stretch:
     """The commits that tables lack which are built anew."""
-    through = min((state.last_commit_lsn for state in since.values()), default=-1)
+    through = max((state.last_commit_lsn for state in since.values()), default=-1)
     if through > last:
-        raise ConfigError(f"--since-version: the table was at {format_lsn(through)} then, and --to-lsn is before that")
-    return Stretch(through + 1, last)
+        raise ConfigError(
+            f"a table is begun with a snapshot, or --since-version: it was at {format_lsn(through)} then, and commits "
+            f"up to {format_lsn(last)} are asked for"
+        )
+    return Stretch(min((since[oid].last_commit_lsn if oid in since else -1 for oid in oids), default=-1) + 1, last)
 
 
 @dataclass(slots=True)
@@ -225,7 +234,7 @@ class _InPlace:
         archive, batch = self.archive, self.batch
         whole = [oid for oid, reason in reasons.items() if reason is not None]
         since = archive.since(self.order.since_version, whole)
-        commits = _lacking(since, batch.last_commit_lsn)
+        commits = _lacking(whole, since, batch.last_commit_lsn)
         of_whole = archive.files_with(whole, commits)
         all_rows = kept(archive.committed(of_whole, whole, commits), StorageLevel.DISK_ONLY)
         try:
@@ -301,7 +310,7 @@ class _Beside:
         archive, last = self.archive, self.archive.last
         commits = _commits(self.order, last.last_commit_lsn)
         since = archive.since(self.order.since_version, self.order.oids)
-        commits = _lacking(since, commits.last)
+        commits = _lacking(self.order.oids, since, commits.last)
         if commits.last > last.last_commit_lsn:
             raise ConfigError(f"--to-lsn: the last commit that was applied is {format_lsn(last.last_commit_lsn)}")
         files = archive.files_with(self.order.oids, commits)

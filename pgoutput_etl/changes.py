@@ -373,7 +373,8 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     values |= {f"f{i}": load(i, cells, before) for i, cells in zip(shape.key, built.from_key, strict=True)}
     for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
         values[name] = pa.array([columns[of][i] for i in source], pa.int64())
-    times = [columns["commit_ts"][i] + POSTGRES_EPOCH_MICROSECONDS for i in source]
+    committed = (columns["commit_ts"][i] for i in source)
+    times = [None if time is None else time + POSTGRES_EPOCH_MICROSECONDS for time in committed]
     values["_ts"] = pa.array(times, pa.int64()).cast(TIMESTAMP)
     values["_op"] = pa.array(built.ops, pa.string())
     values["_unrep"] = pa.array(here, UNREPRESENTABLE)

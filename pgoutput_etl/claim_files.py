@@ -9,7 +9,6 @@ ledger then; who has it is the only one that writes to the ledger and its tables
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.claims import Process, newest
 from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.managed import is_managed
 from pgoutput_etl.naming import path_segment
 
 _SCHEMES = ("s3", "s3a", "s3n")
@@ -38,7 +38,7 @@ def claim_files(
 ) -> ClaimFiles | None:
     """Of a ledger at `root`; None where Delta's own commits are taken once. `say`: is told what storage can't do."""
     scheme = urlsplit(root).scheme
-    if scheme not in _SCHEMES or is_connect(spark) or "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    if scheme not in _SCHEMES or is_connect(spark) or is_managed():
         return None
     chosen = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) or spark.conf.get(
         "spark.delta.logStore.class", None

@@ -122,7 +122,7 @@ class TableRule:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """max_transactions None: all that is new in one MERGE per table."""
+    """max_transactions: that a batch's files commit, unless it is one file; None: all that is new in one batch."""
 
     max_transactions: int | None = None
     parallel_tables: int = 4
@@ -190,8 +190,6 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
 def refuse_unbuilt(config: Config) -> None:
     """ConfigError for what a configuration may say and this version doesn't do yet."""
     unbuilt = ["target.catalog"] if config.target.catalog is not None else []
-    if config.merge.max_transactions is not None:
-        unbuilt.append("merge.max_transactions")
     if unbuilt:
         raise ConfigError(f"not built yet in this version: {', '.join(unbuilt)}")
 

@@ -372,7 +372,8 @@ def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.
     made = columns.made
     for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
         values[name] = rows.column(of) if made.is_plain else rows.column(of).take(pa.array(made.source))
-    values["_ts"] = pa.array(_times(rows)[made.source]).view(TIMESTAMP)
+    is_unknown = rows.column("commit_ts").is_null().to_numpy(zero_copy_only=False)[made.source]
+    values["_ts"] = pa.array(_times(rows)[made.source], mask=is_unknown).view(TIMESTAMP)
     offsets = np.arange(len(made) + 1, dtype=np.int32)
     values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
     values["_unrep"] = _noted(columns.here, len(made))
@@ -382,10 +383,8 @@ def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.
 
 
 def _times(rows: pa.RecordBatch) -> Numbers:
-    """Microseconds since 1970."""
-    if rows.column("commit_ts").null_count:
-        raise UnsureError
-    times = _numbers(rows, "commit_ts")
+    """Microseconds since 1970; anything where there is none."""
+    times: Numbers = rows.column("commit_ts").fill_null(0).to_numpy(zero_copy_only=False)
     if len(times) and times.max() > np.iinfo(np.int64).max - POSTGRES_EPOCH_MICROSECONDS:
         raise UnsureError
     return times + POSTGRES_EPOCH_MICROSECONDS

@@ -74,7 +74,7 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string, uses: string>>, backfill string, since long"
+        "rows: long, mode: string, uses: string, snapshot: long>>, backfill string, since long"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -271,6 +271,16 @@ class Ledger:
         resumed, since = newest != last_done, done.get("since") or 0
         return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since)
 
+    def last_after(self, batch: Batch) -> Batch:
+        """The batch, now that it is done: for the run's next one to go on from. Raises RunError if another run came
+        between."""
+        last = self.last_batch()
+        if last is None or (last.ledger_id, last.number, last.resumed) != (batch.ledger_id, batch.number, False):
+            raise RunError(
+                f"another run has gone on behind batch {batch.number}; this one changes nothing more. Run again"
+            )
+        return last
+
     def derived(self, table: str, batch: Batch) -> DataFrame:
         """What assembly wrote before the batch, of the files that count."""
         return self._before(self.read(table), batch)
@@ -382,7 +392,9 @@ class Ledger:
         known = {**batch.tables, **{table.oid: table for table in results.tables}}
         # A held table stands where it stood; any other that had no changes has none that it lacks.
         tables = [
-            table if table.status == HELD else replace(table, last_commit_lsn=assembly.last_commit_lsn)
+            table
+            if table.status == HELD
+            else replace(table, last_commit_lsn=max(table.last_commit_lsn, assembly.last_commit_lsn))
             for table in known.values()
         ]
         self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
@@ -401,7 +413,11 @@ class Ledger:
         self._append_schema_changes(batch, schema_changes)
         if rebuilt:
             self.redriven(batch, F.col("relation").isin(*rebuilt))
-        self._append_done(batch, batch.last_commit_lsn, batch.state, {**batch.tables, **tables}.values())
+        after = {**batch.tables, **tables}.values()
+        reached = batch.last_commit_lsn
+        if batch.state is None:  # snapshots alone: as far as all of them
+            reached = min((table.last_commit_lsn for table in after if table.status != HELD), default=0)
+        self._append_done(batch, reached, batch.state, after)
 
     def redriven(self, batch: Batch, which: Column) -> None:
         """Notes with what was in quarantine before that the batch took it up again."""
@@ -502,7 +518,7 @@ class Ledger:
 
     def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
-        self._append_rows("types", [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in news], batch)
+        self._append_rows("types", [_type_row(t) for t in news], batch)
 
     def _append_quarantine(self, batch: Batch, results: Results) -> None:
         """Bytes that are no message, transactions that have such, and tables that can't be brought further."""
@@ -563,12 +579,22 @@ class Ledger:
             InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
             for row in rows
         )
-        if batch.state is None:
-            return Assembly(history)
         types = self._look_up("types", lambda rows: self._before(rows, batch))
         types.sort(key=lambda row: row["batch"])
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
+        if batch.state is None:
+            assembly = Assembly(history)
+            assembly.types = by_oid
+            return assembly
         return Assembly.from_state(batch.state, history, by_oid)
+
+    def append_relations(self, relations: Iterable[InForce], batch: Batch) -> None:
+        """Of a batch that has them from elsewhere than the archive."""
+        self._append_relations(relations, batch.number)
+
+    def append_types(self, types: Iterable[Type], batch: Batch) -> None:
+        """Of a batch that has them from elsewhere than the archive."""
+        self._append_rows("types", [_type_row(t) for t in types], batch.number)
 
     def known(self, assembly: Assembly) -> Known:
         return Known(len(assembly.relations.entries), dict(assembly.types), _open_units(assembly))
@@ -691,6 +717,10 @@ def _transaction_row(outcome: Outcome) -> dict[str, Any]:
         "origin": outcome.origin,
         "origin_lsn": outcome.origin_lsn,
     }
+
+
+def _type_row(of: Type) -> dict[str, Any]:
+    return {"oid": of.oid, "schema": of.namespace, "name": of.name}
 
 
 def _schema(table: str) -> StructType:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pgoutput_etl.commit_time import time_of
 from pgoutput_etl.config import Metrics
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.report import RunSummary, TableSummary, exit_code_of, print_warning
+from pgoutput_etl.report import RunSummary, TableSummary, exit_code_of, exit_code_of_run, print_warning
 from pgoutput_etl.telemetry import check_telemetry, tell
 
 STDERR = "stderr"
@@ -100,7 +100,7 @@ def figures(summaries: Sequence[RunSummary], stages: Mapping[str, float], second
         last.source,
         now.isoformat(),
         now.timestamp(),
-        last.exit_code,
+        exit_code_of_run(summaries),
         seconds,
         dict(stages),
         batches=len(done),

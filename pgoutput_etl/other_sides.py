@@ -21,8 +21,8 @@ from pgoutput_etl.row_texts import csv_header, csv_texts, delta_texts, digests_o
 from pgoutput_etl.server_queries import ServerTable
 from pgoutput_etl.storage import delta_type
 
-_DRIVER = "org.postgresql.Driver"
-_NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {_DRIVER}")
+DRIVER = "org.postgresql.Driver"
+_NODRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 _SAID = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 _OF_FILE = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # as Spark tells of a Python worker
 
@@ -103,17 +103,20 @@ class OtherDelta:
 
 @dataclass(frozen=True)
 class Server:
-    """By Spark's JDBC reader. `login`: user and password, which are in no plan, log or command line."""
+    """By Spark's JDBC reader. `login`: user and password, which are in no plan, log or command line. snapshot: the name
+    of an exported one, by which every connection reads; each as of its own time, if there is none."""
 
     spark: SparkSession
     url: str
     login: Mapping[str, str] = field(repr=False)
     connections: int
+    snapshot: str | None = None
 
     def ask(self, query: str, shares: Sequence[str] = ("true",)) -> DataFrame:
         """`shares`: conditions, each for a connection of its own."""
-        session = {"sessionInitStatement": server_queries.SESSION, "fetchsize": "10000"}
-        properties = {"driver": _DRIVER, **session, **self.login}
+        begin = server_queries.SESSION if self.snapshot is None else server_queries.session_of(self.snapshot)
+        session = {"sessionInitStatement": begin, "fetchsize": "10000"}
+        properties = {"driver": DRIVER, **session, **self.login}
         return self.spark.read.jdbc(self.url, f"({query}) AS q", predicates=list(shares), properties=properties)
 
     @cached_property
@@ -181,10 +184,10 @@ def asking() -> Iterator[None]:
         raise
     except Exception as error:
         said = str(error)
-        if any(sign in said for sign in _NO_DRIVER):
+        if any(sign in said for sign in _NODRIVER):
             raise ConfigError(
                 "--jdbc: PostgreSQL's JDBC driver is not there: ./spark-submit.sh --packages "
-                "org.postgresql:postgresql:42.7.7 jobs/verify.py …, or `spark: {spark.jars: /path/postgresql.jar}` in "
+                "org.postgresql:postgresql:42.7.7 jobs/…, or `spark: {spark.jars: /path/postgresql.jar}` in "
                 "the configuration"
             ) from None
         if (of_file := _OF_FILE.search(said)) is not None:

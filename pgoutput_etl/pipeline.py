@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
+from pgoutput_etl.arranging import Arrangement
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
+from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.metrics import Stages
 from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
+from pgoutput_etl.sources import Landed, NotAsListedError, list_files, new_files, read_again, read_files, read_later
 from pgoutput_etl.spark import beside, writes_may_overlap
 from pgoutput_etl.tallies import transactions_by_fate
-from pgoutput_etl.targets import HELD, held_from
+from pgoutput_etl.targets import HELD, TableState, held_from, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer
 
@@ -33,8 +36,10 @@ Progress = Callable[[str], None]
 def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stages | None = None) -> list[RunSummary]:
     """Brings every table to the last commit in the archive; a summary per batch. `stages`: is told which it is at.
 
-    Usually that is one batch. If an earlier run died, its batch is finished first, with the files that it had.
-    Raises PgoutputEtlError: nothing is written then, or what was is taken up by the next run.
+    Usually that is one batch; several, one after the other, if what is new commits more than merge.max_transactions. If
+    an earlier run died, its batch is finished first, with the files that it had.
+    Raises PgoutputEtlError: batches that are done stay done; nothing else is written then, or what was is taken up by
+    the next run.
     """
     if compiled.WHY_NOT is not None:
         progress(f"the readable decoder does all, many times slower than compiled code would: {compiled.WHY_NOT}")
@@ -51,20 +56,50 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
-            summaries.append(_apply_claimed(spark, config, ledger, last, last, claim, read, progress, stages))
+            summary, _ = _apply_claimed(spark, config, ledger, last, last, claim, read, progress, stages)
+            summaries.append(summary)
         else:
             stages.begin("finish_backfill")
             finish_backfill(spark, config, ledger, last, progress)
         stages.begin("look")
         last, claim = ledger.last_batch(), None
         listed, rows = list_files(spark, config), ledger.file_rows()
+    summaries += _apply_new(spark, config, ledger, last, claim, listed, rows, progress, stages)
+    return summaries or [_nothing_new(config, last)]
+
+
+def _apply_new(
+    spark: SparkSession,
+    config: Config,
+    ledger: Ledger,
+    last: Batch | None,
+    claim: Claim | None,
+    listed: list[LandedFile],
+    rows: Iterable[Mapping[str, Any]],
+    progress: Progress,
+    stages: Stages,
+) -> list[RunSummary]:
+    """`listed`: the files as they were listed; `rows`: what the ledger has of files. Each batch is done before the next
+    one is claimed; where the files of a further one aren't as they were listed any more, they are looked for anew."""
     known = ledger.known_files(rows, since=0 if last is None else last.since)
     files, paths = new_files(spark, config, known, listed)
-    if files:
+    summaries: list[RunSummary] = []
+    later: Sequence[Arrangement] = ()
+    read = partial(read_files, spark, config, files, known, paths)
+    while later or (files and not summaries):
         batch = Batch.after(last, {})
-        read = partial(read_files, spark, config, files, known, paths)
-        summaries.append(_apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages))
-    return summaries or [_nothing_new(config, last)]
+        try:
+            summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
+        except NotAsListedError:
+            stages.begin("look")
+            listed, rows = list_files(spark, config), ledger.file_rows()
+            return summaries + _apply_new(spark, config, ledger, last, None, listed, rows, progress, stages)
+        summaries.append(summary)
+        if later:
+            progress(f"batch {batch.number} is done; what is left makes {len(later):,} more")
+            last, claim = ledger.last_after(batch), None
+            read = partial(read_later, spark, config, later)
+    return summaries
 
 
 def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> Claim | None:
@@ -89,9 +124,9 @@ def _apply_claimed(
     read: Callable[[], Landed],
     progress: Progress,
     stages: Stages,
-) -> RunSummary:
-    """`last`: what the ledger said when the batch was put together; `claim`: the last one then, if that is known;
-    `read`: reads the batch's files, which changes nothing and so needs no claim."""
+) -> tuple[RunSummary, tuple[Arrangement, ...]]:
+    """With what is left for further batches. `last`: what the ledger said when the batch was put together; `claim`: the
+    last one then, if that is known; `read`: reads the batch's files, which changes nothing and so needs no claim."""
     progress(f"batch {batch.number}: looking into the files")
     stages.begin("read")
     with beside(spark) as others:
@@ -103,8 +138,10 @@ def _apply_claimed(
                 landed = reading.result()
                 batch = replace(batch, files=landed.parts)
                 if not batch.files:
-                    return _nothing_new(config, last, landed.remarks)
-                return _apply_batch(spark, config, ledger, batch, landed, known.result(), check_claim, progress, stages)
+                    return _nothing_new(config, last, landed.remarks), ()
+                assembly = known.result()
+                done = _apply_batch(spark, config, ledger, batch, landed, assembly, check_claim, progress, stages)
+                return done, landed.later
         finally:
             reading.add_done_callback(_give_up)
 
@@ -168,7 +205,13 @@ def _apply_batch(
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
-    return replace(summary, logical_messages=dict(tally.messages))
+    after = {**batch.tables, **{table.oid: table for table in tables}}
+    return replace(summary, logical_messages=dict(tally.messages), ahead=_ahead(after, assembly.last_commit_lsn))
+
+
+def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
+    found = tables_ahead(tables, last_commit_lsn)
+    return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in found.items()}
 
 
 def _summary(
@@ -225,4 +268,5 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         tables=held,
         files_not_read=remarks,
         last_commit_time=time,
+        ahead=_ahead(last.tables, last.last_commit_lsn),
     )

@@ -76,7 +76,8 @@ class PlannedTable:
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
     """What apply would do. batch: the number that it would have; 0 if there is nothing to do. resumes: an earlier run
-    began it and died. later_files: what has landed since, which a second batch would read."""
+    began it and died. later_files: what further batches of the same run would read; later_batches: how many of them,
+    None where that takes a look into the files."""
 
     source: str
     batch: int
@@ -97,6 +98,7 @@ class PlanSummary:
     refused_files: tuple[str, ...] = ()
     files_not_read: tuple[str, ...] = ()
     later_files: tuple[str, ...] = ()
+    later_batches: int | None = 0
     remarks: tuple[str, ...] = ()
 
     @property
@@ -183,7 +185,9 @@ def _remarks(plan: PlanSummary) -> list[str]:
     lines += [f"Would be emptied, as its table has another place: {path}" for path in plan.vacated]
     lines += _waiting(plan.waiting)
     if plan.later_files:
-        lines.append(f"After it, in a batch of their own: {len(plan.later_files):,} files. Plan again then.")
+        several = "batches" if plan.later_batches is None else f"{plan.later_batches:,} batches"
+        which = "a batch" if plan.later_batches == 1 else several
+        lines.append(f"After it, in {which} of their own: {len(plan.later_files):,} files. Plan again then.")
     if plan.accounts:
         parts = ", ".join(f"{size:,} {name}" for name, size in plan.accounts.items() if size or name == "applied")
         lines.append(f"Of {plan.content_bytes:,} bytes of content: {parts}.")

@@ -54,11 +54,13 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     if last is not None and last.resumed:
         files, _ = new_files(spark, config, KnownFiles({**known.parts, **last.files}), listed)
         later = tuple(file.path for file in files.values())
+        batches = None if config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
         if last.backfill is not None:
             said = "a backfill was begun by a run that died: it would be finished first; plan again then"
-            return replace(_nothing(config, last), later_files=later, remarks=(said,))
+            return replace(_nothing(config, last), later_files=later, later_batches=batches, remarks=(said,))
         landed = read_again(spark, config, last.files)
-        return replace(_planned(spark, config, ledger, last, landed, progress), later_files=later)
+        found = _planned(spark, config, ledger, last, landed, progress)
+        return replace(found, later_files=later, later_batches=batches)
     files, paths = new_files(spark, config, known, listed)
     if not files:
         return _nothing(config, last)
@@ -67,7 +69,9 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     if not landed.parts:
         landed.give_up()
         return replace(_nothing(config, last), files_not_read=landed.remarks)
-    return _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
+    later = tuple(part.path for step in landed.later for part in step.to_read.values())
+    found = _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
+    return replace(found, later_files=later, later_batches=len(landed.later))
 
 
 def _nothing(config: Config, last: Batch | None) -> PlanSummary:

@@ -9,7 +9,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import Rows, assemble, committed, count_changes, counted_changes, find_runs
+from pgoutput_etl.assembling import Rows, assemble, behind, committed, count_changes, counted_changes, find_runs
 from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
@@ -22,7 +22,7 @@ from pgoutput_etl.relations import Run
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.sources import Landed
 from pgoutput_etl.tallies import Tally
-from pgoutput_etl.targets import Plan, changed_on_the_way, make_plan
+from pgoutput_etl.targets import Plan, changed_on_the_way, make_plan, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import refuse_strangers
@@ -47,6 +47,7 @@ def prepare(
     path_of = partial(ledger.path_of, batch)
     assembly.origins = config.source.origins
     before = ledger.known(assembly)
+    ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
     waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.uses_of_open_rows(assembly, batch)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
     user_types = UserTypes.of(assembly.types.values(), config.types)
@@ -67,12 +68,15 @@ def prepare(
     changes = counted_changes(tally)
     if cuts:
         changes = count_changes(before_cuts(spark, committed(rows.fated_changes()), cuts))
+    if not ahead.keys().isdisjoint(changes):
+        news = behind(before_cuts(spark, committed(rows.fated_changes(ahead)), cuts), ahead)
+        changes = {oid: each for oid, each in changes.items() if oid not in ahead} | count_changes(news)
     suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
     runs: dict[int, list[Run]] = {}
     if suspects:
-        of_suspects = before_cuts(spark, committed(rows.fated_changes(suspects)), cuts)
+        of_suspects = behind(before_cuts(spark, committed(rows.fated_changes(suspects)), cuts), ahead)
         runs = find_runs(of_suspects, assembly.relations, suspects)
-    plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
+    plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts, ahead)
     if not batch.resumed:
         refuse_strangers(spark, plan)
     return Prepared(rows, before, tally, cuts, plan)

@@ -19,15 +19,19 @@ from pgoutput_etl.targets import HELD
 
 
 class Tables(dict[str, DataFrame]):
-    """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which.
+    """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which; ahead:
+    those that a snapshot had brought further, and through which LSN.
 
     A held table that was never written is in `held` alone.
     """
 
-    def __init__(self, tables: Mapping[str, DataFrame], lsn: int, held: Mapping[str, int]) -> None:
+    def __init__(
+        self, tables: Mapping[str, DataFrame], lsn: int, held: Mapping[str, int], ahead: Mapping[str, int]
+    ) -> None:
         super().__init__(tables)
         self.lsn = lsn
         self.held = dict(held)
+        self.ahead = dict(ahead)
 
 
 def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str | None = None) -> Tables:
@@ -38,15 +42,17 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
     """
     points = consistent_points(spark, state_root, source)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
-    at = points if wanted is None else points.where(F.col("last_commit_lsn") == wanted)
-    found = at.orderBy(F.desc("batch")).limit(1).collect()
+    chosen = points if wanted is None else points.where(F.col("last_commit_lsn") == wanted)
+    found = chosen.orderBy(F.desc("batch")).limit(1).collect()
     if not found:
         raise RunError(_no_such(points, source, wanted))
     point = found[0].asDict(recursive=True)
     rows = [row for row in point["tables"] if not _is_displaced(row, state_root)]
     frames = {_name(row): _frame(spark, row) for row in rows if row["version"] >= 0}
     held = {_name(row): row["last_commit_lsn"] for row in rows if row["status"] == HELD}
-    return Tables(frames, point["last_commit_lsn"], held)
+    at = point["last_commit_lsn"]
+    ahead = {_name(r): r["last_commit_lsn"] for r in rows if r["status"] != HELD and r["last_commit_lsn"] > at}
+    return Tables(frames, at, held, ahead)
 
 
 def consistent_points(spark: SparkSession, state_root: str, source: str) -> DataFrame:

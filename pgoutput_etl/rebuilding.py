@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
 from pgoutput_etl.applying import ChangeRows
-from pgoutput_etl.assembling import count_changes
+from pgoutput_etl.assembling import behind, count_changes
 from pgoutput_etl.config import Config
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.rereading import runs_of
@@ -37,9 +36,7 @@ class Rebuilding:
 
     def lacking(self, rows: DataFrame) -> DataFrame:
         """Of the rows of all tables, those that each one lacks of where it stood."""
-        for oid, state in self.since.items():
-            rows = rows.where((F.col("relation") != oid) | (F.col("commit_lsn") > state.last_commit_lsn))
-        return rows
+        return behind(rows, {oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
         self, rows: DataFrame, oids: Iterable[int], places: Mapping[int, str], cuts: Mapping[int, Cut] | None = None

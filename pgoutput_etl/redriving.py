@@ -26,7 +26,7 @@ from pgoutput_etl.protected import protection, protects, scopes_of
 from pgoutput_etl.protecting import Withholding
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
-from pgoutput_etl.relations import Place
+from pgoutput_etl.relations import Place, is_of_snapshot
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.shipping import scan_files
 from pgoutput_etl.spark import reading_files
@@ -64,6 +64,10 @@ class Redriving:
             assembly = Assembly()
             assembly.origins = config.source.origins
             assemble(blocks, scanned, self.batch.paths, assembly)
+            for entry in self.archive.relations.entries:
+                if is_of_snapshot(entry) and entry.relation.oid not in assembly.relations.oids():
+                    assembly.relations.declare(entry.relation, entry.position, None)
+            assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
             scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
             assembly.relations.view = protected = protection(config, assembly.relations, user_types, scopes)
@@ -106,9 +110,11 @@ class Redriving:
         applicable = before_cuts(self.archive.spark, chosen, cuts)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
+        since = self.archive.snapshots(oid for oid in held if oid not in worse)
         rebuilding = Rebuilding(
-            self.archive.spark, self.archive.config, assembly, {}, self.progress, writer, f"{root}/rebuilt"
+            self.archive.spark, self.archive.config, assembly, since, self.progress, writer, f"{root}/rebuilt"
         )
+        applicable = rebuilding.lacking(applicable)
         places = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cuts} - {*applied, *worse}
         plan = rebuilding.plan(applicable, oids, places, cuts)

@@ -46,6 +46,18 @@ class RelationView(Protocol):
         """Why a table can't go on with what is done to its columns."""
 
 
+_OF_SNAPSHOT = 1 << 62  # ordinals that no message in a file has
+
+
+def snapshot_position(last_file: int, batch: int) -> Position:
+    """Where a table is described that a snapshot's server described, and no archive: behind all that was read."""
+    return last_file, _OF_SNAPSHOT + batch
+
+
+def is_of_snapshot(entry: InForce) -> bool:
+    return entry.position[1] >= _OF_SNAPSHOT
+
+
 @dataclass(slots=True)
 class RelationHistory:
     """All that is known of all relations. Grows with the number of their versions, not with that of messages.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -68,6 +68,7 @@ class RunSummary:
     refused_transactions: int = 0  # of origins that the configuration refuses
     logical_messages: dict[str, int] = field(default_factory=dict)
     last_commit_time: int | None = None
+    ahead: dict[str, int] = field(default_factory=dict)  # the LSN of a snapshot that the archive hasn't come to yet
 
     @property
     def exit_code(self) -> int:
@@ -78,9 +79,15 @@ class RunSummary:
         return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
 
 
+def exit_code_of_run(summaries: Iterable[RunSummary]) -> int:
+    """What any of the batches set aside, the run did."""
+    return max(summary.exit_code for summary in summaries)
+
+
 def to_json(summaries: Sequence[RunSummary]) -> str:
     """One object: the batches, and what the last one leaves behind."""
-    return json.dumps({"batches": [s.to_dict() for s in summaries], **summaries[-1].to_dict()}, indent=2)
+    of_run = {**summaries[-1].to_dict(), "exit_code": exit_code_of_run(summaries)}
+    return json.dumps({"batches": [s.to_dict() for s in summaries], **of_run}, indent=2)
 
 
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
@@ -99,7 +106,8 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     for line in _remarks(summary):
         console.print(line, markup=False)
     if summary.last_commit_lsn:
-        which = "All other tables" if len(applied) < len(summary.tables) else "All tables"
+        is_whole = len(applied) == len(summary.tables) and not summary.ahead
+        which = "All tables" if is_whole else "All other tables"
         lsn = format_lsn(summary.last_commit_lsn)
         console.print(f"{which} are consistent through LSN {lsn}.", markup=False)
     if applied:
@@ -127,6 +135,7 @@ def _remarks(summary: RunSummary) -> list[str]:
         for t in summary.tables
         if t.held is not None
     ]
+    lines += [f"Ahead, by a snapshot as of LSN {format_lsn(at)}: {printable(t)}" for t, at in summary.ahead.items()]
     lines += [f"In quarantine: {printable(damage)}" for damage in summary.damages]
     if summary.quarantined_transactions:
         lines.append(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,7 +22,7 @@ from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
 from pgoutput_etl.connecting import frame
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG
@@ -137,12 +138,33 @@ class Archive:
         if state is None or state.path == "":
             raise ConfigError(
                 f"--since-version: no batch left {self.name(oid)} at Delta version {version}, so that nothing says "
-                "through which commit it was whole then. The ledger's table `batches` has the versions"
+                "through which commit it was whole then. The ledger's table `batches` has the versions. A table whose "
+                "snapshot is that old needs another one: jobs/snapshot.py"
             )
         return state
 
     def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
-        return {} if version is None else {oid: self.state_at(oid, version) for oid in oids}
+        """Where tables stood that are not begun with nothing: at the version that is said, or where a snapshot left
+        them, of which the archive has not all rows."""
+        return self.snapshots(oids) if version is None else {oid: self._begun(oid, version) for oid in oids}
+
+    def snapshots(self, oids: Iterable[int]) -> dict[int, TableState]:
+        states = {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
+        return {o: self._begun(o, s.snapshot) for o, s in states.items() if s.snapshot is not None}
+
+    def _begun(self, oid: int, version: int) -> TableState:
+        """Raises RunError if Delta has that version no more."""
+        state = self.state_at(oid, version)
+        try:
+            self.spark.read.format("delta").option("versionAsOf", version).load(state.path).limit(1).collect()
+        except Exception as error:  # a file that is gone is Java's own exception
+            condition = error.getCondition() if isinstance(error, PySparkException) else None
+            raise RunError(
+                f"{self.name(oid)} would be begun with its Delta version {version}, which can't be read any more "
+                f"({condition or type(error).__name__}). VACUUM may have removed it: take another snapshot, "
+                "jobs/snapshot.py"
+            ) from error
+        return state
 
     def cut_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
         """Of these tables, those whose rows up to that commit may be among bytes that could not be read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,13 +23,15 @@ from pgoutput_etl.protected import protects
 from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.shipping import find_contents, scan_files
 from pgoutput_etl.spark import check_sizes, list_landing, reading_files
+from pgoutput_etl.steps import commits_in, in_steps
 
 _LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number.
+    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number. later: what
+    is left for further batches of the run, each of which `read_later` reads.
 
     Where columns are protected, blocks have no rows of tables: which column is which is known only once all files are
     put together, and then `protected` reads them again.
@@ -40,6 +42,7 @@ class Landed:
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+    later: tuple[Arrangement, ...] = ()
     read_again: Callable[[Protection], DataFrame] | None = None
     _kept: list[DataFrame] = field(default_factory=list)
 
@@ -127,7 +130,8 @@ def new_files(
 def read_files(
     spark: SparkSession, config: Config, files: Mapping[int, LandedFile], known: KnownFiles, paths: set[str]
 ) -> Landed:
-    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way.
+    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way, or in
+    several batches: those of the first one alone.
 
     Raises ArchiveError or RunError. What it gives is to be given up in the end.
     """
@@ -136,25 +140,54 @@ def read_files(
     try:
         scanned = _collect(blocks, tasks)
         arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
-        parts = arrangement.parts
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(known, arrangement)
-        if arrangement.scan_again:
-            let_go(blocks)
-            tasks = tasks_of(arrangement.to_read)
-            blocks = _scan(spark, config, tasks, known.contents)
-            scanned = _collect(blocks, tasks)
-            refuse(scanned.errors.values())
-            parts = {
-                n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in parts.items()
-            }
+        commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
+        steps = in_steps(arrangement, commits, config.merge.max_transactions)
     except BaseException:
         let_go(blocks)
         raise
+    if steps[0].scan_again:
+        let_go(blocks)
+        return _read_arranged(spark, config, steps)
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
+    again = partial(_protected, spark, config, arrangement.parts)
+    return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, others, read_again=again)
+
+
+class NotAsListedError(ArchiveError):
+    """Files have grown, or been renamed or removed, since it was decided what to read of them."""
+
+
+def read_later(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+    """Scans the files of the first one of those that were left. Raises ArchiveError."""
+    try:
+        return _read_arranged(spark, config, steps)
+    except ArchiveError as error:
+        landed = {file.path: file for file in list_files(spark, config)}
+        if all(_is_there(part, landed) for part in steps[0].to_read.values()):
+            raise
+        raise NotAsListedError(str(error)) from error
+
+
+def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+    first, *later = steps
+    tasks = tasks_of(first.to_read)
+    if later:  # none of these is the newest
+        tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
+    blocks = _scan(spark, config, tasks, KnownContents({}))
+    try:
+        scanned = _collect(blocks, tasks)
+        refuse(scanned.errors.values())
+    except BaseException:
+        let_go(blocks)
+        raise
+    parts = {
+        n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
+    }
     again = partial(_protected, spark, config, parts)
-    return Landed(blocks, to_apply, parts, arrangement.remarks, others, again)
+    return Landed(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
 
 
 def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:

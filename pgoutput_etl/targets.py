@@ -7,7 +7,7 @@ goes on under the ledger's folder, so that it is whole should it turn up under a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -27,6 +27,9 @@ from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
 APPLIED, HELD = "applied", "held"
+# The number of what stands for a file before all others, a snapshot's rows: so far before that there may be as many of
+# them as there are (appended.py).
+BEFORE_FILES = -(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class TableState:
     last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
     retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
     target, retired ones last. rows: how many it has; None if nobody knows without looking. uses: what was done to
-    columns' values (column_uses.py), by column.
+    columns' values (column_uses.py), by column. snapshot: the Delta version that a snapshot left, which has rows that
+    the archive doesn't; None if there was none.
     """
 
     oid: int
@@ -54,6 +58,7 @@ class TableState:
     rows: int | None = None
     mode: Mode = Mode.MIRROR
     uses: Mapping[str, str] = field(default_factory=dict)
+    snapshot: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,12 @@ def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int
     return {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
 
 
+def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:
+    """By OID, of tables that a snapshot brought past the last commit of the archive: the last one that they have."""
+    ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.status != HELD}
+    return {oid: lsn for oid, lsn in ahead.items() if lsn > last_commit_lsn}
+
+
 def changed_on_the_way(
     assembly: Assembly, oids: Iterable[int], states: Mapping[int, TableState], first_file: int
 ) -> list[int]:
@@ -173,10 +184,11 @@ def make_plan(
     runs: Mapping[int, Sequence[Run]],
     user_types: UserTypes,
     cuts: Mapping[int, Cut] | None = None,
+    ahead: Collection[int] = (),
 ) -> Plan:
     """`changes` of this batch and `states` after the last one, by OID. `runs`: of those relations that have several
     versions in this batch. `cuts`: of those that something in quarantine concerns; their changes behind it are none
-    of `changes`."""
+    of `changes`. `ahead`: of those that have commits already which this batch brings; these are none of `changes`."""
     plan = Plan()
     cuts = cuts or {}
     holders = history.name_holders()
@@ -203,7 +215,7 @@ def make_plan(
             continue
         of_table = changes.get(oid, TableChanges(oid))
         try:
-            task = _Planner(config, history, of_table, state, user_types).task(path, seen)
+            task = _Planner(config, history, of_table, state, user_types, oid in ahead).task(path, seen)
             plan.tasks.append(replace(task, cut=cut, uses=history.done_to(oid)))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
@@ -274,6 +286,7 @@ class _Planner:
     changes: TableChanges
     state: TableState | None
     user_types: UserTypes
+    is_ahead: bool
 
     def task(self, path: str, seen: Sequence[Run]) -> Task:
         state = self.state
@@ -341,9 +354,15 @@ class _Planner:
             reshaping = None if begins_empty or columns is None or found is None else reshape(columns, shape, found)
             if reshaping is not None and reshaping.changes_nothing:
                 reshaping = None
-            segments.append(Segment(shape, run.start if segments else None, end, reshaping))
+            segments.append(Segment(shape, run.start if segments else self._start(), end, reshaping))
             columns = shape.columns
         return segments, retired, changes
+
+    def _start(self) -> Place | None:
+        """Behind the last commit that the table has, if the batch brings commits before."""
+        if self.state is None or not self.is_ahead:
+            return None
+        return (self.state.last_commit_lsn + 1, BEFORE_FILES, 0)
 
     def _stored_columns(self, state: TableState) -> tuple[TableColumn, ...]:
         columns = table_columns(state.relation, state.retired, self.user_types)

@@ -40,13 +40,7 @@ class VerifyRequest:
                 raise ConfigError("--table is for --csv and --delta; with --jdbc it is --tables, which takes patterns")
             if self.at_lsn is not None:
                 raise ConfigError("--at-lsn is for --csv and --delta: a server is as of now")
-            if not self.jdbc.startswith("jdbc:postgresql:"):
-                raise ConfigError("--jdbc: expected jdbc:postgresql://HOST:PORT/DATABASE")
-            if _SECRET.search(self.jdbc):
-                raise ConfigError(
-                    "--jdbc: a password on a command line can be read by everybody on the machine: put it into "
-                    "PGPASSWORD in the environment"
-                )
+            check_url(self.jdbc)
         if self.limit < 0 or not 1 <= self.connections <= 64:
             raise ConfigError("expected --limit 0 or more, and --connections from 1 to 64")
 
@@ -54,6 +48,17 @@ class VerifyRequest:
     def against(self) -> str:
         """For the report; of a URL without its parameters."""
         return str(self.csv or self.delta or (self.jdbc or "").partition("?")[0])
+
+
+def check_url(url: str) -> None:
+    """Raises ConfigError for what is no server's, or has a password."""
+    if not url.startswith("jdbc:postgresql:"):
+        raise ConfigError("--jdbc: expected jdbc:postgresql://HOST:PORT/DATABASE")
+    if _SECRET.search(url):
+        raise ConfigError(
+            "--jdbc: a password on a command line can be read by everybody on the machine: put it into "
+            "PGPASSWORD in the environment"
+        )
 
 
 def credentials(url: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
-    if last is None or last.state is None:
+    if last is None or (last.state is None and not last.tables):
         raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
     standing = _Standing(last.last_commit_lsn, last.tables)
     if request.at_lsn is not None:

@@ -26,7 +26,7 @@ from pgoutput_etl.spark import writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, Segment, TableState, Task
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
-_OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>\d+), |TableError: )(?P<reason>[^\n]*)")
+_OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
 _WAYS = {Mode.SOFT_DELETE: soft_deletes.write, Mode.HISTORY: histories.write, Mode.APPEND: appended.write}
 
 
@@ -115,7 +115,7 @@ class Writer:
             relation.name,
             task.path,
             written.version,
-            self.last_commit_lsn if task.cut is None else task.cut.lsn - 1,
+            self._reached(task) if task.cut is None else task.cut.lsn - 1,
             APPLIED if task.cut is None else HELD,
             None if task.cut is None else task.cut.reason,
             relation,
@@ -125,6 +125,7 @@ class Writer:
             rows,
             task.mode,
             task.uses,
+            None if task.state is None else task.state.snapshot,
         )
         summary = TableSummary(
             relation.namespace,
@@ -139,6 +140,10 @@ class Writer:
             state.reason,
         )
         return Outcome(state, summary, task.schema_changes)
+
+    def _reached(self, task: Task) -> int:
+        """A table that a snapshot brought further stays there."""
+        return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
 
     def _rows(self, task: Task, written: merge.Written) -> int:
         rows = written.rows_after(self._rows_before(task))

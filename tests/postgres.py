@@ -47,6 +47,7 @@ class Server:
     def __init__(self, version: Version = 18, settings: Mapping[str, str] | None = None) -> None:
         self.version = version
         self.port = _free_port()
+        self.database = "postgres"
         self._user = _unprivileged_user()
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
         try:
@@ -76,7 +77,7 @@ class Server:
 
     @property
     def conninfo(self) -> str:
-        return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
+        return f"host={self.folder} port={self.port} user=postgres dbname={self.database}"
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self.conninfo, autocommit=autocommit)
@@ -165,6 +166,10 @@ class Server:
         )
         with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
             path.write_bytes(b"".join(rows))
+
+    def pg_dump(self, folder: Path, *arguments: str) -> None:
+        """Dump the database into a folder that isn't there yet, with pg_dump -Fd."""
+        self._run(["pg_dump", "--format=directory", "--file", str(folder), *arguments, self.conninfo])
 
     def crash(self) -> None:
         """Stop at once, as when the machine crashes."""

@@ -85,7 +85,13 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
     "tables[].rename": ("[another `schema.table`](columns.md#rename) for the target", "crm.customer"),
-    "merge.max_transactions": ("transactions in one MERGE at most; without it, all that is new", 1000),
+    "merge.max_transactions": (
+        (
+            "committed transactions in one batch at most, by whole files; without it, all that is new is one. "
+            "[Steps](reliability.md#a-long-backlog-in-steps)"
+        ),
+        1000,
+    ),
     "merge.parallel_tables": ("tables that are written at the same time", 8),
     "metrics.json": ("a file that each run adds a line to, or `stderr`. [Metrics](metrics.md)", "./runs.jsonl"),
     "metrics.prometheus": (

@@ -10,18 +10,18 @@ from pgoutput_etl.commands.command import Command, add_config, add_usual, run_jo
 from pgoutput_etl.config import Config
 from pgoutput_etl.metrics import Measuring, check
 from pgoutput_etl.pipeline import apply
-from pgoutput_etl.report import Progress, RunSummary, print_summary, to_json
+from pgoutput_etl.report import Progress, RunSummary, exit_code_of_run, print_summary, to_json
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Those of one run: the one that an earlier run left, and the new one."""
+    """Those of one run: the one that an earlier run left, and the new ones."""
 
     summaries: Sequence[RunSummary]
 
     @property
     def exit_code(self) -> int:
-        return self.summaries[-1].exit_code
+        return exit_code_of_run(self.summaries)
 
     def to_json(self) -> str:
         return to_json(self.summaries)

@@ -16,6 +16,7 @@ JOBS = {
     "plan": "say what apply would do, and write nothing",
     "inspect": "say what is in landed files",
     "backfill": "do tables again from the archive",
+    "snapshot": "load rows from before the slot",
     "verify": "compare tables with PostgreSQL",
     "maintain": "keep tables and ledger fast and small",
     "show": "show some rows of a Delta table",

@@ -80,6 +80,7 @@ update "Odd ""name" set id = md5('m')::uuid, "a.b" = 'moved';
 """
 
 
+@pytest.mark.soak
 def test_two_nights_of_a_live_server(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     with Server(18) as server:

@@ -61,6 +61,7 @@ def test_a_number_that_no_file_has(nights: Nights) -> None:
     assert len(nights.values("t")) == 4
 
 
+@pytest.mark.soak
 def test_another_servers_archive_in_the_same_folder(spark: SparkSession, tmp_path: Path) -> None:
     for ours, theirs in (("pg14", "pg16"), ("pg16", "pg14")):
         landing = tmp_path / ours / "landing"

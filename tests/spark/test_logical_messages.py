@@ -152,6 +152,7 @@ def test_the_outbox_of_the_documentation(nights: Nights) -> None:
     assert [json.loads(row["event"]) for row in rows.collect()] == [json.loads(event) for event in events]
 
 
+@pytest.mark.soak
 def test_origins(nights: Nights) -> None:
     """Refused: not applied, in the ledger as such, with bytes of their own. Accepted later, a backfill applies them."""
     skip = "source.origins={skip: [a]}"

@@ -242,7 +242,8 @@ SHOP_MORNING = [
 ]
 
 
-@pytest.mark.parametrize("names", [["public.orders"], pytest.param(list(SHOP), marks=pytest.mark.soak)], ids=len)
+@pytest.mark.soak
+@pytest.mark.parametrize("names", [["public.orders"], list(SHOP)], ids=len)
 def test_columns_that_change_between_nights_in_one_and_in_a_transaction(names: list[str], nights: Nights) -> None:
     modes = {name: SHOP[name] for name in names}
     nights.job = in_modes(nights.job, modes)

@@ -136,6 +136,7 @@ def test_names_order_and_truncates(nights: Nights) -> None:
     assert nights.job.versions() == versions
 
 
+@pytest.mark.soak
 def test_a_table_is_its_oid(nights: Nights) -> None:
     """Renamed in one batch and across two, swapped, and displaced by another one, to come back under a third name."""
     names = {1: "renamed", 2: "at_once", 3: "left", 4: "right", 5: "shop"}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.captures import CAPTURES, files_of, truth_tables
 from tests.small_archives import copydata, insert, table, transaction, update
@@ -54,20 +55,20 @@ def test_a_night_on_s3_and_what_is_left_of_its_secrets(s3: Lake) -> None:
 
 
 @pytest.mark.soak
-def test_two_nights_and_the_jobs_around_them(s3: Lake) -> None:
+def test_two_nights_and_the_jobs_around_them(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     plan = s3.job("plan")
     assert plan.status == 0, plan.errors[-3000:]
     assert s3.objects() == {}, "a plan writes nothing"
     first = s3.apply()
     assert {t["table"] for t in plan.json()["tables"]} == {t["table"] for t in first["tables"]}
-    s3.assert_equals(TRUTH_MID)
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
 
     s3.land(SECOND)
     second = s3.apply()
     assert (second["batch"], second["files"]) == (2, 1)
     assert sum(second["accounts"].values()) == second["content_bytes"]
-    s3.assert_equals(TRUTH)
+    s3.assert_equals(spark, tmp_path, TRUTH)
 
     before = s3.objects()
     asked = s3.requests()
@@ -83,7 +84,7 @@ def test_two_nights_and_the_jobs_around_them(s3: Lake) -> None:
 
     rebuilt = s3.job("backfill", "--tables", "public.pk")
     assert rebuilt.status == 0, rebuilt.errors[-3000:]
-    s3.assert_equals(TRUTH)
+    s3.assert_equals(spark, tmp_path, TRUTH)
 
     before = s3.objects()
     dry = s3.job("maintain")
@@ -92,12 +93,12 @@ def test_two_nights_and_the_jobs_around_them(s3: Lake) -> None:
     done = s3.job("maintain", "--execute")
     assert done.status == 0, done.errors[-3000:]
     assert s3.objects() != before
-    s3.assert_equals(TRUTH)
+    s3.assert_equals(spark, tmp_path, TRUTH)
     assert not any(KEY in said or SECRET in said for said in s3.said)
 
 
 @pytest.mark.soak
-def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake) -> None:
+def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     """Two drivers: Delta on S3 would let both commit."""
     s3.land(FIRST)
     s3.tell(meet=f"PUT /{BUCKET}/{CLAIMS}/shop/1.1.json")
@@ -107,7 +108,7 @@ def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake) -> None:
     assert done[1].errors.splitlines()[-1].startswith("RunError: another run is at work on this source: process "), (
         done[1].errors[-2000:]
     )
-    s3.assert_equals(TRUTH_MID)
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
     assert s3.apply()["files"] == 0
 
 
@@ -128,7 +129,7 @@ def test_two_drivers_that_append_at_the_same_moment_lose_a_commit_unless_somethi
 
 
 @pytest.mark.soak
-def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake) -> None:
+def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     killed = s3.start_job("apply")
     s3.wait_for(r"tables/public/pk/_delta_log/0+\.json$", killed)
@@ -136,10 +137,10 @@ def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake) -> None:
     s3.end(killed)
     summary = s3.apply()
     assert (summary["batch"], summary["files"]) == (1, 1)
-    s3.assert_equals(TRUTH_MID)
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
     s3.land(SECOND)
     s3.apply()
-    s3.assert_equals(TRUTH)
+    s3.assert_equals(spark, tmp_path, TRUTH)
 
 
 @pytest.mark.soak
@@ -174,19 +175,10 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("conditional", "setting", "said"),
-    [
-        (False, "true", "this storage puts an object also where there is one that must stay: two runs that start"),
-        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop"),
-    ],
-)
-def test_storage_or_hadoop_that_can_not_put_on_a_condition_is_said(
-    s3: Lake, conditional: bool, setting: str, said: str
-) -> None:
-    s3.tell(conditional=conditional)
+def test_storage_that_can_not_put_on_a_condition_is_said(s3: Lake) -> None:
+    s3.tell(conditional=False)
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
-    done = s3.job("apply", "--set", f"spark.spark.hadoop.fs.s3a.create.conditional.enabled={setting}")
+    done = s3.job("apply")
     assert done.status == 0, done.errors[-3000:]
-    assert said in done.errors
+    assert "this storage puts an object also where there is one that must stay: two runs that start" in done.errors
     assert values(s3) == [("1", "a"), ("2", "b")]

@@ -13,7 +13,11 @@ from pgoutput_etl.commands.console import JOBS, command, main
 
 ROOT = Path(__file__).parents[2]
 WITH_CONFIG = sorted(set(JOBS) - {"inspect", "show"})
-NEEDED = {"backfill": ["--tables", "*"], "verify": ["--csv", "a", "--table", "a.b"]}
+NEEDED = {
+    "backfill": ["--tables", "*"],
+    "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
+    "verify": ["--csv", "a", "--table", "a.b"],
+}
 
 
 def test_every_job_is_a_file_and_a_command() -> None:

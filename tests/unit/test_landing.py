@@ -122,10 +122,16 @@ HISTORY: Messages = [
 OUTCOME = [("1", "B"), ("3", "c"), ("5", "x" * 300), ("6", "f"), ("7", "g")]
 
 
-def grown_and_renamed(messages: Sequence[PgoutputMessage | bytes], framing: str, seed: int) -> LandingFolder:
+def grown_and_renamed(
+    messages: Sequence[PgoutputMessage | bytes],
+    framing: str,
+    seed: int,
+    folder: LandingFolder | None = None,
+    often: float = 0.3,
+) -> LandingFolder:
     """What a receiver does that is rotated while it writes, with runs of the job at any moment."""
     chance = random.Random(seed)
-    folder, now, rotated, compressing = LandingFolder(), b"", 0, ""
+    folder, now, rotated, compressing = folder or LandingFolder(), b"", 0, ""
     done, parts = 0, []
     while done < len(messages):
         size = chance.choice((1, 2, 5, 20, len(messages)))
@@ -137,7 +143,7 @@ def grown_and_renamed(messages: Sequence[PgoutputMessage | bytes], framing: str,
             step = chance.choice((1, 10, 100, len(part)))
             now, position = part[: position + step], position + step
             folder.put("current.bin", now)
-            if chance.random() < 0.3:
+            if chance.random() < often:
                 folder.run()
         if compressing:
             folder.put(f"{compressing}.gz", gzip.compress(folder.remove(compressing)))

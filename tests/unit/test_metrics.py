@@ -26,7 +26,7 @@ from pgoutput_etl.metrics import (
     prometheus_text,
     publish,
 )
-from pgoutput_etl.report import RunSummary, TableSummary
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary, TableSummary, to_json
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
 COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
@@ -162,6 +162,15 @@ def test_a_json_line_has_it_all() -> None:
         "schema": "public", "table": "t", "rows": 10, "inserted": 14, "updated": 4, "deleted": 2, "held": False,
     }  # fmt: skip
     assert told["at"] == "2026-03-01T02:13:00+00:00"
+
+
+def test_what_an_earlier_batch_of_a_run_set_aside_is_not_forgotten_by_a_later_one() -> None:
+    torn = RunSummary("shop", 7, 1, 10, 0x100, damages=("a.bin: torn",))
+    whole = RunSummary("shop", 8, 1, 10, 0x200)
+    assert figures([torn, whole], {}, 1.0, NOW).exit_code == EXIT_QUARANTINE
+    told = json.loads(to_json([torn, whole]))
+    assert (told["exit_code"], told["batch"], told["damages"]) == (EXIT_QUARANTINE, 8, [])
+    assert [batch["exit_code"] for batch in told["batches"]] == [EXIT_QUARANTINE, EXIT_DONE]
 
 
 def test_a_run_that_found_nothing_new_still_tells_how_far_behind_it_is() -> None:

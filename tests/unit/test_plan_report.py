@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -73,6 +74,15 @@ def test_a_table_that_would_be_held_makes_it_exit_with_3() -> None:
     assert (WHOLE.exit_code, held.exit_code) == (0, 3)
     assert "Would be left where it stands: public.t: it can't" in said(held)
     assert json.loads(held.to_json())["exit_code"] == 3
+
+
+@pytest.mark.parametrize(
+    ("batches", "which"), [(1, "a batch of their own"), (3, "3 batches of their own"), (None, "batches of their own")]
+)
+def test_what_is_left_for_further_batches_is_said(batches: int | None, which: str) -> None:
+    plan = replace(WHOLE, later_files=("d.bin", "e.bin", "f.bin"), later_batches=batches)
+    assert f"After it, in {which}: 3 files. Plan again then." in said(plan)
+    assert json.loads(plan.to_json())["later_batches"] == batches
 
 
 def test_nothing_new_is_said() -> None:

@@ -1,0 +1,78 @@
+"""What a snapshot tells: a summary for people, the same for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.naming import printable
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, TableSummary
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """loaded: rows of the snapshot. changes: of the archive, that came behind it and were applied again."""
+
+    table: TableSummary
+    loaded: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """snapshot_lsn: at which the rows hold. last_commit_lsn: the commit through which all other tables are consistent.
+    waits: the archive's commits before snapshot_lsn are still to come; the loaded tables have them already."""
+
+    source: str
+    batch: int
+    snapshot_lsn: int
+    last_commit_lsn: int
+    waits: bool
+    tables: tuple[LoadedTable, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_QUARANTINE if any(t.table.held for t in self.tables) else EXIT_DONE
+
+    def to_json(self) -> str:
+        named: dict[str, Any] = {"lsn": format_lsn(self.snapshot_lsn), "exit_code": self.exit_code}
+        return json.dumps({**asdict(self), **named}, indent=2)
+
+
+def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> None:
+    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    loaded = [t for t in summary.tables if t.table.held is None]
+    if loaded:
+        console.print(_table(loaded))
+    for t in summary.tables:
+        if t.table.held is not None:
+            name = printable(f"{t.table.schema}.{t.table.table}")
+            console.print(f"Left as it was: {name}: {printable(t.table.held)}", markup=False)
+    if summary.skipped:
+        console.print(f"Skipped, as configured: {printable(', '.join(summary.skipped))}", markup=False)
+    at = format_lsn(summary.snapshot_lsn)
+    if summary.waits:
+        say = f"as of LSN {at}; the archive hasn't come so far. What it has of them up to there is passed over"
+    else:
+        say = f"rows as of LSN {at}, and what the archive has of these tables from there to now"
+    console.print(f"Loaded {say}.", markup=False)
+
+
+def _table(tables: list[LoadedTable]) -> Table:
+    grid = Table()
+    grid.add_column("table", overflow="fold")
+    for name in ("rows", "loaded", "changes since", "version"):
+        grid.add_column(name, justify="right")
+    grid.add_column("at", overflow="fold")
+    for t in tables:
+        counts = (f"{n:,}" for n in (t.table.rows, t.loaded, t.changes, t.table.version))
+        grid.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
+    return grid

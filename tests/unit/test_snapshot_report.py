@@ -1,0 +1,39 @@
+"""What a snapshot says when it is done, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from rich.console import Console
+
+from pgoutput_etl.report import TableSummary
+from pgoutput_etl.snapshot_report import LoadedTable, SnapshotSummary, print_snapshot
+
+LOADED = LoadedTable(TableSummary("public", "orders", "/lake/public/orders", 7, rows=1200), 1195, 9)
+HELD = LoadedTable(TableSummary("public", "odd\x1b[2J", "", -1, held="the snapshot: no date"), 3, 0)
+
+
+def said(summary: SnapshotSummary) -> str:
+    text = StringIO()
+    print_snapshot(summary, Console(file=text, width=150))
+    return text.getvalue()
+
+
+def test_what_was_loaded_and_what_came_behind() -> None:
+    text = said(SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED,), ("public.audit",)))
+    assert "│ public.orders │ 1,200 │  1,195 │             9 │       7 │" in text
+    assert "Skipped, as configured: public.audit" in text
+    assert "Loaded rows as of LSN 0/200, and what the archive has of these tables from there to now." in text
+
+
+def test_what_is_ahead_of_the_archive() -> None:
+    assert "as of LSN 0/200; the archive hasn't come so far" in said(SnapshotSummary("shop", 3, 0x200, 0x100, True))
+
+
+def test_a_table_that_was_left_is_3_and_its_name_no_command() -> None:
+    summary = SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED, HELD))
+    assert summary.exit_code == 3
+    assert "Left as it was: public.odd\\x1b[2J: the snapshot: no date" in said(summary)
+    told = json.loads(summary.to_json())
+    assert (told["lsn"], told["exit_code"], told["tables"][0]["loaded"]) == ("0/200", 3, 1195)

@@ -1,0 +1,124 @@
+"""What a snapshot is asked for, what a batch writes down of it, and what a server is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgoutput_etl import server_queries
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
+from pgoutput_etl.server_catalog import read_catalog
+from pgoutput_etl.snapshot_request import RowFormat, SnapshotOrder, SnapshotRequest
+
+URL = "jdbc:postgresql://db/shop"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "expected one of --jdbc, --csv, --copy and --dump"),
+        ({"jdbc": URL, "files": "x"}, "expected one of"),
+        ({"files": "x"}, "--lsn: expected the LSN at which the rows were taken"),
+        ({"jdbc": URL, "lsn": 7}, "--snapshot and --lsn: expected both"),
+        ({"jdbc": URL, "snapshot": "0-1-1"}, "--snapshot and --lsn: expected both"),
+        ({"files": "x", "lsn": 7, "snapshot": "0-1-1"}, "--snapshot: expected with --jdbc alone"),
+        ({"jdbc": URL, "catalog": "x"}, "--catalog: a server is asked itself"),
+        ({"files": "x", "lsn": 7, "columns": ("a",)}, "--columns: expected with --copy alone"),
+        ({"jdbc": f"{URL}?password=SECRET"}, "a password on a command line"),
+        ({"jdbc": "jdbc:mysql://db"}, "expected jdbc:postgresql:"),
+        ({"jdbc": URL, "connections": 0}, "--connections: expected 1 to 64"),
+        ({"jdbc": URL, "tables": ()}, "--tables: expected one or more patterns"),
+    ],
+)
+def test_what_can_not_be_asked(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        SnapshotRequest(**{"tables": ("public.*",), **asked}).check()
+    assert "SECRET" not in str(refused.value)
+
+
+def test_what_can_be_asked() -> None:
+    SnapshotRequest(("*",), jdbc=URL).check()
+    SnapshotRequest(("*",), 7, jdbc=URL, snapshot="0-1-1").check()
+    SnapshotRequest(("*",), 7, files="x", format=RowFormat.BINARY, columns=("a",), catalog="c").check()
+
+
+def test_an_order_comes_back_from_the_ledger() -> None:
+    relation = Relation(None, 7, "S x", 'T"', ReplicaIdentity.INDEX, (RelationColumn(True, "é", 1700, 12),))
+    order = SnapshotOrder(0x200, None, "s3a://lake/staged/1", (relation,), (Type(None, 16999, "public", "mood"),))
+    assert SnapshotOrder.from_json(order.to_json()) == order
+    assert SnapshotOrder.from_json('{"oids": [1], "first_lsn": null}') is None
+    assert order.through == 0x1FF
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(1, 64), st.data())
+def test_every_key_is_in_one_share(one: int, other: int, count: int, data: st.DataObject) -> None:
+    low, high = sorted((one, other))
+    shares = server_queries.shares_of_integers(low, high, count)
+    assert 1 <= len(shares) <= count
+    key = data.draw(st.integers(low, high))
+    assert sum(_holds(share, key) for share in shares) == 1
+
+
+def _holds(share: str, place: int) -> bool:
+    if share == "true":
+        return True
+    parts = [part.split() for part in share.split(" AND ")]
+    return all(place >= int(bound) if sign == ">=" else place < int(bound) for _, sign, bound in parts)
+
+
+def test_every_page_is_in_one_share() -> None:
+    assert server_queries.shares_of_pages(0, 4) == ["true"]
+    assert server_queries.shares_of_pages(9, 2) == ["place < '(5,0)'::tid", "place >= '(5,0)'::tid"]
+    for pages in range(40):
+        assert len(server_queries.shares_of_pages(pages, 4)) <= 4
+
+
+def test_names_are_quoted_and_a_parents_children_left_out() -> None:
+    rows = server_queries.snapshot_rows('s"', "t x", ['a"b'], False, None, "(b > 3)")
+    assert rows.endswith(' FROM ONLY "s"""."t x" AS t WHERE (b > 3)')
+    assert 'format(\'%s\', t."a""b")' in rows
+    assert " FROM ONLY " not in server_queries.snapshot_rows("s", "t", ["a"], True, None, None)
+
+
+def catalog(*publications: dict[str, Any]) -> str:
+    column = {"type": 23, "modifier": -1, "not_null": True, "generated": False, "identity": True}
+    columns = [{**column, "name": "id"}, {**column, "name": "v", "identity": False}]
+    columns.append({**column, "name": "g", "generated": True, "identity": False})
+    table = {"oid": 7, "schema": "public", "table": "t", "kind": "r", "identity": "d", "columns": columns}
+    return json.dumps({"version": 160000, "tables": [{**table, "publications": publications}], "types": []})
+
+
+WHOLE = {"name": "whole", "columns": None, "filter": None}
+PART = {"name": "part", "columns": ["id"], "filter": None}
+FEW = {"name": "few", "columns": ["id", "v"], "filter": "(v > 3)"}
+
+
+def test_publications_decide_what_is_read() -> None:
+    [whole] = read_catalog(catalog(WHOLE), (), lambda _: True).tables
+    assert [(c.name, c.is_key) for c in whole.relation.columns] == [("id", True), ("v", False)]
+    assert whole.filter is None
+    [part] = read_catalog(catalog(WHOLE, PART, FEW), ("part",), lambda _: True).tables
+    assert [c.name for c in part.relation.columns] == ["id"]
+    [few] = read_catalog(catalog(PART, FEW), ("few",), lambda _: True).tables
+    assert few.filter == "(v > 3)"
+    assert read_catalog(catalog(PART, FEW), (), lambda _: False).tables == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "said"),
+    [
+        (catalog(WHOLE, PART), (), r"part, whole have different columns of public\.t: --publication"),
+        (catalog(WHOLE, FEW), (), r"have different rows of public\.t"),
+        (catalog(WHOLE), ("none",), "no publication 'none' has tables"),
+        ("[]", (), "expected what the query of jobs/snapshot.py --catalog-query gives"),
+        ("ERROR", (), "expected what the query of jobs/snapshot.py --catalog-query gives"),
+    ],
+)
+def test_what_can_not_be_told_is_refused(text: str, named: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_catalog(text, named, lambda _: True)
