@@ -22,6 +22,7 @@ from pgoutput_etl.comparing import (
     plan_ranges,
 )
 from pgoutput_etl.config import Config, Mode
+from pgoutput_etl.delta_table import delta_table
 from pgoutput_etl.differences import found_in, row_differences
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
@@ -32,6 +33,7 @@ from pgoutput_etl.other_sides import CsvRows, OtherDelta, OtherTable, Server, as
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.reading import consistent_points
 from pgoutput_etl.rereading import Archive
+from pgoutput_etl.retention import is_as_recorded
 from pgoutput_etl.row_texts import delta_texts, digests_of, rows_within
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.types import UserTypes
@@ -77,7 +79,28 @@ def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress
     if all(table.why_not is not None and not table.is_held for table in tables):
         raise ConfigError("nothing to compare: " + "; ".join(f"{t.name}: {t.why_not}" for t in tables))
     lsns = None if before is None or after is None else (before, after)
-    return VerifySummary(config.source.name, request.against, standing.lsn, tuple(tables), lsns, standing.remarks)
+    remarks = standing.remarks
+    if request.at_lsn is None:
+        remarks += tuple(said for state in chosen if (said := _changed_by_others(spark, state)) is not None)
+    return VerifySummary(config.source.name, request.against, standing.lsn, tuple(tables), lsns, remarks)
+
+
+def _changed_by_others(spark: SparkSession, state: TableState) -> str | None:
+    """What is compared is what runs wrote: somebody's changes behind that are said, as nothing else would show them."""
+    if not state.path or state.version < 0:
+        return None
+    [newest] = delta_table(spark, state.path).history(1).select("version").collect()
+    if newest["version"] == state.version:
+        return None
+    since = delta_table(spark, state.path).history().where(F.col("version") > state.version)
+    operations = [row["operation"] for row in since.select("operation").collect()]
+    if is_as_recorded(operations):
+        return None
+    return (
+        f"{state.schema}.{state.table} was changed by others since a run left it at Delta version {state.version}, "
+        f"which is what was compared: {len(operations):,} commits, the last one version {newest['version']}. "
+        "jobs/backfill.py --tables makes it again from the archive"
+    )
 
 
 def _other_side(spark: SparkSession, request: VerifyRequest) -> Find:

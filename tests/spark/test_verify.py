@@ -116,6 +116,13 @@ def test_csv_of_bags_of_values_never_sent_and_as_of_an_lsn(nights: Nights, tmp_p
     assert "SECRET" not in str(error.value)
     with pytest.raises(ConfigError, match="--csv: there is no"):
         verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), table="public.t"))
+
+    assert not other.remarks
+    DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id = '3'")
+    by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), table="public.t"))
+    [remark] = by_hand.remarks
+    assert remark.startswith("public.t was changed by others since a run left it at Delta version ")
+    assert only(by_hand).differing == 0, "what runs wrote is compared, and that is said"
     with pytest.raises(ConfigError, match=r"the ledger has no table public\.none"):
         verified(job, VerifyRequest(csv=first, table="public.none"))
 
