@@ -36,6 +36,7 @@ def assert_stopped(nights: Nights, error: str, *messages: Iterable[PgoutputMessa
     path.unlink()
 
 
+@pytest.mark.soak
 def test_what_is_not_one_whole_archive_is_not_applied(nights: Nights) -> None:
     nights.night(transaction(10, 100, table(), insert("100", "x")), one(11, 200), one(13, 400))
     assert_stopped(nights, r"00.*: the commit at 0/12C of transaction 12 is behind commits.* sent again", one(12, 300))

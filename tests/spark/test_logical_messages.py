@@ -45,6 +45,7 @@ def kept(nights: Nights) -> list[tuple[str, int, int | None, int | None]]:
     return sorted((row["content"].decode(), row["batch"], row["xid"], row["commit_lsn"]) for row in rows)
 
 
+@pytest.mark.soak
 def test_messages_night_after_night(nights: Nights) -> None:
     """One that waits, some that are rolled back, some that are sent again; a night without any makes no table."""
     nights.night(transaction(1, 100, table(), insert("1", "a")))

@@ -84,6 +84,7 @@ ODD = replace(
 ODD_BAG = table("_gone", "rank", "row", "part0", "c0", "_seq", "_lsn", oid=2, name="Bag `x`", identity=FULL)
 
 
+@pytest.mark.soak
 def test_names_order_and_truncates(nights: Nights) -> None:
     """Names of every kind, in keys and bags, through MERGE and ALTER TABLE; 9 before 10; a rerun changes nothing."""
     both = [table(oid=3, name="t3"), table(oid=4, name="t4")]
@@ -223,6 +224,7 @@ def test_a_table_that_can_not_go_on_is_held_and_said_and_the_others_go_on(nights
     assert len(nights.ledger("quarantine")) == 3
 
 
+@pytest.mark.soak
 def test_transactions_wait_for_their_end(nights: Nights) -> None:
     """Streamed, streamed in part and aborted, prepared: over three nights. What the ledger says of it all."""
     streamed = segment(10, table(), insert("1", "streamed"), first=True)

@@ -293,6 +293,7 @@ def test_rows_of_copy_binary(nights: Nights) -> None:
     assert nights.values("t") == [(0, "b"), (1, None)]
 
 
+@pytest.mark.soak
 def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     from pgoutput_etl.ledger import Ledger
 

@@ -40,6 +40,7 @@ def done(*numbers: int) -> list[tuple[int, str]]:
     return [(number, status) for number in numbers for status in ("begun", "done")]
 
 
+@pytest.mark.soak
 def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +52,7 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     for messages in BACKLOG:
         nights.land(messages)
     said = plan(nights.job.spark, nights.job.loaded(BY_TWO), lambda _: None)
-    assert (said.batch, len(said.files), said.later_batches) == (1, 5, 2)
+    assert (said.batch, len(said.files), said.later_batches) == (1, 4, 2), "one of five is empty"
     assert names(said.later_files) == [f"{n:03}.copydata" for n in range(5, 9)]
     assert [t.inserted for t in said.tables] == [2]
 
@@ -68,9 +69,9 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     told = json.loads(to_json(summaries))
     assert ([b["batch"] for b in told["batches"]], told["batch"]) == ([2, 3], 3)
     assert nights.job.rows("public", "t") != []
-    files = sorted((row["file"], Path(row["path"]).name, row["batch"]) for row in nights.ledger("files"))
-    of_batches = (1, 1, 1, 1, 1, 2, 3, 3, 3)
-    assert files == [(n, f"{n:03}.copydata", batch) for n, batch in enumerate(of_batches)]
+    files = sorted((Path(row["path"]).name, row["batch"]) for row in nights.ledger("files"))
+    of_batches = {0: 1, 1: 1, 3: 1, 4: 1, 5: 2, 6: 3, 7: 3, 8: 3}
+    assert files == [(f"{n:03}.copydata", batch) for n, batch in of_batches.items()]
     assert nights.ledger("open_transactions") == []
     [nothing] = run(nights.job, BY_TWO)
     assert (nothing.batch, nothing.files) == (3, 0)
