@@ -22,7 +22,8 @@ SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "3g",
     # Compiled once and lightly: a third of the time went into optimising code that no test runs for long.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # Room for that: of itself the JVM then has 48 MB, and runs out of it, which makes it slow, or a call fail.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
     # A table of a few rows in 200 partitions is what makes Spark tests slow; so is AQE planning its stages one by one.
     "spark.sql.shuffle.partitions": "2",

@@ -20,7 +20,7 @@ _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _STARTED_WITHIN = 180  # seconds, in which jars may have to come from afar
 _STOPPED_WITHIN = 20
 # Compiled lightly and collected by one thread: what runs for a minute has no time to earn more.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
 def spark_home() -> Path:
