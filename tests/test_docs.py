@@ -173,7 +173,7 @@ def test_every_page_is_on_the_site() -> None:
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="`make docs` has it")
 def test_the_site_builds_and_refuses_a_link_that_leads_nowhere(tmp_path: Path) -> None:
-    for name in ("conf", "docs", "tools", "mkdocs.yml", *site_pages.PAGES):
+    for name in ("conf", "docs", "notebooks", "tools", "mkdocs.yml", *site_pages.PAGES):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
