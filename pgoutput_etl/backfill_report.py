@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +10,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.naming import printable
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, TableSummary
+from pgoutput_etl.report import TableSummary, exit_code_of_tables, grid, own_console, print_left, summary_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +38,28 @@ class BackfillSummary:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if any(t.table.held for t in self.tables) else EXIT_DONE
+        return exit_code_of_tables(t.table for t in self.tables)
 
     def to_json(self) -> str:
-        named: dict[str, Any] = {"lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
-        return json.dumps({**asdict(self), **named}, indent=2)
+        return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
 
 
 def print_backfill(summary: BackfillSummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     if not summary.tables:
         console.print("Nothing to do: no changes of these tables there.", markup=False)
     done = [t for t in summary.tables if t.table.held is None]
     if done:
         console.print(_table(done))
-    for t in summary.tables:
-        if t.table.held is not None:
-            name = printable(f"{t.table.schema}.{t.table.table}")
-            console.print(f"Left as it was: {name}: {printable(t.table.held)}", markup=False)
-    if summary.skipped:
-        console.print(f"Skipped, as configured: {printable(', '.join(summary.skipped))}", markup=False)
+    print_left(console, [t.table for t in summary.tables], summary.skipped)
     read = f"{len(summary.files_read):,} of {summary.files:,} files, {summary.bytes_read:,} bytes"
     console.print(f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
 
 
 def _table(tables: list[BackfilledTable]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("rows", "files", "bytes", "version"):
-        grid.add_column(name, justify="right")
-    for name in ("done", "at"):
-        grid.add_column(name, overflow="fold")
+    rows = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"))
     for t in tables:
         counts = (f"{n:,}" for n in (t.table.rows, t.files, t.bytes, t.table.version))
         table = Text(printable(f"{t.table.schema}.{t.table.table}"))
-        grid.add_row(table, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
-    return grid
+        rows.add_row(table, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
+    return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from pgoutput_etl.archive_report import ArchiveReport, FileReport, RelationReport, TransactionReport, VersionReport
 from pgoutput_etl.naming import printable
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, grid, own_console
 from pgoutput_etl.server_settings import FORMAT
 
 _SHOWN = 20
@@ -28,7 +27,7 @@ def report_json(report: ArchiveReport) -> str:
 
 
 def print_report(report: ArchiveReport, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     for line in _heading(report):
         console.print(printable(line), markup=False)
     if report.files:
@@ -76,33 +75,24 @@ def _settings(report: ArchiveReport) -> str:
 
 
 def _files(files: Sequence[FileReport]) -> Table:
-    grid = Table()
-    grid.add_column("file", overflow="fold")
-    for name in ("bytes", "messages"):
-        grid.add_column(name, justify="right")
-    for name in ("framing", "first commit", "last commit", "status"):
-        grid.add_column(name, overflow="fold")
+    rows = grid("file", ("bytes", "messages"), ("framing", "first commit", "last commit", "status"))
     for file in files[:_SHOWN]:
         counts = f"{file.size:,}", f"{sum(file.messages.values()):,}"
         again = f", sent again {file.reconnections:,} times" if file.reconnections else ""
         texts = (file.framing, file.first_commit_lsn, file.last_commit_lsn, file.status + again)
-        grid.add_row(Text(printable(file.path)), *counts, *(text or "" for text in texts))
+        rows.add_row(Text(printable(file.path)), *counts, *(text or "" for text in texts))
     if len(files) > _SHOWN:
-        grid.add_row(f"… and {len(files) - _SHOWN:,} more")
-    return grid
+        rows.add_row(f"… and {len(files) - _SHOWN:,} more")
+    return rows
 
 
 def _relations(relations: Iterable[RelationReport]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("OID", "versions", *_KINDS.values()):
-        grid.add_column(name, justify="right")
-    grid.add_column("not counted", overflow="fold")
+    rows = grid("table", ("OID", "versions", *_KINDS.values()), ["not counted"])
     for relation in relations:
         counts = (len(relation.versions), *(relation.committed[tag] for tag in _KINDS))
         others = ", ".join(f"{count:,} {fate}" for fate, count in relation.others.items())
-        grid.add_row(Text(printable(_name(relation))), str(relation.oid), *(f"{n:,}" for n in counts), others)
-    return grid
+        rows.add_row(Text(printable(_name(relation))), str(relation.oid), *(f"{n:,}" for n in counts), others)
+    return rows
 
 
 def _name(relation: RelationReport) -> str:

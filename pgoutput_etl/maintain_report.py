@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from pgoutput_etl.naming import printable
-from pgoutput_etl.report import EXIT_DONE
+from pgoutput_etl.report import EXIT_DONE, grid, own_console, summary_json
 from pgoutput_etl.retention import Files
 
 
@@ -46,12 +43,11 @@ class MaintainSummary:
         return EXIT_DONE
 
     def to_json(self) -> str:
-        named: dict[str, Any] = {"exit_code": self.exit_code}
-        return json.dumps({**asdict(self), **named}, indent=2)
+        return summary_json(self)
 
 
 def print_maintenance(summary: MaintainSummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     if summary.tables:
         console.print(_table(summary.tables))
     for line in _remarks(summary):
@@ -59,11 +55,7 @@ def print_maintenance(summary: MaintainSummary, console: Console | None = None) 
 
 
 def _table(tables: Iterable[MaintainedTable]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("files", "small", "bytes", "stored files", "stored bytes"):
-        grid.add_column(name, justify="right")
-    grid.add_column("steps", overflow="fold")
+    rows = grid("table", ("files", "small", "bytes", "stored files", "stored bytes"), ["steps"])
     for table in tables:
         before, after = table.before, table.after
         counts = [
@@ -73,8 +65,8 @@ def _table(tables: Iterable[MaintainedTable]) -> Table:
             _change(before.stored_files, None if after is None else after.stored_files),
             _change(before.stored_bytes, None if after is None else after.stored_bytes),
         ]
-        grid.add_row(Text(printable(table.name)), *counts, Text(", ".join(table.steps) or "nothing"))
-    return grid
+        rows.add_row(Text(printable(table.name)), *counts, Text(", ".join(table.steps) or "nothing"))
+    return rows
 
 
 def _change(before: int, after: int | None) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +11,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.naming import printable
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, grid, own_console, summary_json
 
 _SHOWN = 20
 
@@ -107,12 +104,11 @@ class PlanSummary:
         return EXIT_DONE if is_whole else EXIT_QUARANTINE
 
     def to_json(self) -> str:
-        named: dict[str, Any] = {"lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
-        return json.dumps({**asdict(self), **named}, indent=2)
+        return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
 
 
 def print_plan(plan: PlanSummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     for line in _heading(plan):
         console.print(printable(line), markup=False)
     if plan.files:
@@ -138,32 +134,25 @@ def _heading(plan: PlanSummary) -> list[str]:
 
 
 def _files(files: tuple[PlannedFile, ...]) -> Table:
-    grid = Table()
-    grid.add_column("file", overflow="fold")
-    grid.add_column("bytes", justify="right")
-    grid.add_column("is", overflow="fold")
+    rows = grid("file", ["bytes"], ["is"])
     for file in files[:_SHOWN]:
         what = f"{file.what}, from offset {file.offset:,} on" if file.what == "grown" else file.what
-        grid.add_row(Text(printable(file.path)), f"{file.size:,}", what)
+        rows.add_row(Text(printable(file.path)), f"{file.size:,}", what)
     if len(files) > _SHOWN:
-        grid.add_row(f"… and {len(files) - _SHOWN:,} more")
-    return grid
+        rows.add_row(f"… and {len(files) - _SHOWN:,} more")
+    return rows
 
 
 def _tables(tables: Iterable[PlannedTable]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("I", "U", "D", "T", "inserted", "updated", "deleted"):
-        grid.add_column(name, justify="right")
-    grid.add_column("notes", overflow="fold")
+    rows = grid("table", ("I", "U", "D", "T", "inserted", "updated", "deleted"), ["notes"])
     for table in tables:
         counts = (f"{table.rows_in[tag]:,}" for tag in "IUDT")
         sign = "" if table.is_exact else "≈"
         net = (f"{sign}{n:,}" for n in (table.inserted, table.updated, table.deleted))
-        grid.add_row(
+        rows.add_row(
             Text(printable(f"{table.schema}.{table.table}")), *counts, *net, Text(printable("; ".join(_notes(table))))
         )
-    return grid
+    return rows
 
 
 def _notes(table: PlannedTable) -> list[str]:

@@ -90,8 +90,43 @@ def to_json(summaries: Sequence[RunSummary]) -> str:
     return json.dumps({"batches": [s.to_dict() for s in summaries], **of_run}, indent=2)
 
 
+def exit_code_of_tables(tables: Iterable[TableSummary]) -> int:
+    return EXIT_QUARANTINE if any(table.held for table in tables) else EXIT_DONE
+
+
+def print_left(console: Console, tables: Iterable[TableSummary], skipped: Sequence[str]) -> None:
+    """The tables that were left as they were, and why; those that the configuration skips."""
+    for table in tables:
+        if table.held is not None:
+            name = printable(f"{table.schema}.{table.table}")
+            console.print(f"Left as it was: {name}: {printable(table.held)}", markup=False)
+    if skipped:
+        console.print(f"Skipped, as configured: {printable(', '.join(skipped))}", markup=False)
+
+
+def summary_json(summary: Any, **named: Any) -> str:
+    """Of a dataclass with an `exit_code`: its fields, and what is named beside them."""
+    return json.dumps({**asdict(summary), **named, "exit_code": summary.exit_code}, indent=2)
+
+
+def own_console() -> Console:
+    """For people: as wide as their terminal, or as a page where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+
+
+def grid(first: str, counts: Iterable[str], words: Iterable[str] = ()) -> Table:
+    """A table of which each row has a name, then numbers, then words."""
+    found = Table()
+    found.add_column(first, overflow="fold")
+    for name in counts:
+        found.add_column(name, justify="right")
+    for name in words:
+        found.add_column(name, overflow="fold")
+    return found
+
+
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     if not summary.files:
         console.print(f"Nothing new in the landing folder of {summary.source}.", markup=False)
     else:
@@ -118,15 +153,11 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
 
 
 def _table(tables: list[TableSummary]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("rows", "inserted", "updated", "deleted", "version"):
-        grid.add_column(name, justify="right")
-    grid.add_column("notes", overflow="fold")
+    rows = grid("table", ("rows", "inserted", "updated", "deleted", "version"), ["notes"])
     for t in tables:
         counts = (f"{n:,}" for n in (t.rows, t.inserted, t.updated, t.deleted, t.version))
-        grid.add_row(Text(printable(f"{t.schema}.{t.table}")), *counts, Text(printable("; ".join(t.notes))))
-    return grid
+        rows.add_row(Text(printable(f"{t.schema}.{t.table}")), *counts, Text(printable("; ".join(t.notes))))
+    return rows
 
 
 def _remarks(summary: RunSummary) -> list[str]:

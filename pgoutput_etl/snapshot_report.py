@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +10,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.naming import printable
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, TableSummary
+from pgoutput_etl.report import TableSummary, exit_code_of_tables, grid, own_console, print_left, summary_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +37,18 @@ class SnapshotSummary:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if any(t.table.held for t in self.tables) else EXIT_DONE
+        return exit_code_of_tables(t.table for t in self.tables)
 
     def to_json(self) -> str:
-        named: dict[str, Any] = {"lsn": format_lsn(self.snapshot_lsn), "exit_code": self.exit_code}
-        return json.dumps({**asdict(self), **named}, indent=2)
+        return summary_json(self, lsn=format_lsn(self.snapshot_lsn))
 
 
 def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     loaded = [t for t in summary.tables if t.table.held is None]
     if loaded:
         console.print(_table(loaded))
-    for t in summary.tables:
-        if t.table.held is not None:
-            name = printable(f"{t.table.schema}.{t.table.table}")
-            console.print(f"Left as it was: {name}: {printable(t.table.held)}", markup=False)
-    if summary.skipped:
-        console.print(f"Skipped, as configured: {printable(', '.join(summary.skipped))}", markup=False)
+    print_left(console, [t.table for t in summary.tables], summary.skipped)
     at = format_lsn(summary.snapshot_lsn)
     if summary.waits:
         say = f"as of LSN {at}; the archive hasn't come so far. What it has of them up to there is passed over"
@@ -67,12 +58,8 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
 
 
 def _table(tables: list[LoadedTable]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("rows", "loaded", "changes since", "version"):
-        grid.add_column(name, justify="right")
-    grid.add_column("at", overflow="fold")
+    rows = grid("table", ("rows", "loaded", "changes since", "version"), ["at"])
     for t in tables:
         counts = (f"{n:,}" for n in (t.table.rows, t.loaded, t.changes, t.table.version))
-        grid.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
-    return grid
+        rows.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
+    return rows

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +11,7 @@ from rich.text import Text
 
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.naming import printable
+from pgoutput_etl.report import grid, own_console, summary_json
 
 EXIT_SAME, EXIT_DIFFERENT = 0, 3
 _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side", "differs": "differs"}
@@ -101,12 +99,11 @@ class VerifySummary:
         return EXIT_DIFFERENT if any(table.differing or table.is_held for table in self.tables) else EXIT_SAME
 
     def to_json(self) -> str:
-        named: dict[str, Any] = {"lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
-        return json.dumps({**asdict(self), **named}, indent=2)
+        return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
 
 
 def print_verification(summary: VerifySummary, console: Console | None = None) -> None:
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = console or own_console()
     for line in _heading(summary):
         console.print(printable(line), markup=False)
     compared = [table for table in summary.tables if table.why_not is None]
@@ -135,14 +132,11 @@ def _heading(summary: VerifySummary) -> list[str]:
 
 
 def _table(tables: Iterable[VerifiedTable]) -> Table:
-    grid = Table()
-    grid.add_column("table", overflow="fold")
-    for name in ("rows", "there", "ranges", "differing", "only Delta", "only there", "other values"):
-        grid.add_column(name, justify="right")
+    rows = grid("table", ("rows", "there", "ranges", "differing", "only Delta", "only there", "other values"))
     for t in tables:
         counts = (t.rows, t.other_rows, t.ranges, t.ranges_differing, t.only_delta, t.only_other, t.differs)
-        grid.add_row(Text(t.name), *(f"{n:,}" for n in counts))
-    return grid
+        rows.add_row(Text(t.name), *(f"{n:,}" for n in counts))
+    return rows
 
 
 def _of_table(table: VerifiedTable) -> list[str]:
