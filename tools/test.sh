@@ -7,16 +7,25 @@ python=${1:?which Python?}
 shift
 
 others=$(mktemp)
+set -m # else it would not hear of an interrupt
 "$python" -m pytest -q -m "not spark and not soak" "$@" >"$others" 2>&1 &
 pid=$!
-trap 'kill -INT "$pid" 2>/dev/null; wait "$pid"; rm -f "$others"' EXIT
+set +m
+finish() {
+  kill -INT "$pid" 2>/dev/null
+  wait "$pid"
+  printf '\nThe tests without Spark:\n'
+  cat "$others"
+  rm -f "$others"
+}
+trap finish EXIT
 trap 'exit 130' INT TERM
 
-"$python" -m pytest -q -m "spark and not soak" --durations=12 "$@"
+# A line with its seconds for each; one that hangs says where, and ends them all.
+hangs=(-o faulthandler_timeout=400 -o faulthandler_exit_on_timeout=true)
+"$python" -m pytest -v --no-header -o console_output_style=times "${hangs[@]}" -m "spark and not soak" "$@"
 spark=$?
 wait "$pid"
 rest=$?
-printf '\nThe tests without Spark:\n'
-cat "$others"
 # 5: what was asked for chose none of them
 ((spark == 0 || spark == 5)) && ((rest == 0 || rest == 5)) && ((spark == 0 || rest == 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyspark.accumulators import _start_update_server
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.replay import Replay
@@ -49,7 +51,16 @@ class FaultyJob:
 
     job: Job
     runs: int = 0
-    running: list[subprocess.Popen[str]] = field(default_factory=list)
+    running: dict[subprocess.Popen[str], Any] = field(default_factory=dict)
+    """The drivers that work in the test's JVM, and who takes what their Python tasks have counted."""
+
+    def __enter__(self) -> FaultyJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in list(self.running):
+            process.kill()
+            self.end(process)
 
     def land(self, number: int, messages: Messages) -> None:
         (self.job.landing / f"{number:03}").write_bytes(copydata(messages, 0x1000000 * (number + 1)))
@@ -74,17 +85,24 @@ class FaultyJob:
         )
 
     def start(self, fault: Fault, lease: float | None = None) -> subprocess.Popen[str]:
-        """The test's JVM, another driver: its death leaves the JVM as it is."""
+        """The test's JVM, another driver: its death leaves the JVM as it is.
+
+        Spark's scheduler tells a driver what each of its Python tasks has counted, and waits for the answer: one that
+        is stopped would stop all jobs. So they are told to a thread here.
+        """
         self.runs += 1
         self.job.write_config()
         context = self.job.spark.sparkContext
         gateway = context._gateway
         assert gateway is not None
+        token = secrets.token_hex()
+        counts: Any = _start_update_server(token, False)
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "PYSPARK_GATEWAY_PORT": str(gateway.java_parameters.port),
             "PYSPARK_GATEWAY_SECRET": str(gateway.java_parameters.auth_token),
+            "FAULTS_COUNTS": json.dumps([*counts.server_address, token]),
             **({} if lease is None else {"FAULTS_LEASE": str(lease)}),
         }
         settings = [part for setting in self.job.overrides for part in ("--set", setting)]
@@ -98,11 +116,13 @@ class FaultyJob:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.running.append(process)
+        self.running[process] = counts
         return process
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
         output, errors = process.communicate(timeout=300)
+        if counts := self.running.pop(process, None):
+            counts.shutdown()
         log = self._log.read_text().splitlines() if self._log.exists() else []
         return Ended(process.returncode, output, errors, tuple(log))
 

@@ -5,12 +5,13 @@ write, a MERGE, a DELETE, a RESTORE, an ALTER TABLE. A fault is `signal moment n
 batches` sends this process SIGKILL once the second write to a table `batches` is done. LOG tells of each effect, before
 and after.
 
-Where PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET are set, the driver is a process of its own that works in a JVM
-which is there already and outlives it: what was begun there is brought to its end, as on a cluster.
+Where PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET and FAULTS_COUNTS are set, the driver is a process of its own that
+works in a JVM which is there already and outlives it: what was begun there is brought to its end, as on a cluster.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -121,13 +122,15 @@ def _statement(text: str) -> str | None:
 
 
 def session_in_running_jvm() -> SparkSession:
-    """The JVM's one context and session, with a Python driver of its own."""
+    """The JVM's one context and session, with a Python driver of its own. See FaultyJob.start for the counts."""
     SparkContext._ensure_initialized()
     gateway, jvm = SparkContext._gateway, SparkContext._jvm
     assert gateway is not None
     assert jvm is not None
     java_context = jvm.JavaSparkContext.fromSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
     context = SparkContext(gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=java_context.getConf()))
+    context._javaAccumulator = jvm.PythonAccumulatorV2(*json.loads(os.environ["FAULTS_COUNTS"]))
+    context._jsc.sc().register(context._javaAccumulator)
     return SparkSession(context, jvm.SparkSession.getDefaultSession().get())
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -29,8 +30,9 @@ NIGHTS = [
 
 
 @pytest.fixture
-def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> FaultyJob:
-    return FaultyJob(Job(spark, tmp_path, landing, ["merge.parallel_tables=1"]))
+def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[FaultyJob]:
+    with FaultyJob(Job(spark, tmp_path, landing, ["merge.parallel_tables=1"])) as job:
+        yield job
 
 
 def commits(job: FaultyJob) -> dict[str, int]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -30,8 +31,9 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> FaultyJob:
-    return FaultyJob(Job(spark, tmp_path, landing))
+def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[FaultyJob]:
+    with FaultyJob(Job(spark, tmp_path, landing)) as job:
+        yield job
 
 
 def assert_ledger_is_that_of(job: FaultyJob, nights: int) -> None:
