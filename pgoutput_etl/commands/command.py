@@ -70,10 +70,12 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
 @contextmanager
 def session(job: str, config: Config) -> Iterator[SparkSession]:
     """Spark for as long as a job takes."""
-    from pgoutput_etl.spark import end_session, start_session
+    from pgoutput_etl.spark import check_catalog, end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets)
     try:
+        if config.target.catalog is not None:
+            check_catalog(spark, config.target.catalog)
         yield spark
     finally:
         end_session(spark)

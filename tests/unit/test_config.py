@@ -286,6 +286,9 @@ def test_a_file_that_is_not_utf_8_is_refused(encoding: str) -> None:
         ("source: {name: x, landing: x}", "target: missing: expected root or catalog"),
         ("source: {name: x, landing: x}\ntarget: x", "target: expected a mapping"),
         ("source: {name: x, landing: x}\ntarget: {root: x, catalog: y}", "target: expected root or catalog, not both"),
+        ("source: {name: x, landing: x}\ntarget: {catalog: a.b.c}", "target.catalog: expected a catalog, as main, or"),
+        ("source: {name: x, landing: x}\ntarget: {catalog: 'a b'}", "target.catalog: expected a catalog, as main, or"),
+        ("source: {name: x, landing: x}\ntarget: {root: '`x`'}", "target.root: expected a folder: what begins with a"),
     ],
 )
 def test_source_and_target_have_to_be_given(text: str, said: str) -> None:
@@ -368,7 +371,6 @@ def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["target.root=", "target.catalog=main.shop", "state.root=x"], "target.catalog"),
         (
             ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
             "tables[0].columns but for added and renamed_from, tables[0].rename",
