@@ -14,7 +14,7 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak archive clean java
+.PHONY: help demo test lint docs bench soak archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
@@ -31,6 +31,10 @@ lint: $(stamp) ## check style, format and types
 	$(venv)/bin/ruff check
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
+
+docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
+	@echo "build/site/index.html"
 
 bench: java $(venv)/.bench ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
@@ -55,6 +59,10 @@ $(stamp): pyproject.toml requirements.lock
 	@$(PYTHON) -m venv $(venv)
 	@$(venv)/bin/python -m pip install -q -r requirements.lock
 	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(venv)/.docs: $(stamp) requirements-docs.lock
+	@$(venv)/bin/python -m pip install -q -r requirements-docs.lock
 	@touch $@
 
 $(venv)/.bench: $(stamp) requirements-bench.lock

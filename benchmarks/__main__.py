@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.corpora import BUILD
-from benchmarks.report import console, machine, save, show
+from benchmarks.report import console, found_before, machine, save, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """only: of the job's scenarios; all if empty. folder: where drawings go."""
+    """only: of the job's scenarios, of what grows; all if empty. json: where figures go, and drawings beside it."""
 
     scale: float
     runs: int
     only: tuple[str, ...]
-    folder: Path
+    json: Path
 
 
 Progress = Callable[[str], None]
@@ -84,13 +84,15 @@ def merge(options: Options, progress: Progress) -> list[dict[str, Any]]:
 
 def growth(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.drawing import draw
-    from benchmarks.growth import measure_growth
+    from benchmarks.growth import UNITS, Point, measure_growth
 
-    points = measure_growth(options.scale, options.runs, progress)
-    draw(points, options.folder / "growth.svg")
+    earlier = [Point(**point) for point in found_before(options.json, "growth", options.scale)] if options.only else []
+    points = measure_growth(options.scale, options.runs, progress, options.only or UNITS, earlier)
+    drawing = options.json.with_name("growth.svg")
+    draw(points, drawing)
     found = [asdict(point) for point in points]
     show("How the job grows", found)
-    console().print(f"Drawn in {options.folder / 'growth.svg'}", markup=False)
+    console().print(f"Drawn in {drawing}", markup=False)
     return found
 
 
@@ -118,13 +120,19 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all unless told")
     parser.add_argument("--scale", type=float, default=1.0, help="of every archive; 1 is what is reported")
     parser.add_argument("--runs", type=int, default=3, help="of each figure; the median counts")
-    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="of the job's; more than once")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of the job's scenarios, or of tables, files and bytes that grow; more than once",
+    )
     parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="where figures go")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
-    options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json.parent)
+    options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json)
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:
             found = PARTS[part](options, progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,7 +19,8 @@ from benchmarks.tables_corpus import many_tables
 
 Progress = Callable[[str], None]
 TIMES = (1, 2, 4, 8)
-_TRANSACTIONS = 60_000  # of the smallest archive
+UNITS = ("tables", "files", "bytes")
+_TRANSACTIONS = 300_000  # of the smallest archive
 _TABLES = (1, 20, 100, 500)
 _FILES = (1, 100, 1_000, 20_000)
 
@@ -37,19 +38,24 @@ class Point:
     seconds_times: float = 1.0
 
 
-def measure_growth(scale: float, runs: int, progress: Progress) -> list[Point]:
-    points: list[Point] = []
+def measure_growth(
+    scale: float, runs: int, progress: Progress, series: Collection[str] = UNITS, earlier: Iterable[Point] = ()
+) -> list[Point]:
+    """`series`: those of UNITS that are measured; the others' points are those of `earlier`."""
+    points = [point for point in earlier if point.unit not in series]
     archive = pgbench(scaled(_TRANSACTIONS * TIMES[-1], scale), scaled(500_000, scale), 2 * TIMES[-1])
     folder = WORK / "growth/archive"
     for cores in (2, 1):
         with session(cores) as spark:
             if cores == 2:
+                points += _tables(spark, scale, runs, progress) if "tables" in series else []
+                points += _files(spark, scale, progress) if "files" in series else []
+            if "bytes" not in series:
+                continue
+            night = _Night(spark, folder)
+            if cores == 2:
                 progress("the first night of the archive")
                 night = _Night.first(spark, archive, folder)
-                points += _tables(spark, scale, runs, progress)
-                points += _files(spark, scale, progress)
-            else:
-                night = _Night(spark, folder)
             points += _archive(night, archive, cores, runs, progress)
     return _as_multiples(points)
 

@@ -48,6 +48,13 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 
+def found_before(path: Path, part: str, scale: float) -> list[dict[str, Any]]:
+    """What a part found at the same scale, as `save` wrote it."""
+    earlier = json.loads(path.read_text()).get(part, {}) if path.exists() else {}
+    found: list[dict[str, Any]] = earlier["found"] if earlier.get("scale") == scale else []
+    return found
+
+
 def save(path: Path, found: Mapping[str, Any]) -> None:
     """Beside what other parts have found there before."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ class Fates:
     def is_aborted(self, file: int, unit: int, xid: int | None) -> bool:
         """Of one (sub)transaction of a unit."""
         outcome = int(self._outcomes(np.array([_place(file, unit)], np.int64))[0])
-        return outcome >= 0 and xid is not None and bool(np.isin(xid, self.aborted[outcome]))
+        return outcome >= 0 and xid is not None and bool(np.isin(_place(outcome, xid), self.aborted))
 
     def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Those of the batch's own files."""

@@ -21,7 +21,7 @@ from pgoutput_etl.looking import Counted, Look, commits, count, ends, look
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_lines import Scene, tell
 from pgoutput_etl.outcomes import UnitId
-from pgoutput_etl.shipping import literal_paths
+from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.spark import list_landing, reading_files, size_limit
 
 # What goes between Spark's workers and the driver, both of them ours: a Look or a Counted, pickled.
@@ -73,13 +73,13 @@ class SparkRunner:
             return looks
 
         def scanned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in _contents(batches):
+            for path, content in each_file(batches):
                 found, heads = look(path, content, of_paths[path], framing, limit)
                 row = {"file": found.number, "told": pickle.dumps(found), "heads": heads}
                 yield pa.RecordBatch.from_pylist([row], _LOOKS)
 
         with reading_files(of_paths):
-            frame = self._read(of_paths).mapInArrow(scanned, from_arrow_schema(_LOOKS))
+            frame = file_contents(self.spark, of_paths).mapInArrow(scanned, from_arrow_schema(_LOOKS))
             frame = kept(frame, StorageLevel.MEMORY_AND_DISK)
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
@@ -120,7 +120,7 @@ class SparkRunner:
             return
 
         def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in _contents(batches):
+            for path, content in each_file(batches):
                 lines: list[str] = []
                 scene = of_paths[path]
                 tell(scene, content, lines.append, limit)
@@ -129,16 +129,9 @@ class SparkRunner:
                     yield pa.RecordBatch.from_pylist([row], _LINES)
 
         with reading_files(of_paths):
-            frame = self._read(of_paths).mapInArrow(told, from_arrow_schema(_LINES)).orderBy("file", "part")
+            frame = (
+                file_contents(self.spark, of_paths).mapInArrow(told, from_arrow_schema(_LINES)).orderBy("file", "part")
+            )
             for row in frame.toLocalIterator():
                 for line in row["lines"]:
                     emit(line)
-
-    def _read(self, paths: Iterable[str]) -> DataFrame:
-        return self.spark.read.format("binaryFile").load(literal_paths(paths)).select("path", "content")
-
-
-def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
-    for batch in batches:
-        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-            yield path.as_py(), content.as_py()

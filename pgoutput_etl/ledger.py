@@ -45,7 +45,8 @@ from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import Rows
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.claims import Claim, Claims
+from pgoutput_etl.claim_files import claim_files
+from pgoutput_etl.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.config import Mode
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
@@ -148,6 +149,11 @@ class Batch:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
         lsn = last.last_commit_lsn
         return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, lsn, since=last.since)
+
+    @staticmethod
+    def number_of_next(last: Batch | None) -> int:
+        """Of the batch that a run would be at work on: that of a run that died, else a new one."""
+        return 1 if last is None else last.number + (not last.resumed)
 
     @property
     def to_read(self) -> dict[int, FilePart]:
@@ -293,15 +299,28 @@ class Ledger:
         [found] = self._look_up("batches", lambda batches: batches.where(of_it).select("tables"))
         return {row["oid"]: _table_state(row) for row in found["tables"]}
 
-    def claims(self) -> Claims:
+    @property
+    def has_one_driver(self) -> bool:
+        """Whether storage doesn't keep two drivers apart that commit at the same moment: only the claim does."""
+        return claim_files(self.spark, self.root, self.source) is not None
+
+    def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """With a batch's rows come those of its neighbours: a run may be at work on the one before still, or already on
         the one after."""
+        files = claim_files(self.spark, self.root, self.source, progress)
 
         def read(batch: int) -> list[dict[str, Any]]:
-            return self._look_up("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
+            rows = self._look_up("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
+            return rows if files is None else rows + files.read(batch)
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
-            self._append_rows("claims", [dict(row)], batch, name)
+            if files is not None and row["status"] == CLAIMED and not files.make({**row, "batch": batch}):
+                return
+            try:
+                self._append_rows("claims", [dict(row)], batch, name)
+            finally:  # a claim that is released must not be followed by a write
+                if files is not None and row["status"] != CLAIMED:
+                    files.renew({**row, "batch": batch})
 
         return Claims(read, append)
 
@@ -318,7 +337,7 @@ class Ledger:
             if (last and (last.number, last.resumed)) != now:
                 raise RunError("another run has just finished; this one changes nothing. Run again")
 
-        with self.claims().held(batch.number, progress, claim, confirm) as check:
+        with self.claims(progress).held(batch.number, progress, claim, confirm) as check:
             yield check
 
     def begin(self, batch: Batch) -> None:

@@ -41,6 +41,9 @@ def maintain(spark: SparkSession, config: Config, request: MaintainRequest, prog
     if last is None:
         raise RunError(f"nothing of {config.source.name} was applied yet: there is nothing to maintain")
     why_beside = _why_beside(ledger, last)
+    if why_beside is not None and request.execute and ledger.has_one_driver:
+        said = f"{why_beside}. On S3 so was the ledger: only one driver at a time may write to it"
+        return MaintainSummary(ledger.source, True, 0, (), (said,))
     batch = Batch.after(last, {})
     work = _Work(spark, ledger, last, batch, request, progress, why_beside)
     if why_beside is not None or not request.execute:
@@ -54,7 +57,7 @@ def _why_beside(ledger: Ledger, last: Batch) -> str | None:
     if last.resumed:
         return f"batch {last.number} was begun by a run that died: jobs/apply.py finishes it. Targets were left alone"
     try:
-        ledger.claims().refuse_others(last.number + 1)
+        ledger.claims().refuse_others(Batch.number_of_next(last))
     except RunError as error:
         return f"Targets were left alone: {error}"
     return None

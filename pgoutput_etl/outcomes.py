@@ -35,6 +35,12 @@ ACCOUNTS = {
 }
 
 
+def summed_accounts(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Bytes of all files together, of each of ACCOUNTS."""
+    listed = list(accounts)
+    return {name: sum(of_file.get(name, 0) for of_file in listed) for name in ACCOUNTS.values()}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.

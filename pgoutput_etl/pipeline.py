@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.managed import let_go
 from pgoutput_etl.metrics import Stages
-from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
@@ -72,7 +71,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
 def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> Claim | None:
     """Raises RunError if another run is at work, also where this one would find nothing to do. What a run that died
     after its batch was done has left behind is taken away."""
-    number = 1 if last is None else last.number + (not last.resumed)
+    number = Batch.number_of_next(last)
     claim = ledger.claims().refuse_others(number)
     if last is not None and not last.resumed and claim is not None and claim.status != RELEASED:
         with ledger.claims().held(number, progress, claim):
@@ -184,16 +183,13 @@ def _summary(
     accounts: Mapping[int, Mapping[str, int]],
     damages: Iterable[str],
 ) -> RunSummary:
-    messages: Counter[str] = Counter()
-    for scan in landed.scanned.scans.values():
-        messages.update(scan.messages)
     return RunSummary(
         source=config.source.name,
         batch=batch.number,
         files=len(batch.to_read),
         bytes=batch.size,
         last_commit_lsn=assembly.last_commit_lsn,
-        messages=dict(sorted(messages.items())),
+        messages=landed.messages(),
         tables=tuple(sorted((o.summary for o in outcomes), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
         committed_transactions=fates.get(Fate.COMMITTED.value, 0),
@@ -205,7 +201,7 @@ def _summary(
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
         skipped=tuple(skipped),
         content_bytes=landed.content_bytes(),
-        accounts={name: sum(of_file.get(name, 0) for of_file in accounts.values()) for name in ACCOUNTS.values()},
+        accounts=summed_accounts(accounts.values()),
         damages=tuple(damages),
         files_not_read=landed.not_read(),
         refused_files=landed.refused(),

@@ -27,7 +27,7 @@ from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.managed import let_go
 from pgoutput_etl.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
-from pgoutput_etl.outcomes import ACCOUNTS, Fate
+from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.plan_report import PlannedFile, PlannedTable, PlannedTransaction, PlannedType, PlanSummary
 from pgoutput_etl.preparing import Prepared, prepare
 from pgoutput_etl.quarantine import said_of_damages
@@ -49,7 +49,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     ledger = Ledger(spark, config.state.root, config.source.name)
     progress(f"looking for new files in {config.source.landing}")
     last = ledger.last_batch()
-    ledger.claims().refuse_others(1 if last is None else last.number + (not last.resumed))
+    ledger.claims().refuse_others(Batch.number_of_next(last))
     listed = list_files(spark, config)
     known = ledger.known_files(ledger.file_rows(), since=0 if last is None else last.since)
     if last is not None and last.resumed:
@@ -113,9 +113,6 @@ def _summary(
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    messages: Counter[str] = Counter()
-    for scan in landed.scanned.scans.values():
-        messages.update(scan.messages)
     fates = transactions_by_fate(assembly.outcomes, prepared.tally)
     waiting = assembly.open_outcomes()
     fates[Fate.OPEN.value] = len(waiting)
@@ -126,7 +123,7 @@ def _summary(
         resumes=batch.resumed,
         files=tuple(_file(part) for _, part in sorted(landed.parts.items())),
         bytes=batch.size,
-        messages=dict(sorted(messages.items())),
+        messages=landed.messages(),
         transactions={fate.value: fates[fate.value] for fate in Fate},
         unknown_prepared=assembly.unknown_prepared,
         tables=tuple(sorted(tables, key=lambda t: (t.schema, t.table))),
@@ -134,7 +131,7 @@ def _summary(
         skipped=tuple(prepared.plan.skipped),
         vacated=tuple(prepared.plan.vacated),
         content_bytes=landed.content_bytes(),
-        accounts={name: sum(of_file.get(name, 0) for of_file in accounts.values()) for name in ACCOUNTS.values()},
+        accounts=summed_accounts(accounts.values()),
         damages=tuple(said_of_damages(landed.scanned.scans, path_of)),
         refused_files=landed.refused(),
         files_not_read=landed.not_read(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,19 @@ def literal_paths(paths: Iterable[str]) -> list[str]:
     return [path.translate(_HADOOP_GLOB) for path in paths]
 
 
+def file_contents(spark: SparkSession, paths: Iterable[str], may_be_gone: bool = False) -> DataFrame:
+    """Files as they are on storage (path, content). `may_be_gone`: one that isn't there any more is left out."""
+    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
+    return reader.load(literal_paths(paths)).select("path", "content")
+
+
+def each_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    """Path and content, one file after the other."""
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            yield path.as_py(), content.as_py()
+
+
 def scan_files(
     spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
 ) -> DataFrame:
@@ -63,21 +76,19 @@ def scan_files(
     max_size = size_limit(spark)
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                task = tasks[path.as_py()]
-                try:
-                    scanned = scan_part(path.as_py(), content.as_py(), task, known, framing, salvages, max_size)
-                except ArchiveError as error:
-                    yield note(task.number, ERROR_TAG, str(error).encode())
-                else:
-                    yield from scanned.batches
+        for path, content in each_file(batches):
+            task = tasks[path]
+            try:
+                scanned = scan_part(path, content, task, known, framing, salvages, max_size)
+            except ArchiveError as error:
+                yield note(task.number, ERROR_TAG, str(error).encode())
+            else:
+                yield from scanned.batches
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
-    paths = literal_paths(tasks)
-    content = spark.read.format("binaryFile").load(paths).select("path", "content")
-    return content.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))
+    contents = file_contents(spark, tasks)
+    return contents.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))
 
 
 def blocks_of(rows: DataFrame, kind: Kind) -> DataFrame:
@@ -191,34 +202,34 @@ def events_of_blocks(
     """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
     which one task finds out."""
 
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from (net_events_of if as_net else events_of)(_each(batches), fates, window, shape)
-
     of_relation = _of_relation(blocks, shape)
-    of_relation = of_relation.coalesce(1) if as_net else of_relation
-    return of_relation.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    if as_net:
+        return _converted(net_events_of, of_relation.coalesce(1), fates, window, shape)
+    return _converted(events_of, of_relation, fates, window, shape)
+
+
+def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """The same without leaving out any that a later one makes void."""
+    return _converted(typed_events_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """All change events of a table, truncates among them, from its relation's blocks."""
+    return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+_EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]
 
 
 def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
     return blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
 
 
-def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
-    """The same without leaving out any that a later one makes void."""
-
+def _converted(events: _EventsOf, blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from typed_events_of(_each(batches), fates, window, shape)
+        yield from events(_each(batches), fates, window, shape)
 
-    return _of_relation(blocks, shape).mapInArrow(convert, from_arrow_schema(shape.event_schema()))
-
-
-def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
-    """All change events of a table, truncates among them, from its relation's blocks."""
-
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from every_event_of(_each(batches), fates, window, shape)
-
-    return _of_relation(blocks, shape).mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    return blocks.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
 
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
@@ -226,38 +237,33 @@ def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, i
     max_size = size_limit(spark)
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = read_content(content.as_py(), path.as_py(), max_size).data
-                for file, begin, end in ranges[path.as_py()]:
-                    row = {"file": file, "offset": begin, "bytes": data[begin:end]}
-                    yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
+        for path, content in each_file(batches):
+            data = read_content(content, path, max_size).data
+            for file, begin, end in ranges[path]:
+                row = {"file": file, "offset": begin, "bytes": data[begin:end]}
+                yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
 
-    paths = [path.translate(_HADOOP_GLOB) for path in ranges]
-    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
-    content = reader.load(paths).select("path", "content")
-    return content.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
+    contents = file_contents(spark, ranges, may_be_gone=True)
+    return contents.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
 
 
-def find_contents(spark: SparkSession, paths: Iterable[str], known: KnownContents) -> dict[int, list[str]]:
+def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
     """By the numbers of `known`: the files that begin with that content, however they are compressed."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                try:
-                    match = known.match(path.as_py(), Hashes(read_content(content.as_py(), path.as_py()).data))
-                except ArchiveError:
-                    continue
-                if match.prefix is not None:
-                    yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path.as_py()}], schema)
+        for path, content in each_file(batches):
+            try:
+                match = known.match(path, Hashes(read_content(content, path).data))
+            except ArchiveError:
+                continue
+            if match.prefix is not None:
+                yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path}], schema)
 
     schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
-    listed = [path.translate(_HADOOP_GLOB) for path in paths]
     found: dict[int, list[str]] = {}
-    if listed:
-        content = spark.read.format("binaryFile").load(listed).select("path", "content")
-        for row in content.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
+    if paths:
+        contents = file_contents(spark, paths)
+        for row in contents.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
             found.setdefault(row["file"], []).append(row["path"])
     return found
 

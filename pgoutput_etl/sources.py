@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,13 @@ class Landed:
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+
+    def messages(self) -> dict[str, int]:
+        """How many of each type."""
+        found: Counter[str] = Counter()
+        for scan in self.scanned.scans.values():
+            found.update(scan.messages)
+        return dict(sorted(found.items()))
 
     def content_bytes(self) -> int:
         """Decompressed: all that was read, of files that were not applied, too."""

@@ -70,6 +70,11 @@ class Server:
         self.stop()
 
     @property
+    def programs(self) -> Path:
+        """The folder of psql, pg_recvlogical and the others."""
+        return self._bin
+
+    @property
     def conninfo(self) -> str:
         return f"host={self.folder} port={self.port} user=postgres dbname=postgres"
 
@@ -161,11 +166,15 @@ class Server:
         with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
             path.write_bytes(b"".join(rows))
 
-    def stop(self) -> None:
-        """Stop at once, as after a crash of the machine: nothing of the server is wanted any more."""
+    def crash(self) -> None:
+        """Stop at once, as when the machine crashes."""
         if self._postgres.poll() is None:
             self._postgres.send_signal(signal.SIGQUIT)
             self._postgres.wait(timeout=60)
+
+    def stop(self) -> None:
+        """Nothing of the server is wanted any more."""
+        self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _install(self) -> Path:
@@ -188,13 +197,7 @@ class Server:
 
     def _start(self, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         data = self.folder / "data"
-        self._run(
-            [
-                *("initdb", "--pgdata", str(data), "--username=postgres", "--auth=trust"),
-                *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
-            ],
-            as_server=True,
-        )
+        self._make(data)
         with (data / "postgresql.auto.conf").open("a") as configuration:
             configuration.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
         with (self.folder / "log").open("wb") as log:
@@ -206,6 +209,15 @@ class Server:
                 start_new_session=True,  # Ctrl-C is for the tests, which then stop the server themselves
                 **self._identity(),
             )
+
+    def _make(self, data: Path) -> None:
+        self._run(
+            [
+                *("initdb", "--pgdata", str(data), "--username=postgres", "--auth=trust"),
+                *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
+            ],
+            as_server=True,
+        )
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 60

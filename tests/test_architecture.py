@@ -39,6 +39,7 @@ ON_SPARK = (
     "continuity",
     "sources",
     "inspecting",
+    "claim_files",
     "ledger",
     "storage",
     "net_effect",

@@ -14,6 +14,7 @@ import pytest
 from pgoutput_etl.config import load_config, refuse_unbuilt
 from tests.captures import DATA, truth_tables
 from tests.truth import read_csv
+from tools import terminal_picture
 
 ROOT = Path(__file__).parents[1]
 _TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
@@ -70,6 +71,21 @@ def test_the_output_in_the_readme_is_of_this_archive() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = text.partition("<!-- demo output -->")[2].partition("<!-- end of demo output -->")[0]
     assert {table: int(count.replace(",", "")) for table, count in _ROW.findall(shown)} == truth_counts()
+
+
+def test_the_picture_in_the_readme_is_of_the_same_run() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert terminal_picture.PICTURE.relative_to(ROOT).as_posix() in text
+    said = ["$ make demo", *terminal_picture.shown(text).splitlines()]
+    found = terminal_picture.texts(terminal_picture.PICTURE.read_text(encoding="utf-8"))
+    assert found == ["".join(line.split()) for line in said], "make demo | python -m tools.terminal_picture"
+
+
+def test_a_new_run_takes_the_place_of_the_old_one() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    changed = terminal_picture.with_output(text, "Batch 7 of demo: 1 files.\n")
+    assert terminal_picture.shown(changed) == "Batch 7 of demo: 1 files.\n"
+    assert terminal_picture.with_output(changed, terminal_picture.shown(text)) == text
 
 
 def test_the_configuration_in_the_readme_can_be_run(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_a_run_that_dies_around_its_messages_leaves_them_once(nights: Nights, mo
     assert [row[0] for row in kept(nights)] == ["n", "t"]
 
 
+@pytest.mark.soak
 def test_what_was_damaged_and_is_mended_gives_its_messages_and_no_double(nights: Nights) -> None:
     """The transaction in quarantine changes no table, so that none is held: it is taken up all the same."""
     rows = [*transaction(1, 100, table(), insert("1", "a"), emitted("before", 90)), of_none("none", 110)]
@@ -119,7 +120,8 @@ def test_what_was_damaged_and_is_mended_gives_its_messages_and_no_double(nights:
     assert nights.night(transaction(4, 400, insert("4", "a"))).exit_code == EXIT_DONE
 
 
-@pytest.mark.parametrize("slot", ["pg16/v2_stream", pytest.param("random16/v2", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("slot", ["pg16/v2_stream", "random16/v2"])
 def test_of_a_real_server(nights: Nights, slot: str) -> None:
     contents = []
     for number, path in enumerate(files_of(DATA / slot)):
@@ -189,6 +191,7 @@ def test_origins(nights: Nights) -> None:
     assert nights.values("t") == [("1", "local"), ("3", "b"), ("5", "local")]
 
 
+@pytest.mark.soak
 def test_a_ledger_from_before_there_were_origins_goes_on(nights: Nights) -> None:
     nights.land(transaction(1, 100, table(), insert("1", "a")), segment(50, insert("2", "b"), first=True))
     nights.job.run()

@@ -55,7 +55,7 @@ def test_what_jobs_there_are(given: list[str], code: int, capsys: pytest.Capture
 
 def test_the_installed_command_looks_into_files(tmp_path: Path) -> None:
     installed = Path(sys.executable).with_name("pgoutput-etl")
-    given = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]
+    given: list[str | Path] = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]
     done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["transactions"]
