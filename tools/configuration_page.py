@@ -58,7 +58,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         "a folder: a Delta table per PostgreSQL table, at `<root>/<schema>/<table>`. This or `catalog`",
         "./warehouse",
     ),
-    "target.catalog": ("tables `<catalog>.<schema>.<table>` instead. `state.root` has to be given then", "main.shop"),
+    "target.catalog": (
+        "tables `<catalog>.<schema>.<table>` [in a catalog](catalogs.md) instead. `state.root` has to be given then",
+        "main",
+    ),
     "state.root": (
         (
             "the folder of the ledger; not one that tables could be in. Without it, beside the tables: "
