@@ -38,7 +38,7 @@ from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.redriving import Redriving
 from pgoutput_etl.relations import Place, Run
 from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable, runs_of
-from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan, target_name
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
 Progress = Callable[[str], None]
@@ -333,7 +333,7 @@ class _Beside:
             ]
             for n, task in enumerate(plan.tasks):
                 latest = archive.relations.latest(task.oid) or task.shape.relation
-                place = f"{root}/{path_segment(latest.namespace)}/{path_segment(latest.name)}"
+                place = "/".join([root, *map(path_segment, target_name(archive.config, latest))])
                 self._refuse_others(place, task.oid)
                 plan.tasks[n] = replace(task, path=place)
             built, left = rebuilding.write(plan, lacking)

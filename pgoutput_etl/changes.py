@@ -41,6 +41,9 @@ from pgoutput_etl.types import (
 POSTGRES_EPOCH_MICROSECONDS = int(EPOCH.timestamp()) * 1_000_000
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+# In place of a tuple that must not be kept as it was sent, and could not be made what it should be; then why. No tuple
+# begins like that: it would have 65,535 columns.
+WITHHELD = b"\xff\xff"
 MAX_SIZE = 2**30  # bytes of the events that are made at a time
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -254,6 +257,8 @@ def _name(shape: TableShape) -> str:
 
 def _cells(tuple_data: bytes, shape: TableShape) -> list[Cell]:
     """The relation's columns; no retired ones."""
+    if tuple_data.startswith(WITHHELD):
+        raise _RowError(tuple_data[len(WITHHELD) :].decode())
     data = read_tuple(tuple_data)
     width = len(shape.relation.columns)
     if len(data.kinds) != width:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import yaml
 
+from pgoutput_etl.column_uses import DROP, LEAST_SALT, SALT_VARIABLE, Salt, Use, UseKind
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.naming import is_within
@@ -30,6 +31,7 @@ _MAX_VALUES = 100_000
 
 # What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
 ADDED, RENAMED_FROM = "added", "renamed_from"
+_LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that one name alone fits
 
 
 class Mode(Enum):
@@ -84,7 +86,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """What holds for the tables whose "schema.table" the shell pattern `match` fits."""
+    """What holds for the tables whose "schema.table" the shell pattern `match` fits.
+
+    columns: what is said of them, without salts. uses: of those that don't come as they are, what becomes of them.
+    rename: the target's schema.table.
+    """
 
     match: str
     skip: bool = False
@@ -92,6 +98,15 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
+    uses: Mapping[str, Use] = field(default_factory=dict)
+
+    @property
+    def target_name(self) -> tuple[str, str] | None:
+        """Schema and table, of one that is renamed."""
+        if self.rename is None:
+            return None
+        schema, _, table = self.rename.partition(".")
+        return schema, table
 
     @property
     def lineage(self) -> dict[str, str | None]:
@@ -175,11 +190,6 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
 def refuse_unbuilt(config: Config) -> None:
     """ConfigError for what a configuration may say and this version doesn't do yet."""
     unbuilt = []
-    for i, rule in enumerate(config.tables):
-        if set(rule.columns) - set(rule.lineage):
-            unbuilt.append(f"tables[{i}].columns but for added and renamed_from")
-        if rule.rename is not None:
-            unbuilt.append(f"tables[{i}].rename")
     if config.merge.max_transactions is not None:
         unbuilt.append("merge.max_transactions")
     if unbuilt:
@@ -193,7 +203,7 @@ def _config(root: _Node) -> Config:
         source=source,
         target=target,
         state=_state(keys["state"], target),
-        tables=tuple(_rule(node) for node in keys["tables"].items("a list of rules")),
+        tables=_rules(keys["tables"]),
         types={name: _type(name, node) for name, node in keys["types"].mapping().items()},
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
@@ -256,16 +266,50 @@ def _state(node: _Node, target: Target) -> State:
     return state
 
 
+def _rules(node: _Node) -> tuple[TableRule, ...]:
+    nodes = node.items("a list of rules")
+    rules = tuple(map(_rule, nodes))
+    targets: dict[str, int] = {}
+    for i, rule in enumerate(rules):
+        earlier = next((n for n in range(i) if _takes_all(rules[n].match, rule.match)), None)
+        if earlier is not None:
+            raise nodes[i].error(f"no table comes to it: tables[{earlier}] takes all that it matches, and is before it")
+        if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
+            raise nodes[i].error(f"expected another `rename` than that of tables[{targets[rule.rename]}]")
+    return rules
+
+
+def _takes_all(pattern: str, other: str) -> bool:
+    """Whether a pattern matches all that another one does, as far as is plain to see."""
+    is_plain = "?" not in pattern and "[" not in pattern + other
+    return pattern == other or (is_plain and fnmatchcase(other, pattern))
+
+
 def _rule(node: _Node) -> TableRule:
     keys = node.section("match", "skip", "mode", "key", "columns", "rename")
-    return TableRule(
+    columns = keys["columns"].mapping()
+    rule = TableRule(
         match=keys["match"].text("schema.table as a shell pattern"),
         skip=keys["skip"].boolean(),
         mode=keys["mode"].choice(Mode.MIRROR),
         key=_key(keys["key"]),
-        columns={name: _column(column) for name, column in keys["columns"].mapping().items()},
+        columns={name: _column(column) for name, column in columns.items()},
         rename=keys["rename"].optional_text("schema.table"),
+        uses={name: use for name, column in columns.items() if (use := _use(column)) is not None},
     )
+    for name in rule.key or ():
+        if name in rule.uses and rule.uses[name].kind is not UseKind.HASH:
+            raise columns[name].error("it is a column of `key`, which tells rows apart: it can be hashed, and no more")
+    if rule.rename is not None:
+        _check_rename(keys["rename"], rule)
+    return rule
+
+
+def _check_rename(node: _Node, rule: TableRule) -> None:
+    if rule.rename is None or not re.fullmatch(r"[^.]+\.[^.]+", rule.rename):
+        raise node.error("expected schema.table, with one dot")
+    if not _LITERAL.fullmatch(rule.match):
+        raise node.error("expected a `match` without *, ? and [: two tables can't become one")
 
 
 def _key(node: _Node) -> tuple[str, ...] | None:
@@ -278,9 +322,52 @@ def _key(node: _Node) -> tuple[str, ...] | None:
 
 
 def _column(node: _Node) -> str | Mapping[str, str]:
+    """As it is written, without the salt."""
     if isinstance(node.value, dict):
-        return {name: argument.text("what is given to the transformation") for name, argument in node.mapping().items()}
-    return node.text("what to do with the column, such as drop or {hash: sha256}")
+        keys = node.section("hash", "salt", "redact", RENAMED_FROM)
+        given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
+        if not given or {"hash", "redact"} <= given.keys():
+            raise node.error(f"expected {_COLUMN_USES}")
+        return {name: argument.text("what is done with it") for name, argument in given.items()}
+    if node.text(_COLUMN_USES) not in (UseKind.DROP.value, UseKind.REDACT.value, ADDED):
+        raise node.error(f"expected {_COLUMN_USES}")
+    return str(node.value)
+
+
+_COLUMN_USES = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
+
+
+def _use(node: _Node) -> Use | None:
+    """None for a column whose values come as they are."""
+    if not isinstance(node.value, dict):
+        return {UseKind.DROP.value: DROP, UseKind.REDACT.value: Use(UseKind.REDACT)}.get(str(node.value))
+    keys = node.section("hash", "salt", "redact", RENAMED_FROM)
+    if keys["hash"].value is None and keys["salt"].value is not None:
+        raise keys["salt"].error("expected beside hash alone")
+    if keys["redact"].value is not None:
+        return Use(UseKind.REDACT, text=keys["redact"].text("what stands for every value"))
+    if keys["hash"].value is None:
+        return None
+    if keys["hash"].value != "sha256":
+        raise keys["hash"].error("expected sha256")
+    return Use(UseKind.HASH, _salt(keys["hash"], keys["salt"]))
+
+
+def _salt(of_hash: _Node, node: _Node) -> Salt:
+    """The environment's: a file is read by more people than a secret should be."""
+    if node.value is None:
+        if SALT_VARIABLE not in node.environ:
+            raise of_hash.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
+        text, where = node.environ[SALT_VARIABLE], of_hash
+        what = f"the environment variable {SALT_VARIABLE}: "
+    else:
+        text, where, what = node.text("${NAME}, a salt from the environment"), node, ""
+        if not node.is_secret:
+            raise node.error("expected ${NAME}: a salt comes from the environment, and doesn't stand in a file")
+    secret = text.encode("utf-8", "surrogateescape")
+    if len(secret) < LEAST_SALT:
+        raise where.error(f"{what}expected a salt of {LEAST_SALT} bytes or more")
+    return Salt(secret)
 
 
 def _type(name: str, node: _Node) -> str:

@@ -101,20 +101,20 @@ def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
         for version in shape.versions.relations
     ]
     files, ordinals = _numbers(rows, "file"), _numbers(rows, "ordinal")
-    numbers = _versions_at(shape.versions, files, ordinals, None)
+    numbers = versions_at(shape.versions, files, ordinals, None)
     scopes = rows.column("scope")
     if scopes.null_count < len(scopes):
         for scope in scopes.unique().drop_null().to_pylist():
             if scope in shape.versions.holds_from:
                 at = pc.indices_nonzero(pc.equal(scopes, scope)).to_numpy()
-                own = _versions_at(shape.versions, files[at], ordinals[at], scope)
+                own = versions_at(shape.versions, files[at], ordinals[at], scope)
                 numbers[at] = np.where(own >= 0, own, numbers[at])
     # The last one is what -1 finds: nothing describes the row.
     if not np.array([*is_mine, False])[numbers].all():
         raise UnsureError
 
 
-def _versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
+def versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
     """What versions.at gives for each position of that scope alone; -1 for None."""
     entries = versions.holds_from.get(scope, ())
     found = np.full(len(files), -1, np.int64)

@@ -74,7 +74,7 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string>>, backfill string, since long"
+        "rows: long, mode: string, uses: string>>, backfill string, since long"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -121,6 +121,7 @@ _CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
+_STAMPS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
 _UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
@@ -433,10 +434,19 @@ class Ledger:
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
 
     def _append_open_rows(self, batch: Batch, rows: Rows) -> None:
-        if _open_units(rows.assembly):
-            content = rows.fated_content()
-            waiting = content.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
-            self._append("open_transactions", waiting.select(*self._stamp(batch), *MESSAGE_SCHEMA.names), batch.number)
+        """With what was done to the columns of protected tables, and which of theirs stayed as they were."""
+        if not _open_units(rows.assembly):
+            return
+        content = rows.fated_content()
+        waiting = content.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+        waiting = waiting.join(F.broadcast(self._stamps(rows.assembly.relations)), "relation", "left")
+        of_them = (*self._stamp(batch), *MESSAGE_SCHEMA.names, "uses")
+        self._append("open_transactions", waiting.select(*of_them), batch.number)
+
+    def _stamps(self, relations: RelationHistory) -> DataFrame:
+        uses = [(oid, relations.done_to(oid)) for oid in sorted(relations.oids())]
+        stamps = [{"relation": oid, "uses": json.dumps(dict(of_it))} for oid, of_it in uses if of_it]
+        return frame(self.spark, pa.Table.from_pylist(stamps, _STAMPS))
 
     def _append_transactions(self, batch: Batch, rows: Rows) -> None:
         self._append("transactions", self.ended(batch, rows), batch.number)
@@ -503,9 +513,10 @@ class Ledger:
             for t in news
         ]
         rows = results.rows
+        keeps_bytes = rows.assembly.relations.view is None
         parts = [
             unreadable(self.spark, rows.messages(Kind.DAMAGE), results.scans, path_of),
-            parts_of_transactions(self.spark, rows.fated(), rows.assembly, path_of),
+            parts_of_transactions(self.spark, rows.fated(), rows.assembly, path_of, keeps_bytes),
         ]
         frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
         if held or frames:
@@ -591,12 +602,23 @@ class Ledger:
 
     def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
         """Blocks of the message rows of transactions that earlier batches left open, if there are any."""
+        waiting = self._waiting(assembly, batch)
+        return None if waiting is None else blocks_of(waiting.select(*MESSAGE_SCHEMA.names), Kind.WAITING)
+
+    def _waiting(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
         units = _open_units(assembly)
         if not units:
             return None
         rows = self.completed("open_transactions", self.derived("open_transactions", batch))
-        waiting = rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
-        return blocks_of(waiting.select(*MESSAGE_SCHEMA.names), Kind.WAITING)
+        return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
+
+    def uses_of_open_rows(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
+        """Of changes that earlier batches left open: relations, and what was done to their columns then."""
+        waiting = self._waiting(assembly, batch)
+        if waiting is None:
+            return []
+        found = waiting.where(F.col("relation").isNotNull()).select("relation", "uses").distinct()
+        return [(row["relation"], json.loads(row["uses"] or "{}")) for row in found.toArrow().to_pylist()]
 
     def forget_ended(self, last: Batch) -> None:
         """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""
@@ -673,7 +695,8 @@ def _transaction_row(outcome: Outcome) -> dict[str, Any]:
 
 def _schema(table: str) -> StructType:
     if table == "open_transactions":
-        return StructType([*_struct("source string, batch long"), *from_arrow_schema(MESSAGE_SCHEMA)])
+        own = from_arrow_schema(MESSAGE_SCHEMA)
+        return StructType([*_struct("source string, batch long"), *own, *_struct("uses string")])
     return _struct(SCHEMAS[table])
 
 
@@ -708,11 +731,12 @@ def _table_row(state: TableState) -> dict[str, Any]:
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
     lists = {"key": list(state.key), "types": list(state.types)}
-    return {**asdict(state), **as_json, **lists, "mode": state.mode.value}
+    return {**asdict(state), **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.uses))}
 
 
 def _table_state(row: Mapping[str, Any]) -> TableState:
     parsed = {"relation": _relation(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     mode = Mode(row.get("mode") or Mode.MIRROR.value)  # what a ledger from before there were others doesn't say
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    return TableState(**{**row, **parsed, **tuples, "mode": mode})
+    uses = json.loads(row.get("uses") or "{}")  # likewise
+    return TableState(**{**row, **parsed, **tuples, "mode": mode, "uses": uses})

@@ -40,6 +40,7 @@ class ChangeKind(Enum):
     TABLE_RENAMED = "table renamed"
     TABLE_REPLACED = "takes the place of another table"
     TABLE_DISPLACED = "its name belongs to another table now"
+    TABLE_MOVED = "moved, as its place is another one by the configuration"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.ledger import Batch, Ledger, Results
-from pgoutput_etl.managed import let_go
 from pgoutput_etl.metrics import Stages
 from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
@@ -112,7 +111,7 @@ def _apply_claimed(
 
 def _give_up(reading: Future[Landed]) -> None:
     if not reading.cancelled() and reading.exception() is None:
-        let_go(reading.result().blocks)
+        reading.result().give_up()
 
 
 def _apply_batch(

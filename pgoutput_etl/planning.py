@@ -25,7 +25,6 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.ledger import Batch, Ledger
-from pgoutput_etl.managed import let_go
 from pgoutput_etl.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
 from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.plan_report import PlannedFile, PlannedTable, PlannedTransaction, PlannedType, PlanSummary
@@ -66,7 +65,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, known, paths)
     if not landed.parts:
-        let_go(landed.blocks)
+        landed.give_up()
         return replace(_nothing(config, last), files_not_read=landed.remarks)
     return _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
 
@@ -100,7 +99,7 @@ def _planned(
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
-        let_go(landed.blocks)
+        landed.give_up()
 
 
 def _summary(

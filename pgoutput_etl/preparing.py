@@ -10,12 +10,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import Rows, assemble, committed, count_changes, counted_changes, find_runs
+from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.ledger import Batch, Known, Ledger
+from pgoutput_etl.protected import protection, scopes_of
+from pgoutput_etl.protecting import Protection
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.relations import Run
+from pgoutput_etl.rereading import Archive
 from pgoutput_etl.sources import Landed
 from pgoutput_etl.tallies import Tally
 from pgoutput_etl.targets import Plan, changed_on_the_way, make_plan
@@ -43,8 +47,15 @@ def prepare(
     path_of = partial(ledger.path_of, batch)
     assembly.origins = config.source.origins
     before = ledger.known(assembly)
-    rows = Rows(spark, landed.blocks, ledger.open_rows(assembly, batch), landed.looked_at, assembly)
+    waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.uses_of_open_rows(assembly, batch)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
+    user_types = UserTypes.of(assembly.types.values(), config.types)
+    scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
+    protected = protection(config, assembly.relations, user_types, scopes)
+    if not all(_is_as_now(protected, assembly, *done) for done in done_to_waiting):
+        waiting = Archive(spark, config, ledger, batch).waiting(before.open_units, protected)
+    assembly.relations.view = protected
+    rows = Rows(spark, landed.protected(protected), waiting, landed.looked_at, assembly)
     if assembly.looks_back:
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
@@ -61,8 +72,16 @@ def prepare(
     if suspects:
         of_suspects = before_cuts(spark, committed(rows.fated_changes(suspects)), cuts)
         runs = find_runs(of_suspects, assembly.relations, suspects)
-    user_types = UserTypes.of(assembly.types.values(), config.types)
     plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts)
     if not batch.resumed:
         refuse_strangers(spark, plan)
     return Prepared(rows, before, tally, cuts, plan)
+
+
+def _is_as_now(protected: Protection | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:
+    """Whether changes of a relation that wait had done to them what the configuration asks for."""
+    if oid not in assembly.relations.oids():
+        return not then  # nothing describes them: they are kept as nothing, or were kept as they are
+    versions, _ = assembly.relations.as_sent(oid)
+    clear = {column.name for relation in versions.relations for column in relation.columns} - then.keys()
+    return not changed(then, frozenset(clear), {} if protected is None else protected.done_to(oid))

@@ -65,12 +65,14 @@ def said_of_damages(scans: Mapping[int, FileScan], path_of: Callable[[int], str]
 def unreadable(
     spark: SparkSession, messages: DataFrame, scans: Mapping[int, FileScan], path_of: Callable[[int], str]
 ) -> DataFrame | None:
-    """The bytes that are no message, each with file, path, offset, length, lsn, bytes and reason."""
+    """The bytes that are no message, each with file, path, offset, length, lsn, bytes (NULL where the configuration
+    protects columns) and reason."""
     reasons = [
         {
             "file": number,
             "offset": damage.offset,
             "path": path_of(number),
+            "length": damage.size,
             "reason": damage.reason + (_TORN if damage.is_torn else ""),
         }
         for number, scan in scans.items()
@@ -78,19 +80,19 @@ def unreadable(
     ]
     if not reasons:
         return None
-    listed = frame(spark, pa.Table.from_pylist(reasons, _REASONS))
+    listed = frame(spark, pa.Table.from_pylist(reasons, pa.schema([*_REASONS, ("length", pa.int64())])))
     damaged = messages.where(F.col("tag") == DAMAGE_TAG)
-    found = damaged.select("file", "offset", "lsn", F.col("body").alias("bytes"), F.length("body").alias("length"))
+    found = damaged.select("file", "offset", "lsn", F.col("body").alias("bytes"))
     return found.join(F.broadcast(listed), ["file", "offset"])
 
 
 def parts_of_transactions(
-    spark: SparkSession, fated: DataFrame, assembly: Assembly, path_of: Callable[[int], str]
+    spark: SparkSession, fated: DataFrame, assembly: Assembly, path_of: Callable[[int], str], keeps_bytes: bool
 ) -> DataFrame | None:
     """The bytes of transactions in quarantine, from where one begins in a file to where it ends there.
 
-    `fated`: all messages, with their fates. Each part has file, path, offset, length, lsn (of the commit), bytes, xid
-    and reason.
+    `fated`: all messages, with their fates. Each part has file, path, offset, length, lsn (of the commit), bytes (only
+    if `keeps_bytes`), xid and reason.
     """
     if not quarantined(assembly):
         return None
@@ -108,4 +110,6 @@ def parts_of_transactions(
         described.append({**place, **why})
     of_parts = [("length", pa.int64()), ("lsn", pa.int64()), ("xid", pa.int64())]
     listed = frame(spark, pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))
+    if not keeps_bytes:
+        return listed
     return listed.join(cut_out(spark, ranges), ["file", "offset"], "left")

@@ -22,6 +22,8 @@ from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.protected import protection, protects, scopes_of
+from pgoutput_etl.protecting import Withholding
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place
@@ -30,6 +32,7 @@ from pgoutput_etl.shipping import scan_files
 from pgoutput_etl.spark import reading_files
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
 
 
@@ -46,8 +49,10 @@ class Redriving:
         """The tables, what was skipped, and the last commit."""
         spark, framing = self.archive.spark, self.archive.config.source.framing
         tasks, landed = self._tasks()
+        config = self.archive.config
         self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
-        blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True)
+        first_look = Withholding() if protects(config) else None
+        blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=first_look)
         blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
         changes: DataFrame | None = None
         try:
@@ -57,8 +62,17 @@ class Redriving:
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
-            assembly.origins = self.archive.config.source.origins
+            assembly.origins = config.source.origins
             assemble(blocks, scanned, self.batch.paths, assembly)
+            user_types = UserTypes.of(assembly.types.values(), config.types)
+            scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
+            assembly.relations.view = protected = protection(config, assembly.relations, user_types, scopes)
+            if protected is not None:
+                let_go(blocks)
+                blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=protected)
+                blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
+                with reading_files(tasks):
+                    refuse(collect_scans(blocks).errors.values())
             rows = Rows(spark, blocks, None, frozenset(), assembly)
             changes = kept(rows.fated_changes(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)

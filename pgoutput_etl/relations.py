@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from pgoutput_etl.messages import Relation
 
@@ -33,11 +34,27 @@ class InForce:
     resent: bool = False
 
 
+class RelationView(Protocol):
+    """How rows stand in a batch's blocks, where that is not as they were sent."""
+
+    def seen(self, relation: Relation) -> Relation: ...
+
+    def done_to(self, oid: int) -> Mapping[str, str]:
+        """By column what is done to its values."""
+
+    def why_not(self, oid: int) -> str | None:
+        """Why a table can't go on with what is done to its columns."""
+
+
 @dataclass(slots=True)
 class RelationHistory:
-    """All that is known of all relations. Grows with the number of their versions, not with that of messages."""
+    """All that is known of all relations. Grows with the number of their versions, not with that of messages.
+
+    entries: as they were sent. view: how `latest` and `versions` show them.
+    """
 
     entries: list[InForce] = field(default_factory=list)
+    view: RelationView | None = None
     _in_force: dict[tuple[int, int | None], InForce] = field(default_factory=dict)
     _declared: dict[tuple[int, int | None], Position] = field(default_factory=dict)
     _latest: dict[int, Relation] = field(default_factory=dict)
@@ -84,7 +101,11 @@ class RelationHistory:
 
     def latest(self, oid: int) -> Relation | None:
         """What holds for all at the end of what was read."""
-        return self._latest.get(oid)
+        found = self._latest.get(oid)
+        return None if found is None else self.seen(found)
+
+    def seen(self, relation: Relation) -> Relation:
+        return relation if self.view is None else self.view.seen(relation)
 
     def name_holders(self) -> dict[tuple[str, str], int]:
         """(namespace, name) -> OID of the relation that bore it last: a table that took another's place."""
@@ -93,9 +114,21 @@ class RelationHistory:
     def oids(self) -> frozenset[int]:
         return frozenset(oid for oid, _ in self._in_force)
 
+    def done_to(self, oid: int) -> Mapping[str, str]:
+        """By column what is done to its values, of those that don't stay as they were sent."""
+        return {} if self.view is None else self.view.done_to(oid)
+
+    def as_sent(self, oid: int) -> tuple[RelationVersions, Relation]:
+        """`versions` without the view, and the relation that the table is known by."""
+        versions = self._versions(oid, [entry for entry in self.entries if entry.relation.oid == oid])
+        return versions, self._latest.get(oid, versions.relations[-1])
+
     def versions(self, oid: int) -> RelationVersions:
         """What is needed to find the version of any row of one relation: small, and shipped to executors."""
         mine = [entry for entry in self.entries if entry.relation.oid == oid]
+        return self._versions(oid, [replace(entry, relation=self.seen(entry.relation)) for entry in mine])
+
+    def _versions(self, oid: int, mine: list[InForce]) -> RelationVersions:
         relations = list(dict.fromkeys(entry.relation for entry in mine))
         numbers = {relation: number for number, relation in enumerate(relations)}
         scopes: dict[int | None, list[tuple[Position, int]]] = {}

@@ -6,11 +6,12 @@ when the whole archive was assembled, and is in the ledger too: so only those fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,14 +24,18 @@ from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Ledger
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG
-from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG
+from pgoutput_etl.outcomes import Fate, UnitId
+from pgoutput_etl.protected import protection, protects, scopes_of
+from pgoutput_etl.protecting import Protection
 from pgoutput_etl.relations import RelationHistory, Run
-from pgoutput_etl.shipping import message_rows, scan_files
+from pgoutput_etl.shipping import blocks_of, message_rows, scan_files
 from pgoutput_etl.spark import check_sizes, list_landing, reading_files
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
+
+_UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +84,34 @@ class Archive:
         return self.ledger.derived(table, self._next)
 
     @cached_property
-    def assembly(self) -> Assembly:
+    def _assembled(self) -> Assembly:
         return self.ledger.assembly(self._next)
+
+    @cached_property
+    def assembly(self) -> Assembly:
+        """Its relations are as rows stand when they are read again. Raises ConfigError."""
+        assembly = self._assembled
+        assembly.relations.view = self.protection
+        return assembly
 
     @property
     def relations(self) -> RelationHistory:
         return self.assembly.relations
 
     @cached_property
+    def protection(self) -> Protection | None:
+        """What is done to rows of files that are read again. Raises ConfigError."""
+        if not protects(self.config):
+            return None
+        assembly = self._assembled
+        scoped = self._units().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
+        scopes = {(row["file"], row["unit"]): row["scope"] for row in scoped.collect()}
+        scopes |= scopes_of(assembly.open_outcomes())
+        return protection(self.config, assembly.relations, self.user_types, scopes)
+
+    @cached_property
     def user_types(self) -> UserTypes:
-        return UserTypes.of(self.assembly.types.values(), self.config.types)
+        return UserTypes.of(self._assembled.types.values(), self.config.types)
 
     @cached_property
     def known(self) -> KnownFiles:
@@ -179,18 +202,33 @@ class Archive:
         Raises ArchiveError if a file isn't there. One that is not as it was is a row for `refuse_unreadable`.
         """
         files = list(files)
-        landed = self.landed(file.path for file in files)
-        blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
-        for tasks in _rounds(files, landed):
-            blocks = blocks.unionByName(
-                scan_files(self.spark, tasks, KnownContents({}), self.config.source.framing, salvages=True)
-            )
+        blocks = self._blocks(files, self.protection)
         of_these = F.col("relation").isin(*oids) | (F.col("kind") == Kind.CONTROL.value)
         messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
         rows = self._with_fates(messages.where(wanted), [file.number for file in files])
         counts = (F.col("fate") == Fate.COMMITTED.value) & F.col("commit_lsn").between(commits.first, commits.last)
         return rows.where(counts | (F.col("tag") == ERROR_TAG))
+
+    def waiting(self, units: Collection[UnitId], protected: Protection | None) -> DataFrame:
+        """Blocks of the rows of transactions whose end was not there, of which the ledger has what is none of the
+        configuration's `columns` any more. Raises ArchiveError if a file of theirs is not there as it was."""
+        numbers = {file for file, _ in units}
+        rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], protected))
+        refuse_unreadable(rows)
+        listed = frame(self.spark, pa.Table.from_pylist([{"file": f, "unit": u} for f, u in units], _UNITS))
+        wanted = rows.where(F.col("tag").isin(*CHANGE_TAGS, LOGICAL_TAG))
+        return blocks_of(wanted.join(F.broadcast(listed), ["file", "unit"], "left_semi"), Kind.WAITING)
+
+    def _blocks(self, files: Iterable[ReadFile], protected: Protection | None) -> DataFrame:
+        files = list(files)
+        landed = self.landed(file.path for file in files)
+        blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
+        framing = self.config.source.framing
+        for tasks in _rounds(files, landed):
+            scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, protection=protected)
+            blocks = blocks.unionByName(scanned)
+        return blocks
 
     def _with_fates(self, rows: DataFrame, files: Iterable[int]) -> DataFrame:
         of_these = F.col("file").isin(*files)
@@ -212,7 +250,7 @@ class Archive:
             "aborted",
         )
         ended = ended.select("of.file", "of.unit", *ended.columns[1:])
-        waiting = [(file, unit) for o in self.assembly.open_outcomes() for file, unit in o.units]
+        waiting = [(file, unit) for o in self._assembled.open_outcomes() for file, unit in o.units]
         opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
         return ended.unionByName(opened, allowMissingColumns=True)
 

@@ -27,7 +27,8 @@ APPENDED_TO = frozenset(
     {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes"}
 )
 # Commits after which a table's rows are as they were.
-_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+_OF_VACUUM = frozenset({"VACUUM START", "VACUUM END"})
+_HARMLESS = frozenset({"OPTIMIZE", *_OF_VACUUM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,11 @@ def rules(last: int, since: int, settled_batch: int) -> tuple[Rule, ...]:
 def is_as_recorded(operations: Iterable[str]) -> bool:
     """Whether a table has the rows that the last batch left, by the commits that came since."""
     return _HARMLESS.issuperset(operations)
+
+
+def changes_files(operation: str) -> bool:
+    """Whether a version that a commit made may have other files than the one before it."""
+    return operation not in _OF_VACUUM
 
 
 @dataclass(frozen=True, slots=True)

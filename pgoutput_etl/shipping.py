@@ -25,6 +25,7 @@ from pgoutput_etl.identity import Hashes, KnownContents, Task
 from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
+from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
 from pgoutput_etl.superseded import events_of, net_events_of, typed_events_of
@@ -67,9 +68,15 @@ def each_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
 
 
 def scan_files(
-    spark: SparkSession, tasks: Mapping[str, Task], known: KnownContents, framing: Framing, salvages: bool
+    spark: SparkSession,
+    tasks: Mapping[str, Task],
+    known: KnownContents,
+    framing: Framing,
+    salvages: bool,
+    protection: Protection | Withholding | None = None,
 ) -> DataFrame:
-    """Blocks (BLOCK_SCHEMA) of what is new in the files, by path, scanned where their content is read.
+    """Blocks (BLOCK_SCHEMA) of what is new in the files, by path, scanned where their content is read; of rows as
+    `protection` leaves them.
 
     A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
     """
@@ -83,7 +90,7 @@ def scan_files(
             except ArchiveError as error:
                 yield note(task.number, ERROR_TAG, str(error).encode())
             else:
-                yield from scanned.batches
+                yield from scanned.batches if protection is None else map(protection.rewritten, scanned.batches)
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())

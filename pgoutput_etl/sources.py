@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +19,8 @@ from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
+from pgoutput_etl.protected import protects
+from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.shipping import find_contents, scan_files
 from pgoutput_etl.spark import check_sizes, list_landing, reading_files
 
@@ -26,13 +29,30 @@ _LISTINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number."""
+    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number.
+
+    Where columns are protected, blocks have no rows of tables: which column is which is known only once all files are
+    put together, and then `protected` reads them again.
+    """
 
     blocks: DataFrame
     scanned: Scanned
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+    read_again: Callable[[Protection], DataFrame] | None = None
+    _kept: list[DataFrame] = field(default_factory=list)
+
+    def protected(self, protection: Protection | None) -> DataFrame:
+        """The blocks of all rows. Raises ArchiveError if a file is not as it was a moment ago."""
+        if protection is None or self.read_again is None:
+            return self.blocks
+        self._kept.append(self.read_again(protection))
+        return self._kept[-1]
+
+    def give_up(self) -> None:
+        for blocks in (self.blocks, *self._kept):
+            let_go(blocks)
 
     def messages(self) -> dict[str, int]:
         """How many of each type."""
@@ -133,7 +153,8 @@ def read_files(
         raise
     to_apply = scanned.of(arrangement.to_read)
     others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    return Landed(blocks, to_apply, parts, arrangement.remarks, others)
+    again = partial(_protected, spark, config, parts)
+    return Landed(blocks, to_apply, parts, arrangement.remarks, others, again)
 
 
 def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:
@@ -164,10 +185,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
                 "name; put it back"
             )
     found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
-    tasks = {
-        path: replace(task, end=found[task.number].consumed)
-        for path, task in tasks_of({n: found[n] for n in to_read}).items()
-    }
+    tasks = _to_the_end({n: found[n] for n in to_read})
     blocks = _scan(spark, config, tasks, KnownContents({}))
     try:
         scanned = _collect(blocks, tasks)
@@ -176,14 +194,40 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
         let_go(blocks)
         raise
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
-    return Landed(blocks, scanned, found)
+    return Landed(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
 
 
-def _scan(spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents) -> DataFrame:
-    """Read once; used for the driver's part and for the rows."""
+def _to_the_end(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+    """By path: what is to be read again, and nothing behind it."""
+    ends = {part.path: part.consumed for part in parts.values()}
+    return {path: replace(task, end=ends[path]) for path, task in tasks_of(parts).items()}
+
+
+def _protected(spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: Protection) -> DataFrame:
+    to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and part.was_read}
+    tasks = _to_the_end(to_read)
+    blocks = _scan(spark, config, tasks, KnownContents({}), protection)
+    try:
+        refuse(_collect(blocks, tasks).errors.values())
+    except BaseException:
+        let_go(blocks)
+        raise
+    return blocks
+
+
+def _scan(
+    spark: SparkSession,
+    config: Config,
+    tasks: Mapping[str, Task],
+    known: KnownContents,
+    protection: Protection | None = None,
+) -> DataFrame:
+    """Read once; used for the driver's part and for the rows. Without a protection, where there has to be one, for the
+    driver's part alone."""
     salvages = config.on_error is OnError.QUARANTINE
+    first_look = Withholding() if protects(config) else None
     with reading_files(tasks):
-        blocks = scan_files(spark, tasks, known, config.source.framing, salvages)
+        blocks = scan_files(spark, tasks, known, config.source.framing, salvages, protection or first_look)
     return kept(blocks, StorageLevel.MEMORY_AND_DISK)
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_shape
+from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.cuts import Cut
-from pgoutput_etl.errors import RunError, SequenceError, TableError
+from pgoutput_etl.errors import ConfigError, RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.modes import STAMP_COLUMNS, added_columns
@@ -41,7 +42,8 @@ class TableState:
 
     last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
     retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
-    target, retired ones last. rows: how many it has; None if nobody knows without looking.
+    target, retired ones last. rows: how many it has; None if nobody knows without looking. uses: what was done to
+    columns' values (column_uses.py), by column.
     """
 
     oid: int
@@ -58,6 +60,7 @@ class TableState:
     types: tuple[str, ...] = ()
     rows: int | None = None
     mode: Mode = Mode.MIRROR
+    uses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class Task:
     retired: Retired
     cut: Cut | None = None
     mode: Mode = Mode.MIRROR
+    uses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:
@@ -164,7 +168,7 @@ def changed_on_the_way(
     for entry in assembly.relations.entries:
         concerns = entry.position[0] >= first_file if entry.scope is None else entry.scope in scopes
         if concerns and entry.relation.oid in found:
-            found[entry.relation.oid].add(entry.relation)
+            found[entry.relation.oid].add(assembly.relations.seen(entry.relation))
     return [oid for oid, relations in found.items() if len(relations) > 1]
 
 
@@ -183,6 +187,7 @@ def make_plan(
     plan = Plan()
     cuts = cuts or {}
     holders = history.name_holders()
+    _refuse_taken_names(config, history, holders)
     for oid in sorted({*changes, *states, *cuts}):
         state = states.get(oid)
         cut = cuts.get(oid)
@@ -198,6 +203,7 @@ def make_plan(
             plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
             continue
         _check_mode(config, state, relation)
+        _check_uses(history, state)
         path = _location(config, relation, holders)
         was_held = state is not None and state.status == HELD  # said in every run, until it goes on
         if oid not in changes and states[oid].path == path and not was_held:
@@ -205,7 +211,7 @@ def make_plan(
         of_table = changes.get(oid, TableChanges(oid))
         try:
             task = _Planner(config, history, of_table, state, user_types).task(path, seen)
-            plan.tasks.append(replace(task, cut=cut))
+            plan.tasks.append(replace(task, cut=cut, uses=history.done_to(oid)))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
     return _with_places(plan, states)
@@ -241,9 +247,31 @@ def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, st
     if holders.get(name) != relation.oid:
         return f"{config.state.root.rstrip('/')}/displaced/{relation.oid}"
     if config.target.catalog is not None:
-        return catalog_place(config.target.catalog, *name)
+        return catalog_place(config.target.catalog, *target_name(config, relation))
     root = (config.target.root or "").rstrip("/")
-    return f"{root}/{path_segment(relation.namespace)}/{path_segment(relation.name)}"
+    return "/".join([root, *map(path_segment, target_name(config, relation))])
+
+
+def target_name(config: Config, relation: Relation) -> tuple[str, str]:
+    """Schema and table."""
+    rule = config.rule_for(relation.namespace, relation.name)
+    return rule.target_name or (relation.namespace, relation.name)
+
+
+def _refuse_taken_names(config: Config, history: RelationHistory, holders: Mapping[tuple[str, str], int]) -> None:
+    """Raises ConfigError if a table would be renamed to what another one is called."""
+    for i, rule in enumerate(config.tables):
+        if rule.target_name is None or rule.target_name not in holders:
+            continue
+        holder = history.latest(holders[rule.target_name])
+        if holder is None or (holder.namespace, holder.name) != rule.target_name:
+            continue  # it has another name by now
+        other = config.rule_for(*rule.target_name)
+        if other is not rule and other.rename is None and not other.skip:
+            raise ConfigError(
+                f"tables[{i}].rename: the archive has a table {rule.rename} of its own, which would be in the same "
+                "place: rename that, too, or skip it, or take another name"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +289,9 @@ class _Planner:
         if state is not None and state.status == HELD:
             raise TableError(state.reason or "held by an earlier batch")
         relation = seen[-1].relation
+        why_not = self.history.view and self.history.view.why_not(relation.oid)
+        if why_not is not None:
+            raise TableError(why_not)
         _check_place(self.config, relation, path)
         if is_catalog_place(path) and (state is None or state.path != path):
             _check_is_only(self.config, relation, self.history)
@@ -279,7 +310,8 @@ class _Planner:
                     "the configuration (`key`), or use mode history, which needs none"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
-        changes += [(None, change) for change in _name_changes(relation, state, moved_from is not None)]
+        is_displaced = moved_from is not None and is_within(path, f"{self.config.state.root}/displaced")
+        changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         return Task(tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode)
 
     def _segments(
@@ -345,6 +377,21 @@ def _check_mode(config: Config, state: TableState | None, relation: Relation) ->
         raise RunError(_other_mode(state, mode, f"{state.schema}.{state.table}"))
 
 
+def _check_uses(history: RelationHistory, state: TableState | None) -> None:
+    """Raises RunError if the configuration's `columns` says something else of values that are there."""
+    if state is None or state.status == HELD:
+        return
+    clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.uses.keys()
+    found = changed(state.uses, frozenset(clear), history.done_to(state.oid))
+    if found:
+        name = f"{state.schema}.{state.table}"
+        raise RunError(
+            f"{name} was written with other `columns` than the configuration has: {', '.join(found)}. What is stored "
+            "doesn't change by itself: set them back, or have the table rebuilt from the archive: jobs/backfill.py "
+            f"--tables '{name}'"
+        )
+
+
 def _other_mode(state: TableState, mode: Mode, name: str) -> str:
     return (
         f"{state.schema}.{state.table} was written in mode {state.mode.value}, and the configuration asks for "
@@ -353,12 +400,16 @@ def _other_mode(state: TableState, mode: Mode, name: str) -> str:
     )
 
 
-def _name_changes(relation: Relation, state: TableState | None, moved: bool) -> list[SchemaChange]:
+def _name_changes(
+    relation: Relation, state: TableState | None, moved_from: tuple[str, int] | None, is_displaced: bool
+) -> list[SchemaChange]:
     if state is None:
         return []
     if (state.schema, state.table) != (relation.namespace, relation.name):
         return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.schema}.{state.table}")]
-    return [SchemaChange(ChangeKind.TABLE_DISPLACED, "")] if moved else []
+    if moved_from is None:
+        return []
+    return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]
 
 
 def _merged(runs: Sequence[Run]) -> list[Run]:
@@ -404,7 +455,7 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
 
 def _check_place(config: Config, relation: Relation, path: str) -> None:
     """Raises TableError for a table that can have no folder of its own, or no name in a catalog."""
-    for what, name in (("schema", relation.namespace), ("table", relation.name)):
+    for what, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
             raise TableError(f"its {what} has no name")
         if is_catalog_place(path) and not may_be_in_catalog(name):
@@ -427,10 +478,11 @@ def _check_is_only(config: Config, relation: Relation, history: RelationHistory)
         other = history.latest(oid)
         if other is None or oid == relation.oid or (other.namespace, other.name) != name:
             continue
-        is_same = [part.lower() for part in name] == [relation.namespace.lower(), relation.name.lower()]
+        theirs, mine = target_name(config, other), target_name(config, relation)
+        is_same = [part.lower() for part in theirs] == [part.lower() for part in mine]
         if is_same and not config.rule_for(*name).skip:
             raise TableError(
-                f"{'.'.join(name)} differs from it in nothing but case, and in a catalog they are one: skip one of "
+                f"{'.'.join(theirs)} differs from it in nothing but case, and in a catalog they are one: skip one of "
                 "them, or name it there with the configuration's `rename`"
             )
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.delta_table import delta_table, folder_of, read_table
 from pgoutput_etl.naming import identifier, quoted
-from pgoutput_etl.retention import SMALL_FILE, Files, counted
+from pgoutput_etl.retention import SMALL_FILE, Files, changes_files, counted
 from pgoutput_etl.shipping import literal_paths
 from pgoutput_etl.spark import session_settings
 
@@ -41,6 +41,8 @@ _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
     "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
 }
+# Otherwise Delta, from 4.1 on, takes the table's own retention, a week, whatever it is told.
+_HOURS_COUNT = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 
 
 @contextmanager
@@ -72,10 +74,11 @@ class DeltaFolder:
         return counted({row["path"]: row["length"] for row in stored}, current)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version, and the operations of the commits behind the given one."""
+        """The newest version that may have other files than the one before it, and the operations of the commits
+        behind the given one."""
         history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
         rows = history.select("version", "operation").collect()
-        newest = max((row["version"] for row in rows), default=version)
+        newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
         return newest, [row["operation"] for row in rows if row["version"] > version]
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
@@ -101,11 +104,12 @@ class DeltaFolder:
 
     def vacuum(self, hours: int) -> None:
         """Removes files that no version of the last so many hours needs; Delta checks that they are enough."""
-        if is_connect(self.spark):
-            self.spark.sql(f"VACUUM {identifier(self.path)} RETAIN {hours:d} HOURS").collect()
-        else:
-            with _without_console(self.spark):
-                delta_table(self.spark, self.path).vacuum(hours)
+        with session_settings(self.spark, _HOURS_COUNT) as session:
+            if is_connect(session):
+                session.sql(f"VACUUM {identifier(self.path)} RETAIN {hours:d} HOURS").collect()
+                return
+            with _without_console(session):
+                delta_table(session, self.path).vacuum(hours)
 
     def checkpoint(self) -> str | None:
         """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""

@@ -163,6 +163,8 @@ class _Comparison:
         for column, stored in zip(described, state.types, strict=True):
             compared = ComparedColumn(column.name, column.type)
             why = other.why_not(compared)
+            if column.name in state.uses and not isinstance(other, OtherDelta):
+                why = f"it is not as it was sent ({state.uses[column.name].partition(':')[0]})"
             if column.retired and why is not None:
                 continue  # it is kept in Delta alone
             if column.type.stored_as != stored:
@@ -172,8 +174,9 @@ class _Comparison:
             else:
                 not_compared[column.name] = why
         known = {column.name for column in described}
-        further = [name for name in other.names if name not in known]
-        return columns, {**not_compared, **dict.fromkeys(further, "the archive has no such column")}
+        further = {name: "the archive has no such column" for name in other.names if name not in known}
+        further |= {name: "the configuration drops it" for name in further if name in state.uses}
+        return columns, {**not_compared, **further}
 
     def _rows(self) -> DataFrame:
         return read_table(self.spark, self.state.path, self.state.version)

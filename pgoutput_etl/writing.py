@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl import appended, histories, merge, soft_deletes
 from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
+from pgoutput_etl.column_uses import done_in_words
 from pgoutput_etl.config import Mode
 from pgoutput_etl.delta_table import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
-from pgoutput_etl.evolving import evolve, steps_done
+from pgoutput_etl.evolving import applications, evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import marks_commits
 from pgoutput_etl.naming import is_catalog_place
@@ -125,6 +126,7 @@ class Writer:
             tuple(column.type.stored_as for column in task.shape.columns),
             rows,
             task.mode,
+            task.uses,
         )
         summary = TableSummary(
             relation.namespace,
@@ -222,12 +224,13 @@ class Writer:
 
 
 def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
-    """Raises RunError if a new table's place has rows that the ledger knows nothing of, or a catalog has something else
-    under its name, before anything is written."""
+    """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, or a catalog
+    has something else under its name, before anything is written."""
     for task in plan.tasks:
         if is_catalog_place(task.path) and is_in_catalog(spark, task.path) and not is_delta_table(spark, task.path):
             raise RunError(f"{task.path} is there and is no Delta table: move it away, or change target.catalog")
-        if task.state is None and not task.replaces and merge.has_rows(spark, task.path):
+        is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
+        if is_new and not task.replaces and merge.has_rows(spark, task.path):
             raise RunError(
                 f"there is a table with rows at {task.path}, which the ledger knows nothing of, so that {_name(task)} "
                 "can't be made there. If it is yours, move it away or change target; if the ledger was lost, "
@@ -247,4 +250,5 @@ def _notes(task: Task, written: merge.Written) -> list[str]:
         notes.append(f"{written.not_found:,} deletes found no such row")
     if task.state is None and not task.replaces:
         notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
+        notes += [done_in_words(task.uses)] if task.uses else []
     return notes

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from pgoutput_etl.column_uses import SALT_VARIABLE
 from pgoutput_etl.config import load_config, refuse_unbuilt
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
@@ -60,6 +61,16 @@ def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
     config = load_config(str(path), environ={})
     refuse_unbuilt(config)
     assert [rule.mode.value for rule in config.tables] == ["history", "soft_delete", "append"]
+
+
+def test_the_configuration_of_columns_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "columns.md").read_text(encoding="utf-8"))
+    path = tmp_path / "columns.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
+    refuse_unbuilt(config)
+    assert [use.kind.value for use in config.tables[0].uses.values()] == ["hash", "drop", "redact", "redact"]
+    assert config.tables[0].target_name == ("crm", "customer")
 
 
 @pytest.mark.parametrize("page", ["messages", "metrics"])

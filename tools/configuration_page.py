@@ -38,7 +38,7 @@ SECTIONS: Sequence[tuple[str, type]] = (
 )
 # Of Config itself: those that are no section, and what is worked out and not given.
 _SECTIONS_OF_CONFIG = {"source", "target", "state", "tables", "merge", "metrics"}
-_NOT_GIVEN = {"secrets"}
+_NOT_GIVEN = {"secrets", "uses"}
 
 Example = object
 # What it is for, and a value, as in the file.
@@ -80,10 +80,14 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         ["id"],
     ),
     "tables[].columns": (
-        "per column: `added`, or `{renamed_from: old}`, where [the archive leaves it open](schema-changes.md)",
-        {"email": {"renamed_from": "mail"}},
+        (
+            "per column: `drop`, `redact`, `{redact: text}` or `{hash: sha256}`, [before anything of it is "
+            "kept](columns.md); `added`, or `{renamed_from: old}`, where "
+            "[the archive leaves it open](schema-changes.md)"
+        ),
+        {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
-    "tables[].rename": ("another `schema.table` for the target", "crm.customer"),
+    "tables[].rename": ("[another `schema.table`](columns.md#rename) for the target", "crm.customer"),
     "merge.max_transactions": ("transactions in one MERGE at most; without it, all that is new", 1000),
     "merge.parallel_tables": ("tables that are written at the same time", 8),
     "metrics.json": ("a file that each run adds a line to, or `stderr`. [Metrics](metrics.md)", "./runs.jsonl"),
@@ -130,7 +134,7 @@ def all_keys() -> Iterator[tuple[str, list[Key]]]:
         hints = typing.get_type_hints(of)
         found = []
         for field in dataclasses.fields(of):
-            if of is Config and field.name in _SECTIONS_OF_CONFIG | _NOT_GIVEN:
+            if field.name in _NOT_GIVEN or (of is Config and field.name in _SECTIONS_OF_CONFIG):
                 continue
             path = f"{section}.{field.name}" if section else field.name
             default = _default(field) if of is not State else "beside the tables"
@@ -183,7 +187,7 @@ def example(path: str) -> dict[str, object]:
     if path == "target.catalog":
         return {**config, "target": {"catalog": value}, "state": {"root": "./state"}}
     if section == "tables[]":
-        return {**config, "tables": [{"match": "public.*", name: value}]}
+        return {**config, "tables": [{"match": "public.customers", name: value}]}
     if not section:
         return {**config, name: value}
     return {**config, section: {**config.get(section, {}), name: value}}

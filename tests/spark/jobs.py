@@ -32,6 +32,7 @@ class Job:
     folder: Path
     landing: Path
     overrides: list[str] = field(default_factory=list)
+    environ: dict[str, str] = field(default_factory=dict)
 
     def run(self, *overrides: str) -> RunSummary:
         """The last batch's summary."""
@@ -53,7 +54,7 @@ class Job:
 
     def loaded(self, *overrides: str) -> Config:
         self.write_config()
-        return load_config(str(self.config), [*self.overrides, *overrides], {})
+        return load_config(str(self.config), [*self.overrides, *overrides], self.environ)
 
     def path(self, schema: str, table: str) -> Path:
         return self.folder / "tables" / path_segment(schema) / path_segment(table)

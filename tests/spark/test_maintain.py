@@ -43,6 +43,10 @@ def of(summary: MaintainSummary, name: str) -> MaintainedTable:
     return next(found for found in summary.tables if found.name == name)
 
 
+def history(job: Job) -> list[Any]:
+    return DeltaTable.forPath(job.spark, str(job.path("public", "t"))).history().collect()
+
+
 def ledger_root(job: Job) -> str:
     return str(job.folder / "tables" / "_pgoutput_etl")
 
@@ -74,6 +78,8 @@ def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
     assert {row["batch"] for row in nights.ledger("claims")} == {2, 3, 4}
     assert of(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
     assert nights.values("t") == rows
+    [vacuum] = [row for row in history(job) if row["operation"] == "VACUUM START"]
+    assert vacuum["operationParameters"]["specifiedRetentionMillis"] == str(EXECUTE.keep_days * 24 * 3600 * 1000)
 
     # whatever VACUUM takes away once these days are over, the version that the ledger names stays
     unchecked = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
@@ -140,7 +146,8 @@ def test_a_maintenance_that_died_is_finished_by_the_next(nights: Nights, monkeyp
     done = maintained(nights.job)
     assert done.batch == 4
     points = {row["batch"]: row for row in nights.ledger("batches") if row["status"] == "done"}
-    assert points[4]["tables"][0]["version"] == nights.job.versions()["t"]
+    operations = {row["version"]: row["operation"] for row in history(nights.job)}
+    assert operations[points[4]["tables"][0]["version"]] == "OPTIMIZE"
     assert points[4]["at"].astimezone(timezone.utc) <= datetime.now(timezone.utc)
     assert maintained(nights.job).batch == 0, "nothing moved since"
 

@@ -121,17 +121,17 @@ def places(marker: str, texts: dict[str, str]) -> dict[str, str]:
     return {name: text[max(0, text.find(marker) - 300) :][:330] for name, text in texts.items() if marker in text}
 
 
-@pytest.mark.soak
-@pytest.mark.spark
-def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) -> None:
+def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: str) -> dict[str, str]:
+    """By its place, all that the job leaves. `tables`: more of the configuration."""
     target, events = tmp_path / "tables", tmp_path / "events"
     events.mkdir()
     (landing / "0.copydata").write_bytes(archive())
     config = tmp_path / "job.yaml"
     logging = tmp_path / "log4j2.properties"
     logging.write_text(LOGGING.format(log=tmp_path / "log"))
-    config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging))
-    environment = {**os.environ, "SECRET": SECRET, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging) + tables)
+    variables |= {"SECRET": SECRET, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, **variables}
     command: list[str | Path] = [sys.executable, ROOT / "jobs/apply.py", "--config", config, "--json"]
 
     seen: set[str] = set()
@@ -166,5 +166,12 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     }
     assert any("java" in line for line in seen)
     assert any("quarantine" in name for name in left)
+    return left
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) -> None:
+    left = left_behind(tmp_path, landing)
     assert places(SECRET, left) == {}
     assert places(CELL, left) == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.column_uses import DROP, SALT_VARIABLE, Salt, Use, UseKind
 from pgoutput_etl.config import (
     Config,
     Merge,
@@ -29,7 +30,8 @@ from tests.mutations import no_hang
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALLEST = "source: {name: shop, landing: ./in}\ntarget: {root: ./out}\n"
-ENVIRON = {"SECRET": "hunter2", "FOUR": "4", "YES": "true", "EMPTY": ""}
+SALT = "hunter2 and twelve bytes more"
+ENVIRON = {"SECRET": "hunter2", "FOUR": "4", "YES": "true", "EMPTY": "", "LONG": SALT, SALT_VARIABLE: SALT}
 EVERYTHING = """
 source: {name: shop-1.a_b, landing: "s3a://landing/shop/*.gz", framing: pgcopy}
 target: {root: s3a://lake/}
@@ -99,6 +101,7 @@ def test_every_key_is_read() -> None:
                 key=("id", "no"),
                 columns={"email": {"hash": "sha256"}, "note": "drop"},
                 rename="crm.customer",
+                uses={"email": Use(UseKind.HASH, Salt(SALT.encode())), "note": DROP},
             ),
         ),
         types={"public.posint": "int4"},
@@ -204,6 +207,39 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("tables: [{match: a.b, key: [a, 5]}]", "tables[0].key[1]: expected a string (in quotes)"),
         ("tables: [{match: a.b, mode: hunter2}]", "expected one of mirror, soft_delete, history, append"),
         ("tables: [{match: a.b, columns: {x: [drop]}}]", "tables[0].columns.x: expected a string"),
+        ("tables: [{match: a.b, columns: {x: hunter2}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
+        ("tables: [{match: a.b, columns: {x: {}}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
+        ("tables: [{match: a.b, columns: {x: {hsh: sha256}}}]", "tables[0].columns.x.hsh: unknown key 'hsh'; did you"),
+        ("tables: [{match: a.b, columns: {x: {hash: md5}}}]", "tables[0].columns.x.hash: expected sha256"),
+        ("tables: [{match: a.b, columns: {x: {hash: sha256, redact: x}}}]", "tables[0].columns.x: expected drop, "),
+        ("tables: [{match: a.b, columns: {x: {redact: 5}}}]", "tables[0].columns.x.redact: expected a string (in quo"),
+        (
+            "tables: [{match: a.b, columns: {x: {hash: sha256, salt: hunter2 hunter2 hunter2}}}]",
+            "tables[0].columns.x.salt: expected ${NAME}: a salt comes from the environment",
+        ),
+        (
+            "tables: [{match: a.b, columns: {x: {hash: sha256, salt: '${SECRET}'}}}]",
+            "tables[0].columns.x.salt: expected a salt of 16 bytes or more",
+        ),
+        ("tables: [{match: a.b, columns: {x: {hash: sha256, salt: '${UNSET}'}}}]", "variable UNSET is not set"),
+        ("tables: [{match: a.b, columns: {x: {redact: x, salt: '${LONG}'}}}]", ".x.salt: expected beside hash alone"),
+        ("tables: [{match: a.b, key: [x], columns: {x: drop}}]", "tables[0].columns.x: it is a column of `key`"),
+        ("tables: [{match: a.b, key: [x], columns: {x: {redact: y}}}]", "tables[0].columns.x: it is a column of `key`"),
+        ("tables: [{match: a.b, rename: b}]", "tables[0].rename: expected schema.table, with one dot"),
+        ("tables: [{match: a.b, rename: ../b}]", "tables[0].rename: expected schema.table, with one dot"),
+        ("tables: [{match: a.b, rename: a.b.c}]", "tables[0].rename: expected schema.table, with one dot"),
+        ("tables: [{match: a.b, rename: .c}]", "tables[0].rename: expected schema.table, with one dot"),
+        ("tables: [{match: 'a.*', rename: a.c}]", "tables[0].rename: expected a `match` without *, ? and [: "),
+        (
+            "tables: [{match: a.b, rename: x.y}, {match: a.c, rename: x.y}]",
+            "tables[1]: expected another `rename` than that of tables[0]",
+        ),
+        (
+            "tables: [{match: a.b}, {match: c.d}, {match: a.b, skip: true}]",
+            "tables[2]: no table comes to it: tables[0]",
+        ),
+        ("tables: [{match: 'a.*'}, {match: 'a.b?*'}]", "tables[1]: no table comes to it: tables[0] takes all that it"),
+        ("tables: [{match: '*'}, {match: a.b}]", "tables[1]: no table comes to it: tables[0] takes all that it"),
         ("merge: {parallel_tables: 0}", "merge.parallel_tables: expected a whole number, 1 or more"),
         ("merge: {parallel_tables: true}", "merge.parallel_tables: expected a whole number"),
         ("merge: {max_transactions: hunter2}", "merge.max_transactions: expected a whole number"),
@@ -317,6 +353,31 @@ def test_a_file_that_cannot_be_read_is_named(path: str) -> None:
         load_config(path)
 
 
+def test_a_hash_without_a_salt_is_refused_before_anything_is_read() -> None:
+    Path("shop.yaml").write_text(SMALLEST + "tables: [{match: a.b, columns: {x: {hash: sha256}}}]")
+    with pytest.raises(ConfigError, match=rf"columns.x.hash: expected a salt in the .* {SALT_VARIABLE}, which is not"):
+        load_config("shop.yaml", [], {})
+    with pytest.raises(ConfigError, match=rf"columns.x.hash: the environment variable {SALT_VARIABLE}: expected a "):
+        load_config("shop.yaml", [], {SALT_VARIABLE: "too short"})
+
+
+def test_a_salt_of_a_column_s_own_is_never_shown() -> None:
+    config = load(SMALLEST + "tables: [{match: a.b, columns: {x: {hash: sha256, salt: '${LONG}', renamed_from: y}}}]")
+    [rule] = config.tables
+    assert rule.uses["x"].salt == Salt(SALT.encode())
+    assert rule.lineage == {"x": "y"}
+    assert SALT not in repr(config)
+    assert SALT not in str(rule.uses["x"])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    ["[{match: a.b}, {match: 'a.*'}]", "[{match: 'a.?'}, {match: a.b}]", "[{match: 'a.[bc]'}, {match: 'a.[cd]'}]"],
+)
+def test_a_rule_that_only_some_tables_come_to_is_none_too_many(rules: str) -> None:
+    assert len(load(SMALLEST + f"tables: {rules}").tables) == 2
+
+
 @pytest.mark.parametrize(
     ("written", "origins"),
     [
@@ -371,10 +432,6 @@ def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            ["tables=[{match: a.b, rename: a.c, columns: {x: drop}}]"],
-            "tables[0].columns but for added and renamed_from, tables[0].rename",
-        ),
         (["merge.max_transactions=10"], "merge.max_transactions"),
     ],
 )
@@ -388,7 +445,8 @@ def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> No
 def test_what_is_built_is_not_refused(on_error: OnError, mode: Mode) -> None:
     built = load(
         SMALLEST
-        + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id]}}]\n"
+        + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id], rename: b.c, "
+        + "columns: {a: drop, b: redact, c: {hash: sha256}, d: added}}]\n"
         + "types: {json: variant, a.b: int4}"
     )
     refuse_unbuilt(replace(built, on_error=on_error))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pgoutput_etl.config import Config, Mode, Source, State, TableRule, Target
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.messages import Relation, ReplicaIdentity
 from pgoutput_etl.relations import RelationHistory, Run
 from pgoutput_etl.reshaping import Fate
@@ -217,3 +217,62 @@ def test_soft_delete_needs_a_key() -> None:
     assert held.reason.startswith("mode soft_delete needs a key, and it has none")
     config = replace(CONFIG, tables=(TableRule("public.*", mode=Mode.SOFT_DELETE, key=("id",)),))
     assert task_of(plan_of([table(identity=FULL)], None, config)).mode is Mode.SOFT_DELETE
+
+
+def renamed(target: str, match: str = "public.t") -> Config:
+    return replace(CONFIG, tables=(TableRule(match, rename=target),))
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("crm.customer", "root/crm/customer"), ("_a.b/c", "root/%5Fa/b%2Fc"), ("é.~", "root/%C3%A9/%7E")],
+)
+def test_a_renamed_table_is_where_the_rule_says_and_never_out_of_the_target(target: str, path: str) -> None:
+    assert task_of(plan_of([table()], None, renamed(target))).path == path
+
+
+def test_a_table_that_is_there_moves_to_its_new_place_and_back() -> None:
+    there = task_of(plan_of([table()], state_of(table()), renamed("crm.customer")))
+    assert (there.path, there.moved_from) == ("root/crm/customer", ("root/public/t", 7))
+    moved = "moved, as its place is another one by the configuration"
+    assert [str(change) for _, change in there.schema_changes] == [moved]
+    state = replace(state_of(table()), path="root/crm/customer")
+    back = task_of(plan_of([table()], state))
+    assert (back.path, back.moved_from) == ("root/public/t", ("root/crm/customer", 7))
+    stays = task_of(plan_of([table()], state, renamed("crm.customer")))
+    assert (stays.moved_from, stays.schema_changes) == (None, ())
+
+
+def test_a_table_can_not_take_another_s_name_but_one_that_is_free_again() -> None:
+    other = table(oid=2, name="other")
+    history = RelationHistory()
+    history.declare(table(), (0, 1), None)
+    history.declare(other, (0, 2), None)
+    config = renamed("public.other")
+    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
+        make_plan(config, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes())
+    away = replace(config, tables=(*config.tables, TableRule("public.other", skip=True)))
+    assert len(make_plan(away, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes()).tasks) == 1
+    history.declare(replace(other, name="elsewhere"), (0, 3), None)
+    plan = make_plan(config, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes())
+    assert task_of(plan).path == "root/public/other"
+
+
+def test_a_renamed_table_s_folder_must_be_one_that_can_be() -> None:
+    [held] = plan_of([table()], None, renamed("crm." + "é" * 50)).held
+    assert held.reason == "its table's name would be a folder of 300 bytes, where 255 can be"
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ({"v": "drop"}, r"v \(drop before, as it is now\)"),
+        ({"v": "hash: sha256, salt 0123456789abcdef"}, r"v \(hash before, as it is now\)"),
+    ],
+)
+def test_columns_that_were_something_else_are_noticed_without_changes(then: dict[str, str], said: str) -> None:
+    state = replace(state_of(table("id")), uses=then)
+    history = RelationHistory()
+    history.declare(table("id", "v"), (0, 1), None)
+    with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{said}.*--tables 'public.t'"):
+        make_plan(CONFIG, history, {}, {T: state}, {}, UserTypes())

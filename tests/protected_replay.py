@@ -1,0 +1,55 @@
+"""Archives applied in memory with the configuration's `columns`: read twice, as the job does."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pgoutput_etl.column_uses import SALT_VARIABLE
+from pgoutput_etl.config import Config, load_config
+from pgoutput_etl.protected import protection, scopes_of
+from pgoutput_etl.protecting import Protection
+from pgoutput_etl.replay import Replay
+from pgoutput_etl.scan import scan_file
+from pgoutput_etl.types import UserTypes
+
+SALT = "a salt of sixteen bytes and more"
+ENVIRON = {SALT_VARIABLE: SALT}
+
+
+def hashed(text: str) -> str:
+    return hmac.new(SALT.encode(), text.encode(), "sha256").hexdigest()
+
+
+def config_with(folder: Path, rules: str, environ: Mapping[str, str] = ENVIRON) -> Config:
+    """`rules`: the configuration's `tables`."""
+    path = folder / "shop.yaml"
+    path.write_text(f"source: {{name: shop, landing: in}}\ntarget: {{root: out}}\ntables: {rules}\n")
+    return load_config(str(path), [], environ)
+
+
+def as_sent(files: Sequence[bytes]) -> Replay:
+    replay = Replay()
+    for number, content in enumerate(files):
+        replay.add_file(f"{number:03}", content)
+    return replay
+
+
+def protection_of(config: Config, first_look: Replay) -> Protection | None:
+    assembly = first_look.assembly
+    user_types = UserTypes.of(assembly.types.values(), config.types)
+    scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
+    return protection(config, assembly.relations, user_types, scopes)
+
+
+def protected_replay(config: Config, files: Sequence[bytes]) -> Replay:
+    protected = protection_of(config, as_sent(files))
+    assert protected is not None
+    replay = Replay()
+    for number, content in enumerate(files):
+        scanned = scan_file(f"{number:03}", number, content)
+        replay.add_scanned(f"{number:03}", replace(scanned, rows=[protected.rewritten(rows) for rows in scanned.rows]))
+    replay.assembly.relations.view = protected
+    return replay
