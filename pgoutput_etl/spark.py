@@ -116,7 +116,8 @@ def check_catalog(spark: SparkSession, catalog: str) -> None:
             f"target.catalog: this Spark has no catalog {name}, or lets nobody in ({error.getCondition()}): "
             f"spark.sql.catalog.{name} below `spark:` says what it is"
         ) from None
-    if name.lower() == "spark_catalog" and value_of(spark, "spark.sql.catalogImplementation") == "in-memory":
+    metastore = value_of(spark, "spark.sql.catalogImplementation")  # None: not set, and then it is in memory
+    if name.lower() == "spark_catalog" and metastore in (None, "in-memory") and not is_managed():
         raise ConfigError(
             "target.catalog: Spark's own catalog forgets its tables when the job ends, unless there is a metastore: "
             "below `spark:`, spark.sql.catalogImplementation: hive"

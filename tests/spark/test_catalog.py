@@ -72,7 +72,7 @@ def test_a_table_s_life_in_a_catalog(nights: Nights) -> None:
     of_bag = transaction(2, 0x200, bag, *(insert("1", "x", oid=BAG) for _ in range(3)))
     summary = nights.night(first, of_bag)
     assert kinds(summary) == {"t": place(nights, "t"), "bag": place(nights, "bag")}
-    assert f"SELECT * FROM {place(nights, 't')}" in said(summary)
+    assert f"SELECT * FROM {place(nights, 'bag')}" in said(summary)
     assert values(nights, "t") == [("1", "a"), ("2", "b"), ("3", "c")]
 
     one_goes = transaction(4, 0x400, delete_full("1", "x", oid=BAG), insert("2", "y", oid=BAG))
@@ -178,6 +178,7 @@ def dies_before_it_is_done(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> N
             nights.job.run()
 
 
+@pytest.mark.soak
 def test_runs_that_died_are_finished(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +217,7 @@ def serverless(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return refused
 
 
+@pytest.mark.soak
 def test_where_commits_bear_no_mark_runs_that_died_are_finished_too(
     spark: SparkSession, tmp_path: Path, landing: Path, serverless: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
