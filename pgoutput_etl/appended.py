@@ -39,7 +39,7 @@ def write(
         rows = _as_target(_with_old_keys(events.frame, shape), shape)
         if before is Before.NOTHING:
             return merge.begin_with(session, path, rows)
-        merge.writer_of(session, rows).mode("append").save(path)
+        merge.append(session, path, rows)
         return merge.written(session, path)
 
 

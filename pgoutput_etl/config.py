@@ -187,13 +187,6 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     return _config(_Node(path, tuple(overridden), os.environ if environ is None else environ, "", values))
 
 
-def refuse_unbuilt(config: Config) -> None:
-    """ConfigError for what a configuration may say and this version doesn't do yet."""
-    unbuilt = ["target.catalog"] if config.target.catalog is not None else []
-    if unbuilt:
-        raise ConfigError(f"not built yet in this version: {', '.join(unbuilt)}")
-
-
 def _config(root: _Node) -> Config:
     keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
     source, target = _source(keys["source"]), _target(keys["target"])
@@ -240,11 +233,17 @@ def _origins(node: _Node) -> Origins:
 
 def _target(node: _Node) -> Target:
     keys = node.section("root", "catalog")
-    target = Target(keys["root"].optional_text("a folder"), keys["catalog"].optional_text("catalog.schema"))
+    target = Target(keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name"))
     if target.root is None and target.catalog is None:
         raise node.error("missing: expected root or catalog")
     if target.root is not None and target.catalog is not None:
         raise node.error("expected root or catalog, not both")
+    if target.catalog is not None and not re.fullmatch(r"[\w-]+(\.\w+)?", target.catalog):
+        raise keys["catalog"].error(
+            "expected a catalog, as main, or with a prefix for the names of schemas, as main.shop"
+        )
+    if target.root is not None and target.root.startswith("`"):
+        raise keys["root"].error("expected a folder: what begins with a backtick is a name in a catalog")
     return target
 
 

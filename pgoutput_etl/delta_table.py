@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from pgoutput_etl.connecting import is_connect
-from pgoutput_etl.naming import quoted
+from pgoutput_etl.naming import identifier, is_catalog_place
 
 _NO_TABLE = {
     "DELTA_TABLE_NOT_FOUND",
@@ -23,14 +23,18 @@ _NO_TABLE = {
     "DELTA_PATH_DOES_NOT_EXIST",
     "DELTA_SCHEMA_NOT_SET",
     "PATH_NOT_FOUND",
+    "TABLE_OR_VIEW_NOT_FOUND",
+    "SCHEMA_NOT_FOUND",
 }
 
 
-def is_delta_table(spark: SparkSession, path: str) -> bool:
+def is_delta_table(spark: SparkSession, place: str) -> bool:
+    if is_catalog_place(place):
+        return is_in_catalog(spark, place) and _format(spark, place) == "delta"
     if not is_connect(spark):
-        return DeltaTable.isDeltaTable(spark, path)
+        return DeltaTable.isDeltaTable(spark, place)
     try:
-        _ = spark.read.format("delta").load(path).schema
+        _ = spark.read.format("delta").load(place).schema
     except AnalysisException as error:
         if error.getCondition() in _NO_TABLE:
             return False
@@ -38,11 +42,62 @@ def is_delta_table(spark: SparkSession, path: str) -> bool:
     return True
 
 
-def delta_table(spark: SparkSession, path: str) -> DeltaTable:
+def is_in_catalog(spark: SparkSession, place: str) -> bool:
+    """Whether a catalog has something under this name, be it no Delta table."""
+    try:
+        return spark.catalog.tableExists(place)
+    except AnalysisException as error:
+        if error.getCondition() in _NO_TABLE:
+            return False
+        raise
+
+
+def _format(spark: SparkSession, place: str) -> str | None:
+    """None for a view, which has none."""
+    try:
+        found = spark.sql(f"DESCRIBE DETAIL {place}").select("format").collect()
+    except AnalysisException:
+        return None
+    return str(found[0][0])
+
+
+def read_table(spark: SparkSession, place: str, version: int | None = None) -> DataFrame:
+    """Its rows, as of a Delta version or the newest."""
+    if not is_catalog_place(place):
+        reader = spark.read.format("delta")
+        return (reader if version is None else reader.option("versionAsOf", version)).load(place)
+    if version is None:
+        return spark.read.table(place)
+    return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version:d}")
+
+
+def save(writer: Any, place: str) -> None:
+    """`writer`: a DataFrameWriter. A table that is to be made in a catalog needs its schema there."""
+    if is_catalog_place(place):
+        writer.saveAsTable(place)
+    else:
+        writer.save(place)
+
+
+def make_schema(spark: SparkSession, place: str) -> None:
+    """The one that a catalog's table is in; asked for first, as somebody may write tables and make no schemas."""
+    schema = place.rpartition(".")[0]
+    if not spark.catalog.databaseExists(schema):
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+
+
+def folder_of(spark: SparkSession, place: str) -> str:
+    """Where its files are."""
+    if not is_catalog_place(place):
+        return place
+    return str(delta_table(spark, place).detail().select("location").collect()[0][0])
+
+
+def delta_table(spark: SparkSession, place: str) -> DeltaTable:
     """Of a Connect session: what of DeltaTable this package uses."""
     if is_connect(spark):
-        return cast(DeltaTable, _ConnectTable(spark, path))
-    return DeltaTable.forPath(spark, path)
+        return cast(DeltaTable, _ConnectTable(spark, place))
+    return DeltaTable.forName(spark, place) if is_catalog_place(place) else DeltaTable.forPath(spark, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +105,14 @@ class _ConnectTable:
     """What is done takes the session's settings along, as DeltaTable does."""
 
     spark: SparkSession
-    path: str
+    place: str
     name: str = "t"
 
     def alias(self, name: str) -> _ConnectTable:
         return replace(self, name=name)
 
     def toDF(self) -> DataFrame:  # noqa: N802  # DeltaTable's own name, and those below
-        return self.spark.read.format("delta").load(self.path)
+        return read_table(self.spark, self.place)
 
     def history(self, limit: int | None = None) -> DataFrame:
         return self._command("DESCRIBE HISTORY", "" if limit is None else f"LIMIT {limit}")
@@ -79,7 +134,7 @@ class _ConnectTable:
         return _ConnectMerge(self, source, condition)
 
     def _command(self, verb: str, rest: str = "") -> DataFrame:
-        return self.spark.sql(f"{verb} delta.{quoted(self.path)} {rest}")
+        return self.spark.sql(f"{verb} {identifier(self.place)} {rest}")
 
 
 @dataclass(frozen=True, slots=True)

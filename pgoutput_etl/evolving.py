@@ -19,10 +19,10 @@ from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.changes import UNREPRESENTABLE
 from pgoutput_etl.config import Mode
-from pgoutput_etl.delta_table import delta_table, is_delta_table
+from pgoutput_etl.delta_table import delta_table, is_delta_table, read_table
 from pgoutput_etl.merge import STAMPS, Commit, as_map, has_rows, overwrite
 from pgoutput_etl.modes import DELETED_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN, VALID_TO_LSN, added_columns
-from pgoutput_etl.naming import quoted
+from pgoutput_etl.naming import identifier, is_catalog_place, quoted
 from pgoutput_etl.net_effect import entries_of_target, no_entries
 from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
@@ -77,7 +77,7 @@ def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
     """Whether a row that is there can still be changed or deleted."""
     if mode is Mode.MIRROR:
         return has_rows(spark, path)
-    rows = spark.read.format("delta").load(path)
+    rows = read_table(spark, path)
     living = {Mode.SOFT_DELETE: ~F.col(DELETED_COLUMN), Mode.HISTORY: F.col(VALID_TO_LSN).isNull()}
     return mode in living and bool(rows.where(living[mode]).limit(1).count())
 
@@ -107,7 +107,7 @@ def _has_notes(spark: SparkSession, path: str, names: list[str], mode: Mode) -> 
     if mode is Mode.APPEND:
         of_row += [F.map_keys(OLD_KEY_COLUMN), F.col(UNCHANGED_COLUMN)]
     of_row = [F.coalesce(found, F.array().cast("array<string>")) for found in of_row]
-    noted = spark.read.format("delta").load(path).select(F.explode(F.concat(*of_row)).alias("name"))
+    noted = read_table(spark, path).select(F.explode(F.concat(*of_row)).alias("name"))
     return bool(noted.where(F.col("name").isin(*names)).limit(1).count())
 
 
@@ -119,14 +119,15 @@ def _is_other_name(reshaping: Reshaping, place: int) -> bool:
 def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
     table = delta_table(spark, path)
     there = {field.name: field.dataType for field in table.toDF().schema.fields}
-    location = table.detail().select("location").collect()[0][0]
+    # A path is read from where Spark was started; ALTER TABLE would look for it below a warehouse.
+    place = path if is_catalog_place(path) else table.detail().select("location").collect()[0][0]
     for clause in _clauses(reshaping, there):
-        alter(spark, location, clause)
+        alter(spark, place, clause)
 
 
-def alter(spark: SparkSession, location: str, clause: str) -> None:
+def alter(spark: SparkSession, place: str, clause: str) -> None:
     """SQL, as DeltaTable's API has none of it. Names are quoted where all names are; types are Spark's own words."""
-    spark.sql(f"ALTER TABLE delta.{quoted(location)} {clause}")
+    spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
 
 
 def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[str]:
@@ -152,7 +153,7 @@ def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[st
 
 
 def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, mode: Mode) -> DataFrame:
-    target = spark.read.format("delta").load(path)
+    target = read_table(spark, path)
     stamps = [name for name in added_columns(mode) if name != NOTES]
     before = target.select(
         *(to_event(F.col(quoted(c.name)), c.type).alias(f"c{i}") for i, c in enumerate(reshaping.before)),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import INSERTED, TableShape
-from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.delta_table import delta_table, read_table
 from pgoutput_etl.every_event import TRUNCATED
 from pgoutput_etl.merge import Before, Commit, Written
 from pgoutput_etl.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
@@ -38,7 +38,7 @@ def write(
 ) -> Written:
     """One commit."""
     with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
-        stored = session.read.format("delta").load(path) if before is Before.ROWS else None
+        stored = read_table(session, path) if before is Before.ROWS else None
         if shape.is_bag:
             return _write_bag(session, path, shape, events.frame, stored)
         return _write_keyed(session, path, shape, events, stored)
@@ -107,7 +107,7 @@ def _write_bag(
     if stored is None:
         return merge.begin_with(spark, path, versions)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
-        merge.writer_of(spark, versions).mode("append").save(path)
+        merge.append(spark, path, versions)
         return merge.written(spark, path)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
     merge.overwrite(spark, path, _ended(stored, _taken(paired), first, shape).unionByName(versions))

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
-from pgoutput_etl.delta_table import delta_table, is_delta_table
+from pgoutput_etl.delta_table import delta_table, is_delta_table, make_schema, read_table, save
 from pgoutput_etl.managed import value_of
 from pgoutput_etl.modes import STAMP_COLUMNS
-from pgoutput_etl.naming import quoted
+from pgoutput_etl.naming import is_catalog_place, quoted
 from pgoutput_etl.net_effect import (
     Events,
     all_of,
@@ -118,7 +118,7 @@ class Written:
 def has_rows(spark: SparkSession, path: str) -> bool:
     if not is_delta_table(spark, path):
         return False
-    return bool(spark.read.format("delta").load(path).limit(1).count())
+    return bool(read_table(spark, path).limit(1).count())
 
 
 def write(
@@ -142,7 +142,7 @@ def write(
             return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
         if events.may_append:
             net = _net(session, path, shape, events, before)
-            writer_of(session, _net_rows_as_target(net, shape)).mode("append").save(path)
+            append(session, path, _net_rows_as_target(net, shape))
         else:
             is_few = rows is not None and rows <= _FEW_ROWS
             _merge(session, path, shape, _net(session, path, shape, events, before), events, is_few)
@@ -160,7 +160,7 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, befo
         return net_as_it_is(events.frame, shape)
     ordered = with_sequence(events.frame)
     if shape.moves_toast:
-        target = spark.read.format("delta").load(path) if before is Before.ROWS else None
+        target = read_table(spark, path) if before is Before.ROWS else None
         ordered = resolve_moves(ordered, shape, target)
     return net_rows(ordered, shape)
 
@@ -260,7 +260,14 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if not is_delta_table(spark, path):
         writer = writer.options(**_PROPERTIES)
-    writer.save(path)
+        if is_catalog_place(path):
+            make_schema(spark, path)
+    save(writer, path)
+
+
+def append(spark: SparkSession, path: str, rows: DataFrame) -> None:
+    """In one commit."""
+    save(writer_of(spark, rows).mode("append"), path)
 
 
 def begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
@@ -287,7 +294,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
         added = _net_rows_as_target(events.frame, shape)
         if before is Before.NOTHING:
             return begin_with(spark, path, added)
-        writer_of(spark, added).mode("append").save(path)
+        append(spark, path, added)
         return written(spark, path)
     net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
@@ -297,9 +304,9 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
         overwrite(spark, path, rows)
         return replace(written(spark, path), inserted=inserted, not_found=named, rows=inserted)
     if not named:
-        writer_of(spark, rows).mode("append").save(path)
+        append(spark, path, rows)
         return replace(written(spark, path), inserted=inserted)
-    target = spark.read.format("delta").load(path)
+    target = read_table(spark, path)
     there = target.count()
     overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
     after = written(spark, path)
@@ -323,7 +330,7 @@ def _survivors(target: DataFrame, taken: DataFrame, shape: TableShape) -> DataFr
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:
     """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
-    rows = spark.read.format("delta").option("versionAsOf", old_version).load(old_path)
+    rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows)
 

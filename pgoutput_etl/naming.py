@@ -2,13 +2,17 @@
 
 A column's name may hold anything but NUL. In Spark's expressions it stands in backticks, in a path percent-encoded, on
 a terminal with its control characters escaped.
+
+A Delta table's *place* is the path of its folder or, in a catalog, its name there, each part in backticks.
 """
 
 from __future__ import annotations
 
+import re
 from posixpath import normpath
 
 MAX_SEGMENT = 255  # bytes that file systems hold in the name of a file or folder
+_IN_CATALOGS = re.compile(r"[A-Za-z0-9_]+")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
 
 
@@ -43,6 +47,28 @@ def _is_plain(c: str, i: int, last: int) -> bool:
 
 def _percent_encoded(c: str) -> str:
     return "".join(f"%{byte:02X}" for byte in c.encode())
+
+
+def catalog_place(catalog: str, schema: str, table: str) -> str:
+    """`catalog`.`schema`.`table`, in lower case, as catalogs take names that differ in nothing but case for one; with
+    a prefix, as in main.shop, `main`.`shop_schema`.`table`."""
+    name, _, prefix = catalog.partition(".")
+    parts = (name, f"{prefix}_{schema}" if prefix else schema, table)
+    return ".".join(quoted(part.lower()) for part in parts)
+
+
+def is_catalog_place(place: str) -> bool:
+    return place.startswith("`")
+
+
+def may_be_in_catalog(name: str) -> bool:
+    """Whether every catalog takes it: Hive's and Spark's own have no other characters."""
+    return _IN_CATALOGS.fullmatch(name) is not None
+
+
+def identifier(place: str) -> str:
+    """As SQL names a Delta table."""
+    return place if is_catalog_place(place) else f"delta.{quoted(place)}"
 
 
 def is_within(path: str, folder: str) -> bool:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType
 
 from pgoutput_etl import server_queries
 from pgoutput_etl.comparing import ComparedColumn, Digest, Ranges, collected
-from pgoutput_etl.delta_table import is_delta_table
+from pgoutput_etl.delta_table import is_delta_table, read_table
 from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError
 from pgoutput_etl.row_texts import csv_header, csv_texts, delta_texts, digests_of, rows_within
 from pgoutput_etl.server_queries import ServerTable
@@ -78,7 +78,7 @@ class OtherDelta:
 
     @cached_property
     def frame(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.path)
+        return read_table(self.spark, self.path)
 
     @property
     def names(self) -> list[str]:

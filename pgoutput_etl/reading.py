@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.delta_table import is_delta_table
+from pgoutput_etl.delta_table import is_delta_table, read_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.targets import HELD
@@ -66,7 +66,7 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
 
 
 def _frame(spark: SparkSession, row: Mapping[str, Any]) -> DataFrame:
-    return spark.read.format("delta").option("versionAsOf", row["version"]).load(row["path"])
+    return read_table(spark, row["path"], row["version"])
 
 
 def _name(row: Mapping[str, Any]) -> str:

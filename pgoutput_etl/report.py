@@ -15,7 +15,7 @@ from rich.text import Text
 
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.naming import printable
+from pgoutput_etl.naming import is_catalog_place, printable
 
 _SHOWN_FILES = 10
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
@@ -147,9 +147,10 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
         console.print(f"{which} are consistent through LSN {lsn}.", markup=False)
     if applied:
         shown = max(applied, key=lambda t: t.rows)
-        console.print(
-            f"To look at one of them:\n  ./spark-submit.sh jobs/show.py '{shown.path}'", markup=False, soft_wrap=True
-        )
+        look = f"./spark-submit.sh jobs/show.py '{shown.path}'"
+        if is_catalog_place(shown.path):
+            look = f"SELECT * FROM {shown.path}"
+        console.print(f"To look at one of them:\n  {look}", markup=False, soft_wrap=True)
 
 
 def _table(tables: list[TableSummary]) -> Table:

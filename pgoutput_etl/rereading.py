@@ -22,6 +22,7 @@ from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
 from pgoutput_etl.connecting import frame
+from pgoutput_etl.delta_table import read_table
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
 from pgoutput_etl.ledger import Batch, Ledger
@@ -156,7 +157,7 @@ class Archive:
         """Raises RunError if Delta has that version no more."""
         state = self.state_at(oid, version)
         try:
-            self.spark.read.format("delta").option("versionAsOf", version).load(state.path).limit(1).collect()
+            read_table(self.spark, state.path, version).limit(1).collect()
         except Exception as error:  # a file that is gone is Java's own exception
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             raise RunError(

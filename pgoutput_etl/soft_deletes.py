@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import TableShape
-from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.delta_table import delta_table, read_table
 from pgoutput_etl.merge import Before, Commit, Written
 from pgoutput_etl.modes import DELETED_COLUMN, STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
@@ -33,7 +33,7 @@ def write(
     with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
         living = None
         if before is Before.ROWS:
-            living = session.read.format("delta").load(path).where(~F.col(DELETED_COLUMN))
+            living = read_table(session, path).where(~F.col(DELETED_COLUMN))
         net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
         if before is Before.NOTHING:
             values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}

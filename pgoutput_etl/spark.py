@@ -14,7 +14,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pyspark
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -105,6 +105,25 @@ def end_session(spark: SparkSession) -> None:
         spark.stop()
 
 
+def check_catalog(spark: SparkSession, catalog: str) -> None:
+    """Raises ConfigError for a catalog that is none, or that forgets its tables when the job ends."""
+    name, current = catalog.partition(".")[0], spark.catalog.currentCatalog()
+    try:
+        spark.catalog.setCurrentCatalog(name)
+        spark.catalog.setCurrentCatalog(current)
+    except PySparkException as error:
+        raise ConfigError(
+            f"target.catalog: this Spark has no catalog {name}, or lets nobody in ({error.getCondition()}): "
+            f"spark.sql.catalog.{name} below `spark:` says what it is"
+        ) from None
+    metastore = value_of(spark, "spark.sql.catalogImplementation")  # None: not set, and then it is in memory
+    if name.lower() == "spark_catalog" and metastore in (None, "in-memory") and not is_managed():
+        raise ConfigError(
+            "target.catalog: Spark's own catalog forgets its tables when the job ends, unless there is a metastore: "
+            "below `spark:`, spark.sql.catalogImplementation: hive"
+        )
+
+
 def _said_to_spark_submit() -> dict[str, str]:
     """`--conf`, and spark-defaults.conf: they come before what is only our default."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
@@ -178,7 +197,7 @@ def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSess
     own = spark.newSession()
     for key, value in settings.items():
         if not key.startswith("spark.") or spark.conf.isModifiable(key):  # storage's own names aren't Spark's to know
-            own.conf.set(key, value)
+            is_set(own, key, value)
     return own
 
 

@@ -19,7 +19,14 @@ from pgoutput_etl.errors import ConfigError, RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.modes import STAMP_COLUMNS, added_columns
-from pgoutput_etl.naming import MAX_SEGMENT, is_within, path_segment
+from pgoutput_etl.naming import (
+    MAX_SEGMENT,
+    catalog_place,
+    is_catalog_place,
+    is_within,
+    may_be_in_catalog,
+    path_segment,
+)
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.reshaping import Reshaping, Retired, next_version, reshape
@@ -251,6 +258,8 @@ def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, st
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
         return f"{config.state.root.rstrip('/')}/displaced/{relation.oid}"
+    if config.target.catalog is not None:
+        return catalog_place(config.target.catalog, *target_name(config, relation))
     root = (config.target.root or "").rstrip("/")
     return "/".join([root, *map(path_segment, target_name(config, relation))])
 
@@ -297,6 +306,8 @@ class _Planner:
         if why_not is not None:
             raise TableError(why_not)
         _check_place(self.config, relation, path)
+        if is_catalog_place(path) and (state is None or state.path != path):
+            _check_is_only(self.config, relation, self.history)
         rule = self.config.rule_for(relation.namespace, relation.name)
         if state is not None and state.mode is not rule.mode:
             raise TableError(_other_mode(state, rule.mode, f"{relation.namespace}.{relation.name}"))
@@ -462,15 +473,37 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
 
 
 def _check_place(config: Config, relation: Relation, path: str) -> None:
-    """Raises TableError for a table that can have no folder of its own."""
+    """Raises TableError for a table that can have no folder of its own, or no name in a catalog."""
     for what, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
             raise TableError(f"its {what} has no name")
+        if is_catalog_place(path) and not may_be_in_catalog(name):
+            raise TableError(
+                f"its {what}'s name {name!r} can be none in a catalog, where names have letters, digits and _. "
+                "Name it there with the configuration's `rename`, or skip it"
+            )
         if len(path_segment(name)) > MAX_SEGMENT:
             size = len(path_segment(name))
             raise TableError(f"its {what}'s name would be a folder of {size:,} bytes, where {MAX_SEGMENT} can be")
+    if is_catalog_place(path):
+        return
     if is_within(path, config.state.root) and not is_within(path, f"{config.state.root}/displaced"):
         raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
+
+
+def _check_is_only(config: Config, relation: Relation, history: RelationHistory) -> None:
+    """Raises TableError if a catalog would take another table's name for the same."""
+    for name, oid in history.name_holders().items():
+        other = history.latest(oid)
+        if other is None or oid == relation.oid or (other.namespace, other.name) != name:
+            continue
+        theirs, mine = target_name(config, other), target_name(config, relation)
+        is_same = [part.lower() for part in theirs] == [part.lower() for part in mine]
+        if is_same and not config.rule_for(*name).skip:
+            raise TableError(
+                f"{'.'.join(theirs)} differs from it in nothing but case, and in a catalog they are one: skip one of "
+                "them, or name it there with the configuration's `rename`"
+            )
 
 
 def _check_names(shape: TableShape, mode: Mode) -> None:

@@ -16,14 +16,13 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import is_connect
-from pgoutput_etl.delta_table import delta_table
-from pgoutput_etl.naming import quoted
+from pgoutput_etl.delta_table import delta_table, folder_of, read_table
+from pgoutput_etl.naming import identifier, quoted
 from pgoutput_etl.retention import SMALL_FILE, Files, changes_files, counted
 from pgoutput_etl.shipping import literal_paths
 from pgoutput_etl.spark import session_settings
@@ -61,16 +60,17 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
-    """A Delta table, by its folder."""
+    """A Delta table, by its folder or its name in a catalog."""
 
     spark: SparkSession
     path: str
 
     def measure(self) -> Files:
         """Reads no data: lists what is stored, and asks the log which files the newest version has."""
-        current = self.spark.read.format("delta").load(self.path).inputFiles()
+        current = read_table(self.spark, self.path).inputFiles()
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        stored = reader.load(literal_paths([self.path])).select("path", "length").toArrow().to_pylist()
+        folder = folder_of(self.spark, self.path)
+        stored = reader.load(literal_paths([folder])).select("path", "length").toArrow().to_pylist()
         return counted({row["path"]: row["length"] for row in stored}, current)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
@@ -97,19 +97,19 @@ class DeltaFolder:
         with session_settings(self.spark, _SIZES) as session:
             if is_connect(session):
                 by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
-                session.sql(f"OPTIMIZE delta.{quoted(self.path)} {by}").collect()
+                session.sql(f"OPTIMIZE {identifier(self.path)} {by}").collect()
                 return
-            builder = DeltaTable.forPath(session, self.path).optimize()
+            builder = delta_table(session, self.path).optimize()
             (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
 
     def vacuum(self, hours: int) -> None:
         """Removes files that no version of the last so many hours needs; Delta checks that they are enough."""
         with session_settings(self.spark, _HOURS_COUNT) as session:
             if is_connect(session):
-                session.sql(f"VACUUM delta.{quoted(self.path)} RETAIN {hours:d} HOURS").collect()
+                session.sql(f"VACUUM {identifier(self.path)} RETAIN {hours:d} HOURS").collect()
                 return
             with _without_console(session):
-                DeltaTable.forPath(session, self.path).vacuum(hours)
+                delta_table(session, self.path).vacuum(hours)
 
     def checkpoint(self) -> str | None:
         """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""
@@ -117,7 +117,9 @@ class DeltaFolder:
         try:
             if jvm is None:
                 raise AttributeError
-            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(cast(Any, self.spark)._jsparkSession, self.path)
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+                cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
+            )
         except (AttributeError, TypeError):
             return "this Spark can't be asked for a checkpoint; Delta writes one every few commits itself"
         log.checkpoint()

@@ -22,7 +22,7 @@ from pgoutput_etl.comparing import (
     plan_ranges,
 )
 from pgoutput_etl.config import Config, Mode
-from pgoutput_etl.delta_table import delta_table
+from pgoutput_etl.delta_table import delta_table, read_table
 from pgoutput_etl.differences import found_in, row_differences
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
@@ -201,7 +201,7 @@ class _Comparison:
         return columns, {**not_compared, **further}
 
     def _rows(self) -> DataFrame:
-        return self.spark.read.format("delta").option("versionAsOf", self.state.version).load(self.state.path)
+        return read_table(self.spark, self.state.path, self.state.version)
 
     def _living(self) -> DataFrame:
         if self.state.mode is Mode.SOFT_DELETE:

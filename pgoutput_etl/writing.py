@@ -16,10 +16,12 @@ from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.column_uses import done_in_words
 from pgoutput_etl.config import Mode
+from pgoutput_etl.delta_table import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import applications, evolve, steps_done
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import marks_commits
+from pgoutput_etl.naming import is_catalog_place
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import writes_may_overlap
@@ -148,7 +150,7 @@ class Writer:
     def _rows(self, task: Task, written: merge.Written) -> int:
         rows = written.rows_after(self._rows_before(task))
         if rows is None or self.resumed:
-            return self.spark.read.format("delta").load(task.path).count()
+            return read_table(self.spark, task.path).count()
         return rows
 
     def _rows_before(self, task: Task) -> int | None:
@@ -227,14 +229,16 @@ class Writer:
 
 
 def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
-    """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, before
-    anything is written."""
+    """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, or a catalog
+    has something else under its name, before anything is written."""
     for task in plan.tasks:
+        if is_catalog_place(task.path) and is_in_catalog(spark, task.path) and not is_delta_table(spark, task.path):
+            raise RunError(f"{task.path} is there and is no Delta table: move it away, or change target.catalog")
         is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
         if is_new and not task.replaces and merge.has_rows(spark, task.path):
             raise RunError(
                 f"there is a table with rows at {task.path}, which the ledger knows nothing of, so that {_name(task)} "
-                "can't be made there. If it is yours, move it away or change target.root; if the ledger was lost, "
+                "can't be made there. If it is yours, move it away or change target; if the ledger was lost, "
                 "remove the tables and apply the archive from its beginning"
             )
 

@@ -18,7 +18,7 @@ from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 
 from pgoutput_etl.commands.console import command
-from pgoutput_etl.config import load_config, refuse_unbuilt
+from pgoutput_etl.config import load_config
 
 ROOT = Path(__file__).parents[1]
 BUNDLE = ROOT / "conf" / "databricks"
@@ -129,7 +129,6 @@ def test_every_task_has_its_file_and_parameters_that_its_job_takes(
     of_job = command(name).parser(name).parse_args(given)
     environ = dict(pair.split("=", 1) for pair in arguments.env)
     config = load_config(of_job.config, of_job.set, environ)
-    refuse_unbuilt(config)
     volumes = {
         f"/Volumes/{environ['CATALOG']}/{MAIN['variables']['schema']['default']}/{volume['name']}/"
         for found in RESOURCES.values()

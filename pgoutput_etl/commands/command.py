@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pgoutput_etl.commit_time import parse_time
-from pgoutput_etl.config import Config, load_config, refuse_unbuilt
+from pgoutput_etl.config import Config, load_config
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.report import exit_code_of, print_error
@@ -55,7 +55,6 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
     """Does a job that has a configuration, and prints what it reports, or why it could not; gives the exit code."""
     try:
         config = load_config(arguments.config, arguments.set)
-        refuse_unbuilt(config)
         report = job(config)
     except PgoutputEtlError as error:
         print_error(error)
@@ -70,10 +69,12 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
 @contextmanager
 def session(job: str, config: Config) -> Iterator[SparkSession]:
     """Spark for as long as a job takes."""
-    from pgoutput_etl.spark import end_session, start_session
+    from pgoutput_etl.spark import check_catalog, end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets)
     try:
+        if config.target.catalog is not None:
+            check_catalog(spark, config.target.catalog)
         yield spark
     finally:
         end_session(spark)

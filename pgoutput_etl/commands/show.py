@@ -10,12 +10,13 @@ from io import StringIO
 from pyspark.errors import AnalysisException
 
 from pgoutput_etl.commands.command import Command
+from pgoutput_etl.delta_table import read_table
 from pgoutput_etl.naming import printable
 from pgoutput_etl.spark import end_session, start_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the table's folder, as the summary of a run names it")
+    parser.add_argument("path", help="the table's folder, or its name in a catalog, as the summary of a run has it")
     parser.add_argument("--rows", type=int, default=20)
     parser.add_argument("--version", type=int, help="as it was at this Delta version")
 
@@ -23,12 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     spark = start_session("pgoutput_etl show", {})
     try:
-        reader = spark.read.format("delta")
-        if arguments.version is not None:
-            reader = reader.option("versionAsOf", arguments.version)
         shown = StringIO()
         with redirect_stdout(shown):
-            reader.load(arguments.path).show(arguments.rows, truncate=40)
+            read_table(spark, arguments.path, arguments.version).show(arguments.rows, truncate=40)
         for line in shown.getvalue().splitlines():
             print(printable(line))
     except AnalysisException as error:

@@ -56,7 +56,7 @@ def test_the_summary_is_json_and_nothing_else(tmp_path: Path, landing: Path) -> 
     ("config", "said"),
     [
         ("source: {name: a, landing: b}\ntarget: {rot: c}\n", "target.rot: unknown key 'rot'; did you mean 'root'?"),
-        ("source: {name: a, landing: b}\ntarget: {catalog: c}\nstate: {root: d}\n", "not built yet"),
+        ("source: {name: a, landing: b}\ntarget: {catalog: c}\n", "state.root"),
     ],
 )
 def test_a_wrong_configuration_is_refused_before_spark_starts(tmp_path: Path, config: str, said: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from pgoutput_etl.config import (
     TableRule,
     Target,
     load_config,
-    refuse_unbuilt,
 )
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.framing import Framing
@@ -71,7 +69,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: str(path.name))
 def test_the_configurations_of_this_repository_can_be_run(path: Path) -> None:
     told = dict.fromkeys(re.findall(r"\$\{(\w+)\}", path.read_text(encoding="utf-8")), "told")
-    refuse_unbuilt(load_config(str(path), environ=told))
+    assert load_config(str(path), environ=told).source.name
 
 
 def test_what_is_left_out_has_a_default() -> None:
@@ -323,6 +321,9 @@ def test_a_file_that_is_not_utf_8_is_refused(encoding: str) -> None:
         ("source: {name: x, landing: x}", "target: missing: expected root or catalog"),
         ("source: {name: x, landing: x}\ntarget: x", "target: expected a mapping"),
         ("source: {name: x, landing: x}\ntarget: {root: x, catalog: y}", "target: expected root or catalog, not both"),
+        ("source: {name: x, landing: x}\ntarget: {catalog: a.b.c}", "target.catalog: expected a catalog, as main, or"),
+        ("source: {name: x, landing: x}\ntarget: {catalog: 'a b'}", "target.catalog: expected a catalog, as main, or"),
+        ("source: {name: x, landing: x}\ntarget: {root: '`x`'}", "target.root: expected a folder: what begins with a"),
     ],
 )
 def test_source_and_target_have_to_be_given(text: str, said: str) -> None:
@@ -425,26 +426,3 @@ def test_metrics() -> None:
 )
 def test_metrics_that_can_t_be_so(written: str, said: str) -> None:
     assert said in refusal(SMALLEST, [f"metrics={written}"])
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["target.root=", "target.catalog=main.shop", "state.root=x"], "target.catalog"),
-    ],
-)
-def test_what_is_not_built_yet_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^not built yet in this version: {re.escape(said)}$"):
-        refuse_unbuilt(load(SMALLEST, *overrides))
-
-
-@pytest.mark.parametrize("on_error", OnError)
-@pytest.mark.parametrize("mode", Mode)
-def test_what_is_built_is_not_refused(on_error: OnError, mode: Mode) -> None:
-    built = load(
-        SMALLEST
-        + f"tables: [{{match: a.b, skip: true}}, {{match: a.c, mode: {mode.value}, key: [id], rename: b.c, "
-        + "columns: {a: drop, b: redact, c: {hash: sha256}, d: added}}]\n"
-        + "types: {json: variant, a.b: int4}\nmerge: {max_transactions: 10, parallel_tables: 2}"
-    )
-    refuse_unbuilt(replace(built, on_error=on_error))
