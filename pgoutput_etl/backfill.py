@@ -41,7 +41,7 @@ from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable
 from pgoutput_etl.snapshot_request import SnapshotOrder
 from pgoutput_etl.snapshotting import finish_snapshot
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan, target_name
-from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
+from pgoutput_etl.writing import Outcome, Writer, as_it_was, refuse_strangers
 
 Progress = Callable[[str], None]
 
@@ -251,18 +251,18 @@ class _InPlace:
             if not batch.resumed:
                 if not plan.tasks and not tasks:
                     _, left = rebuilding.write(plan, lacking)
-                    as_before = [self._as_it_was(outcome) for outcome in left]
+                    as_before = [as_it_was(outcome, batch.tables) for outcome in left]
                     return _summary(archive, 0, batch.last_commit_lsn, as_before, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.oid not in places]
                 refuse_strangers(archive.spark, Plan([replace(task, state=None) for task in new]))
             self.check_claim()
             archive.ledger.begin(batch)
             built, left = rebuilding.write(plan, lacking)
-            outcomes = [*built, *(self._as_it_was(outcome) for outcome in left)]
+            outcomes = [*built, *(as_it_was(outcome, batch.tables) for outcome in left)]
             if rows is not None:
                 touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
                 within = replace(self._writer(), choose=touched).write(Plan(list(tasks.values())), ChangeRows(rows))
-                outcomes += [self._as_it_was(o) if o.state.status == HELD else o for o in within]
+                outcomes += [as_it_was(o, batch.tables) if o.state.status == HELD else o for o in within]
             self.progress("writing the ledger")
             done = {o.state.oid: o.state for o in outcomes if o.summary.held is None}
             rebuilt = [oid for oid in done if oid in whole]
@@ -274,27 +274,11 @@ class _InPlace:
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
-        return Writer(
-            archive.spark,
-            batch.ledger_id,
-            batch.number,
-            batch.last_commit_lsn,
-            batch.last_commit_lsn,
-            archive.config.merge.parallel_tables,
-            batch.resumed,
-            self.check_claim,
-            partial(archive.ledger.path_of, batch),
-            self.progress,
-        )
+        through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
+        return Writer.of(archive.spark, archive.config, batch, through, self.check_claim, path_of, self.progress)
 
     def _scratch(self) -> str:
         return f"{self.archive.config.state.root.rstrip('/')}/rebuilt"
-
-    def _as_it_was(self, outcome: Outcome) -> Outcome:
-        """A table that could not be done again stands where it stood."""
-        state = self.batch.tables.get(outcome.state.oid, outcome.state)
-        summary = replace(outcome.summary, path=state.path, version=state.version)
-        return Outcome(state, summary)
 
 
 @dataclass(slots=True)

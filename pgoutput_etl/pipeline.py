@@ -175,18 +175,7 @@ def _apply_batch(
         begun = pool.submit(ledger.begin, batch)
         changes_of_tables.prepare(plan.tasks)
         begun.result()
-    writer = Writer(
-        spark,
-        batch.ledger_id,
-        batch.number,
-        batch.last_commit_lsn,
-        assembly.last_commit_lsn,
-        config.merge.parallel_tables,
-        batch.resumed,
-        check_claim,
-        path_of,
-        progress,
-    )
+    writer = Writer.of(spark, config, batch, assembly.last_commit_lsn, check_claim, path_of, progress)
     with ThreadPoolExecutor(1) as pool:
         noted = pool.submit(ledger.note, batch, rows, prepared.before, tally.messages)
         if not writes_may_overlap(spark):

@@ -33,7 +33,7 @@ from pgoutput_etl.spark import reading_files
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
-from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
+from pgoutput_etl.writing import Outcome, Writer, as_it_was, refuse_strangers
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Redriving:
         self.check_claim()
         self.archive.ledger.begin(batch)
         built, left = rebuilding.write(plan, applicable)
-        outcomes = [*built, *(_as_it_was(outcome, batch.tables) for outcome in left)]
+        outcomes = [*built, *(_for_todays_reason(outcome, batch.tables) for outcome in left)]
 
         self.progress("writing the ledger")
         news: list[tuple[TableState, Place | None, SchemaChange]] = [
@@ -155,18 +155,9 @@ class Redriving:
         return self.archive.ledger.path_of(self.batch, number)
 
     def _writer(self, last_commit_lsn: int) -> Writer:
-        batch = self.batch
-        return Writer(
-            self.archive.spark,
-            batch.ledger_id,
-            batch.number,
-            batch.last_commit_lsn,
-            last_commit_lsn,
-            self.archive.config.merge.parallel_tables,
-            batch.resumed,
-            self.check_claim,
-            self._path_of,
-            self.progress,
+        archive, batch = self.archive, self.batch
+        return Writer.of(
+            archive.spark, archive.config, batch, last_commit_lsn, self.check_claim, self._path_of, self.progress
         )
 
 
@@ -175,10 +166,6 @@ def _is_before(cut: Cut | None, state: TableState) -> bool:
     return cut is not None and cut.lsn <= state.last_commit_lsn
 
 
-def _as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
-    """A table that could not be built anew stands where it stood, for the reason of today."""
-    state = states.get(outcome.state.oid)
-    if state is None:
-        return outcome
-    state = replace(state, reason=outcome.state.reason)
-    return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))
+def _for_todays_reason(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
+    before = as_it_was(outcome, states)
+    return replace(before, state=replace(before.state, reason=outcome.state.reason))

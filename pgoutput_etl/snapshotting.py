@@ -31,7 +31,7 @@ from pgoutput_etl.snapshot_request import SnapshotOrder, SnapshotRequest
 from pgoutput_etl.staging import Staging, discard, new_types, staged_rows, with_snapshot
 from pgoutput_etl.targets import BEFORE_FILES, HELD, Held, Plan, TableChanges, make_plan
 from pgoutput_etl.types import UserTypes
-from pgoutput_etl.writing import Outcome, Writer, refuse_strangers
+from pgoutput_etl.writing import Outcome, Writer, as_it_was, refuse_strangers
 
 Progress = Callable[[str], None]
 _NOTHING_YET = Batch("", 0, {}, False, None, {}, 0)
@@ -137,7 +137,7 @@ class _Loading:
             archive.spark, archive.config, archive.assembly, {}, self.progress, self._writer(), scratch
         )
         built, left = rebuilding.write(plan, rows)
-        outcomes = [*built, *(self._as_it_was(outcome) for outcome in left)]
+        outcomes = [*built, *(as_it_was(outcome, batch.tables) for outcome in left)]
         self.progress("writing the ledger")
         done = {o.state.oid: replace(o.state, snapshot=o.state.version) for o in built}
         archive.ledger.append_relations(self._new_relations(), batch)
@@ -186,26 +186,11 @@ class _Loading:
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
-        return Writer(
-            archive.spark,
-            batch.ledger_id,
-            batch.number,
-            batch.last_commit_lsn,
-            max(batch.last_commit_lsn, self.order.through),
-            archive.config.merge.parallel_tables,
-            batch.resumed,
-            self.check_claim,
-            self._path_of,
-            self.progress,
-        )
+        through = max(batch.last_commit_lsn, self.order.through)
+        return Writer.of(archive.spark, archive.config, batch, through, self.check_claim, self._path_of, self.progress)
 
     def _path_of(self, number: int) -> str:
         return "the snapshot" if number == BEFORE_FILES else self.archive.ledger.path_of(self.batch, number)
-
-    def _as_it_was(self, outcome: Outcome) -> Outcome:
-        """A table that could not be loaded stands where it stood."""
-        state = self.batch.tables.get(outcome.state.oid, outcome.state)
-        return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))
 
     def _summary(
         self,

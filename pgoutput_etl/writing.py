@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +15,11 @@ from pgoutput_etl import appended, histories, merge, soft_deletes
 from pgoutput_etl.applying import Changes
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.column_uses import done_in_words
-from pgoutput_etl.config import Mode
+from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.delta_table import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.evolving import applications, evolve, steps_done
+from pgoutput_etl.ledger import Batch
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import marks_commits
 from pgoutput_etl.naming import is_catalog_place
@@ -39,6 +40,12 @@ class Outcome:
     state: TableState
     summary: TableSummary
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
+
+
+def as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
+    """A table that could not be done again stands where it stood."""
+    state = states.get(outcome.state.oid, outcome.state)
+    return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))
 
 
 def own_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
@@ -76,6 +83,21 @@ class Writer:
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
     choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        config: Config,
+        batch: Batch,
+        last_commit_lsn: int,
+        check: Callable[[], None],
+        path_of: Callable[[int], str],
+        progress: Callable[[str], None],
+    ) -> Writer:
+        before, threads = batch.last_commit_lsn, config.merge.parallel_tables
+        of_batch = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
+        return cls(spark, *of_batch, check, path_of, progress)
 
     def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
         """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
