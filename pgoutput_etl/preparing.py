@@ -15,7 +15,7 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.ledger import Batch, Known, Ledger
-from pgoutput_etl.protected import protection, scopes_of
+from pgoutput_etl.protected import protection_of
 from pgoutput_etl.protecting import Protection
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.relations import Run
@@ -51,8 +51,7 @@ def prepare(
     waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.uses_of_open_rows(assembly, batch)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
     user_types = UserTypes.of(assembly.types.values(), config.types)
-    scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
-    protected = protection(config, assembly.relations, user_types, scopes)
+    protected = protection_of(config, assembly, user_types)
     if not all(_is_as_now(protected, assembly, *done) for done in done_to_waiting):
         waiting = Archive(spark, config, ledger, batch).waiting(before.open_units, protected)
     assembly.relations.view = protected

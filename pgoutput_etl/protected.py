@@ -17,6 +17,7 @@ from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.outcomes import Outcome, UnitId
 from pgoutput_etl.protecting import ProtectedTable, Protection, seen_as, spelled_alike
 from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.types.conversion import stays
 
@@ -51,6 +52,12 @@ def protection(
     for number, relations in of_rules.items():
         _refuse_missing(config, number, relations)
     return Protection(tables, history.oids(), scopes, user_types)
+
+
+def protection_of(config: Config, assembly: Assembly, user_types: UserTypes) -> Protection | None:
+    """Of files that were just put together. Raises ConfigError."""
+    scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
+    return protection(config, assembly.relations, user_types, scopes)
 
 
 def scopes_of(outcomes: Iterable[Outcome]) -> dict[UnitId, int]:

@@ -14,22 +14,21 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.arranging import refuse, whole_file
-from pgoutput_etl.assembling import Rows, assemble, collect_scans, committed
+from pgoutput_etl.arranging import whole_file
+from pgoutput_etl.assembling import Rows, assemble, committed
+from pgoutput_etl.config import OnError
 from pgoutput_etl.cuts import Cut
-from pgoutput_etl.identity import KnownContents, LandedFile, Task
+from pgoutput_etl.identity import LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
-from pgoutput_etl.protected import protection, protects, scopes_of
-from pgoutput_etl.protecting import Withholding
+from pgoutput_etl.protected import protection_of
 from pgoutput_etl.quarantine import before_cuts, find_cuts
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place, is_of_snapshot
 from pgoutput_etl.rereading import Archive
-from pgoutput_etl.shipping import scan_files
-from pgoutput_etl.spark import reading_files
+from pgoutput_etl.sources import read_blocks
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -47,18 +46,13 @@ class Redriving:
 
     def run(self) -> tuple[list[Outcome], list[str], int]:
         """The tables, what was skipped, and the last commit."""
-        spark, framing = self.archive.spark, self.archive.config.source.framing
+        spark, config = self.archive.spark, self.archive.config
         tasks, landed = self._tasks()
-        config = self.archive.config
         self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
-        first_look = Withholding() if protects(config) else None
-        blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=first_look)
-        blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
+        salvaging = replace(config, on_error=OnError.QUARANTINE)
+        blocks, scanned = read_blocks(spark, salvaging, tasks)
         changes: DataFrame | None = None
         try:
-            with reading_files(tasks):
-                scanned = collect_scans(blocks)
-            refuse(scanned.errors.values())
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
@@ -69,14 +63,10 @@ class Redriving:
                     assembly.relations.declare(entry.relation, entry.position, None)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
-            scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
-            assembly.relations.view = protected = protection(config, assembly.relations, user_types, scopes)
+            assembly.relations.view = protected = protection_of(config, assembly, user_types)
             if protected is not None:
                 let_go(blocks)
-                blocks = scan_files(spark, tasks, KnownContents({}), framing, salvages=True, protection=protected)
-                blocks = kept(blocks, StorageLevel.MEMORY_AND_DISK)
-                with reading_files(tasks):
-                    refuse(collect_scans(blocks).errors.values())
+                blocks, _ = read_blocks(spark, salvaging, tasks, protected)
             rows = Rows(spark, blocks, None, frozenset(), assembly)
             changes = kept(rows.fated_changes(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)

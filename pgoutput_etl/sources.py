@@ -176,13 +176,7 @@ def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangem
     tasks = tasks_of(first.to_read)
     if later:  # none of these is the newest
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
-    blocks = _scan(spark, config, tasks, KnownContents({}))
-    try:
-        scanned = _collect(blocks, tasks)
-        refuse(scanned.errors.values())
-    except BaseException:
-        let_go(blocks)
-        raise
+    blocks, scanned = read_blocks(spark, config, tasks)
     parts = {
         n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
     }
@@ -219,13 +213,7 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
             )
     found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
     tasks = _to_the_end({n: found[n] for n in to_read})
-    blocks = _scan(spark, config, tasks, KnownContents({}))
-    try:
-        scanned = _collect(blocks, tasks)
-        refuse(scanned.errors.values())
-    except BaseException:
-        let_go(blocks)
-        raise
+    blocks, scanned = read_blocks(spark, config, tasks)
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
 
@@ -238,14 +226,21 @@ def _to_the_end(parts: Mapping[int, FilePart]) -> dict[str, Task]:
 
 def _protected(spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: Protection) -> DataFrame:
     to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and part.was_read}
-    tasks = _to_the_end(to_read)
+    return read_blocks(spark, config, _to_the_end(to_read), protection)[0]
+
+
+def read_blocks(
+    spark: SparkSession, config: Config, tasks: Mapping[str, Task], protection: Protection | None = None
+) -> tuple[DataFrame, Scanned]:
+    """Of files that have to be as they are said to be, to be given up in the end. Raises ArchiveError."""
     blocks = _scan(spark, config, tasks, KnownContents({}), protection)
     try:
-        refuse(_collect(blocks, tasks).errors.values())
+        scanned = _collect(blocks, tasks)
+        refuse(scanned.errors.values())
     except BaseException:
         let_go(blocks)
         raise
-    return blocks
+    return blocks, scanned
 
 
 def _scan(
