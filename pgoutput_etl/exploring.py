@@ -13,7 +13,7 @@ from pgoutput_etl.connecting import frame
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.inspecting import SparkRunner, list_on_spark
 from pgoutput_etl.inspection import Inspection, inspect_archive
-from pgoutput_etl.shipping import literal_paths
+from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.spark import size_limit
 
 
@@ -30,14 +30,12 @@ def frame_of_files(
     """Of the files that the view reads. Lazy: they have to be there, as they were, when it is asked for."""
 
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path").to_pylist(), batch.column("content"), strict=True):
-                yield from named_file(path, of_file(path, content.as_py()))
+        for path, content in each_file(batches):
+            yield from named_file(path, of_file(path, content))
 
     if not view.tasks:
         return frame_of_rows(spark, schema.empty_table())
-    content = spark.read.format("binaryFile").load(literal_paths(view.tasks)).select("path", "content")
-    return content.mapInArrow(told, from_arrow_schema(schema))
+    return file_contents(spark, view.tasks).mapInArrow(told, from_arrow_schema(schema))
 
 
 def frame_of_rows(spark: SparkSession, table: pa.Table) -> DataFrame:

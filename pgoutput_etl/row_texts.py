@@ -21,6 +21,7 @@ from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import entries_of_target
 from pgoutput_etl.postgres_csv import header, records
+from pgoutput_etl.shipping import each_file
 from pgoutput_etl.spark import reading_files, size_limit
 from pgoutput_etl.storage import delta_type, to_event
 
@@ -87,27 +88,41 @@ def texts_of_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def csv_header(spark: SparkSession, path: str) -> list[str]:
-    """The columns' names. Raises ConfigError if there is no such file, if files differ, or one is too large."""
+def copied_files(spark: SparkSession, option: str, path: str) -> tuple[list[str], DataFrame]:
+    """What COPY or pg_dump wrote, a file or all below a folder: paths; path and content. `option`: that named it.
+
+    Raises ConfigError if there is nothing, or a file is too large.
+    """
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise ConfigError(f"{option}: there is no {path}") from None
+        raise
     limit = size_limit(spark)
-    listed = _files(spark, path).select("path", "length").toArrow().to_pylist()
+    listed = files.select("path", "length").toArrow().to_pylist()
     for file in listed:
         if file["length"] > limit:
             raise ConfigError(
-                f"--csv: {file['path']} has {file['length']:,} bytes, and Spark's binaryFile carries {limit:,}: write "
-                "it in several files, COPY (SELECT … WHERE …) TO …, and name their folder"
+                f"{option}: {file['path']} has {file['length']:,} bytes, and Spark's binaryFile carries {limit:,}: "
+                "write it in several files, COPY (SELECT … WHERE …) TO …, and name their folder"
             )
+    return [file["path"] for file in listed], files.select("path", "content")
+
+
+def csv_header(spark: SparkSession, path: str) -> list[str]:
+    """The columns' names. Raises ConfigError if there is no such file, if files differ, or one is too large."""
+    paths, files = copied_files(spark, "--csv", path)
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
     def names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                found = header(decompress(content.as_py(), name.as_py()), name.as_py())
-                yield pa.RecordBatch.from_pylist([{"names": found}], schema)
+        for name, content in each_file(batches):
+            yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
-    with reading_files([file["path"] for file in listed]):
-        contents = _files(spark, path).select("path", "content").mapInArrow(names, from_arrow_schema(schema))
-        found = {tuple(row["names"]) for row in contents.toArrow().to_pylist()}
+    with reading_files(paths):
+        found = {
+            tuple(row["names"]) for row in files.mapInArrow(names, from_arrow_schema(schema)).toArrow().to_pylist()
+        }
     if len(found) != 1:
         raise ConfigError(f"--csv: expected files with one header at {path}, found {len(found)}")
     return list(found.pop())
@@ -119,12 +134,11 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
     max_size = size_limit(spark)
 
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for name, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = decompress(content.as_py(), name.as_py(), max_size)
-                yield from text_batches(records(data, name.as_py()), positions, schema)
+        for name, content in each_file(batches):
+            yield from text_batches(records(decompress(content, name, max_size), name), positions, schema)
 
-    return _files(spark, path).select("path", "content").mapInArrow(parse, from_arrow_schema(schema))
+    _, files = copied_files(spark, "--csv", path)
+    return files.mapInArrow(parse, from_arrow_schema(schema))
 
 
 _ROWS_AT_ONCE = 10_000
@@ -146,15 +160,6 @@ def text_batches(
 
 def _batch(columns: Sequence[Sequence[str | None]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
-
-
-def _files(spark: SparkSession, path: str) -> DataFrame:
-    try:
-        return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"--csv: there is no {path}") from None
-        raise
 
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:

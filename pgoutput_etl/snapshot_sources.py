@@ -10,7 +10,6 @@ from posixpath import basename
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -23,8 +22,9 @@ from pgoutput_etl.messages import Relation
 from pgoutput_etl.other_sides import Server
 from pgoutput_etl.pg_dump_toc import DumpedTable, read_toc
 from pgoutput_etl.rewriting import Version
-from pgoutput_etl.row_texts import csv_header, csv_texts
+from pgoutput_etl.row_texts import copied_files, csv_header, csv_texts
 from pgoutput_etl.server_catalog import QUERY, Catalog, CatalogTable, read_catalog
+from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.snapshot_request import SnapshotRequest
 from pgoutput_etl.spark import size_limit
 
@@ -149,8 +149,8 @@ class BinaryFiles:
     def rows(self, relation: Relation) -> DataFrame:
         wanted = [column.name for column in relation.columns]
         found = list(self.columns) or wanted
-        read = partial(_binary_fields, width=len(found))
-        files = _files(self.spark, "--copy", self.path)
+        read = partial(binary_rows, width=len(found))
+        _, files = copied_files(self.spark, "--copy", self.path)
         return _tuples(files, read, [found.index(name) for name in wanted], b"b", size_limit(self.spark))
 
 
@@ -164,8 +164,8 @@ class Dump:
     @cached_property
     def tables(self) -> Mapping[str, DumpedTable]:
         """By schema.table."""
-        toc = _files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat").toArrow().to_pylist()
-        found = [table for row in toc for table in read_toc(row["content"], row["path"])]
+        _, toc = copied_files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat")
+        found = [table for row in toc.toArrow().to_pylist() for table in read_toc(row["content"], row["path"])]
         return {f"{table.schema}.{table.name}": table for table in found}
 
     @cached_property
@@ -188,33 +188,9 @@ class Dump:
                 f"--dump: {path} has {size:,} bytes, and Spark's binaryFile carries {limit:,}: take this table by "
                 "--jdbc, or by COPY in several files"
             )
-        read = partial(_text_fields, width=len(table.columns))
+        read = partial(text_rows, width=len(table.columns))
         positions = [table.columns.index(column.name) for column in relation.columns]
-        return _tuples(_files(self.spark, "--dump", path), read, positions, b"t", limit)
-
-
-def _binary_fields(data: bytes, path: str, width: int) -> Iterator[Fields]:
-    return binary_rows(data, path, width)
-
-
-def _text_fields(data: bytes, path: str, width: int) -> Iterator[Fields]:
-    return text_rows(data, path, width)
-
-
-def _files(spark: SparkSession, option: str, path: str) -> DataFrame:
-    try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"{option}: there is no {path}") from None
-        raise
-    limit = size_limit(spark)
-    for row in files.where(F.col("length") > limit).select("path", "length").limit(1).toArrow().to_pylist():
-        raise ConfigError(
-            f"{option}: {row['path']} has {row['length']:,} bytes, and Spark's binaryFile carries {limit:,}: write it "
-            "in several files, COPY (SELECT … WHERE …) TO …, and name their folder"
-        )
-    return files.select("path", "content")
+        return _tuples(file_contents(self.spark, [path]), read, positions, b"t", limit)
 
 
 def _tuples(
@@ -223,15 +199,13 @@ def _tuples(
     """`positions`: of a row's fields, in the order of the relation's columns."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                data = decompress(content.as_py(), path.as_py(), limit)
-                held: list[bytes] = []
-                for fields in read(data, path.as_py()):
-                    held.append(tuple_of([fields[position] for position in positions], kind))
-                    if len(held) == _AT_ONCE:
-                        yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
-                        held = []
-                yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
+        for path, content in each_file(batches):
+            held: list[bytes] = []
+            for fields in read(decompress(content, path, limit), path):
+                held.append(tuple_of([fields[position] for position in positions], kind))
+                if len(held) == _AT_ONCE:
+                    yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
+                    held = []
+            yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
 
     return files.mapInArrow(convert, from_arrow_schema(_TUPLES))
