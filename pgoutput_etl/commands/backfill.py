@@ -9,11 +9,9 @@ from __future__ import annotations
 import argparse
 
 from pgoutput_etl.backfill import backfill
-from pgoutput_etl.backfill_report import BackfillSummary, print_backfill
+from pgoutput_etl.backfill_report import print_backfill
 from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_job, session, time, words
-from pgoutput_etl.config import Config
-from pgoutput_etl.report import Progress
+from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_request, time, words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,13 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.into,
         arguments.since_version,
     )
-
-    def job(config: Config) -> BackfillSummary:
-        request.check()
-        with session("backfill", config) as spark:
-            return backfill(spark, config, request, Progress(arguments.quiet))
-
-    return run_job(arguments, job, print_backfill)
+    return run_request(arguments, "backfill", request, backfill, print_backfill)
 
 
 COMMAND = Command(

@@ -13,7 +13,7 @@ from pgoutput_etl.commit_time import parse_time
 from pgoutput_etl.config import Config, load_config
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.report import exit_code_of, print_error
+from pgoutput_etl.report import Progress, exit_code_of, print_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +64,33 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
     else:
         show(report)
     return report.exit_code
+
+
+class Request(Protocol):
+    """What a job is asked for beside its configuration."""
+
+    def check(self) -> None:
+        """Raises ConfigError for what can't be asked for together."""
+
+
+Q = TypeVar("Q", bound=Request)
+
+
+def run_request(
+    arguments: argparse.Namespace,
+    name: str,
+    request: Q,
+    do: Callable[[SparkSession, Config, Q, Callable[[str], None]], R],
+    show: Callable[[R], None],
+) -> int:
+    """As run_job; what is asked for is checked before Spark starts."""
+
+    def job(config: Config) -> R:
+        request.check()
+        with session(name, config) as spark:
+            return do(spark, config, request, Progress(arguments.quiet))
+
+    return run_job(arguments, job, show)
 
 
 @contextmanager

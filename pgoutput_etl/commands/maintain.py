@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 
-from pgoutput_etl.commands.command import Command, add_config, add_usual, run_job, session, words
-from pgoutput_etl.config import Config
-from pgoutput_etl.maintain_report import MaintainSummary, print_maintenance
+from pgoutput_etl.commands.command import Command, add_config, add_usual, run_request, words
+from pgoutput_etl.maintain_report import print_maintenance
 from pgoutput_etl.maintaining import maintain
-from pgoutput_etl.report import Progress
 from pgoutput_etl.retention import LEAST_KEEP_DAYS, STEPS, MaintainRequest
 
 
@@ -47,13 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.ledger_keep_days,
         arguments.execute,
     )
-
-    def job(config: Config) -> MaintainSummary:
-        request.check()
-        with session("maintain", config) as spark:
-            return maintain(spark, config, request, Progress(arguments.quiet))
-
-    return run_job(arguments, job, print_maintenance)
+    return run_request(arguments, "maintain", request, maintain, print_maintenance)
 
 
 COMMAND = Command(

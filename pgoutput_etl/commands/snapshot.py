@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 
-from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_job, session, time, words
-from pgoutput_etl.config import Config
-from pgoutput_etl.report import EXIT_DONE, Progress
+from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_request, time, words
+from pgoutput_etl.report import EXIT_DONE
 from pgoutput_etl.server_catalog import QUERY
-from pgoutput_etl.snapshot_report import SnapshotSummary, print_snapshot
+from pgoutput_etl.snapshot_report import print_snapshot
 from pgoutput_etl.snapshot_request import RowFormat, SnapshotRequest
 from pgoutput_etl.snapshotting import snapshot
 
@@ -67,13 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.publication,
         arguments.connections,
     )
-
-    def job(config: Config) -> SnapshotSummary:
-        request.check()
-        with session("snapshot", config) as spark:
-            return snapshot(spark, config, request, Progress(arguments.quiet))
-
-    return run_job(arguments, job, print_snapshot)
+    return run_request(arguments, "snapshot", request, snapshot, print_snapshot)
 
 
 COMMAND = Command(

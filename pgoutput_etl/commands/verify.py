@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_job, session, words
-from pgoutput_etl.config import Config
-from pgoutput_etl.report import Progress
-from pgoutput_etl.verify_report import VerifySummary, print_verification
+from pgoutput_etl.commands.command import Command, add_config, add_usual, lsn, run_request, words
+from pgoutput_etl.verify_report import print_verification
 from pgoutput_etl.verify_request import DEFAULT_LIMIT, VerifyRequest
 from pgoutput_etl.verifying import verify
 
@@ -49,13 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.limit,
         arguments.connections,
     )
-
-    def job(config: Config) -> VerifySummary:
-        request.check()
-        with session("verify", config) as spark:
-            return verify(spark, config, request, Progress(arguments.quiet))
-
-    return run_job(arguments, job, print_verification)
+    return run_request(arguments, "verify", request, verify, print_verification)
 
 
 COMMAND = Command(
