@@ -13,11 +13,12 @@ ledger, no target, and nothing is written. What is damaged doesn't stop it: the 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import pandas as pd
 import pyarrow as pa
@@ -63,7 +64,10 @@ _PANDAS = {
 }
 
 
-class Explored:
+Frame = TypeVar("Frame")
+
+
+class Explored(ABC, Generic[Frame]):
     """What both kinds of archive share. report: the figures of jobs/inspect.py."""
 
     def __init__(self, found: Inspection, view: View) -> None:
@@ -90,6 +94,61 @@ class Explored:
             for file in self.report.files
         ]
         return pd.DataFrame(rows)
+
+    @property
+    def transactions(self) -> Frame:
+        """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
+        aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
+        view, own = self._view, own_transactions(self._found)
+        return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
+
+    @property
+    def changes(self) -> Frame:
+        """A row per change: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq, relation, file, offset,
+        lsn; as they stand in the archive. No values: `rows` has them."""
+        view = self._view
+        return self._frame(lambda p, c: change_batches(p, c, view), CHANGES)
+
+    @property
+    def messages(self) -> Frame:
+        """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
+        return self.find_messages()
+
+    def find_messages(
+        self,
+        table: str | None = None,
+        xid: int | None = None,
+        lsn: Lsns = ANY,
+        time: Times = ANY,
+        names: str | None = None,
+    ) -> Frame:
+        """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
+        transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
+        expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
+        told, limit = self._scenes(_wanted(table, xid, lsn, time, names)), self._view.max_size
+        return self._frame(lambda p, c: message_batches(told[p], c, limit), MESSAGES)
+
+    def rows(
+        self,
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        *,
+        key: Iterable[str] | None = None,
+        fate: str | None = "committed",
+    ) -> Frame:
+        """The changes of "schema.table" with what is in them, as a table in mode append has them (docs/modes.md), in
+        the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
+        change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
+        REPLICA IDENTITY FULL. `fate`: None for all, also what was aborted."""
+        view, asked = self._view, self._asked(table, where, key, fate)
+        in_order = ("_pg_commit_lsn", "_pg_seq")
+        return self._frame(lambda p, c: table_batches(p, c, view, asked), asked.schema, in_order)
+
+    @abstractmethod
+    def _frame(
+        self, of_file: OfFile, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
+    ) -> Frame:
+        """What `of_file` gives of each path and content, and what there is of no file. It may be called elsewhere."""
 
     def _asked(self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None) -> Asked:
         fates = frozenset(Fate) if fate is None else frozenset([_fate(fate)])
@@ -119,67 +178,20 @@ def _microseconds(time: datetime | str | None) -> int | None:
     return microseconds_of(at)
 
 
-class Archive(Explored):
+class Archive(Explored[pd.DataFrame]):
     """Frames are pandas': whole numbers as Int64, which knows NULL, times with their zone. What is asked for has to fit
     into memory: a million rows of `changes` take 110 MB, and twice that while they are made."""
 
-    @property
-    def transactions(self) -> pd.DataFrame:
-        """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
-        aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
-        own = own_transactions(self._found).to_batches()
-        table = self._collected(lambda path, content: transaction_batches(path, content, self._view), TRANSACTIONS, own)
-        return _as_pandas(table.sort_by([("commit_lsn", "ascending"), ("xid", "ascending")]))
-
-    @property
-    def changes(self) -> pd.DataFrame:
-        """A row per change: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq, relation, file, offset,
-        lsn; as they stand in the archive. No values: `rows` has them."""
-        return _as_pandas(self._collected(lambda path, content: change_batches(path, content, self._view), CHANGES))
-
-    @property
-    def messages(self) -> pd.DataFrame:
-        """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
-        return self.find_messages()
-
-    def find_messages(
-        self,
-        table: str | None = None,
-        xid: int | None = None,
-        lsn: Lsns = ANY,
-        time: Times = ANY,
-        names: str | None = None,
+    def _frame(
+        self, of_file: OfFile, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> pd.DataFrame:
-        """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
-        transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
-        expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
-        told = self._scenes(_wanted(table, xid, lsn, time, names))
-        return _as_pandas(self._collected(lambda path, content: message_batches(told[path], content), MESSAGES))
-
-    def rows(
-        self,
-        table: str,
-        where: Mapping[str, Any] | None = None,
-        *,
-        key: Iterable[str] | None = None,
-        fate: str | None = "committed",
-    ) -> pd.DataFrame:
-        """The changes of "schema.table" with what is in them, as a table in mode append has them (docs/modes.md), in
-        the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
-        change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
-        REPLICA IDENTITY FULL. `fate`: None for all, also what was aborted."""
-        asked = self._asked(table, where, key, fate)
-        found = self._collected(lambda path, content: table_batches(path, content, self._view, asked), asked.schema)
-        return _as_pandas(found.sort_by([("_pg_commit_lsn", "ascending"), ("_pg_seq", "ascending")]))
-
-    def _collected(self, of_file: OfFile, schema: pa.Schema, more: Iterable[pa.RecordBatch] = ()) -> pa.Table:
-        batches = [
-            batch
-            for path in self._view.tasks
-            for batch in named_file(path, of_file(path, _content(path)))
-            if batch.num_rows
-        ]
-        return pa.Table.from_batches([*batches, *more], schema)
+        paths = self._view.tasks
+        found = [b for path in paths for b in named_file(path, of_file(path, _content(path))) if b.num_rows]
+        table = pa.Table.from_batches([*found, *(more.to_batches() if more is not None else ())], schema)
+        if order:
+            table = table.sort_by([(name, "ascending") for name in order])
+        frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts="strict")
+        return frame
 
 
 def _content(path: str) -> bytes:
@@ -191,12 +203,7 @@ def _content(path: str) -> bytes:
         raise ArchiveError(str(error)) from None
 
 
-def _as_pandas(table: pa.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts="strict")
-    return frame
-
-
-class SparkArchive(Explored):
+class SparkArchive(Explored["SparkDataFrame"]):
     """Frames are Spark's, lazy, in no order: `seq` and `_pg_seq` order the changes of a commit. The driver holds what
     jobs/inspect.py holds; a file is read by one task."""
 
@@ -204,55 +211,17 @@ class SparkArchive(Explored):
         super().__init__(found, view)
         self.spark = spark
 
-    @property
-    def transactions(self) -> SparkDataFrame:
-        """As Archive.transactions."""
+    def _frame(
+        self,
+        of_file: OfFile,
+        schema: pa.Schema,
+        order: Sequence[str] = (),  # noqa: ARG002  # Spark's frames have none
+        more: pa.Table | None = None,
+    ) -> SparkDataFrame:
         from pgoutput_etl.exploring import frame_of_files, frame_of_rows
 
-        view = self._view
-        within = frame_of_files(self.spark, view, lambda p, c: transaction_batches(p, c, view), TRANSACTIONS)
-        return within.unionByName(frame_of_rows(self.spark, own_transactions(self._found)))
-
-    @property
-    def changes(self) -> SparkDataFrame:
-        """As Archive.changes."""
-        from pgoutput_etl.exploring import frame_of_files
-
-        view = self._view
-        return frame_of_files(self.spark, view, lambda p, c: change_batches(p, c, view), CHANGES)
-
-    @property
-    def messages(self) -> SparkDataFrame:
-        """As Archive.messages."""
-        return self.find_messages()
-
-    def find_messages(
-        self,
-        table: str | None = None,
-        xid: int | None = None,
-        lsn: Lsns = ANY,
-        time: Times = ANY,
-        names: str | None = None,
-    ) -> SparkDataFrame:
-        """As Archive.find_messages."""
-        from pgoutput_etl.exploring import frame_of_files
-
-        told, limit = self._scenes(_wanted(table, xid, lsn, time, names)), self._view.max_size
-        return frame_of_files(self.spark, self._view, lambda p, c: message_batches(told[p], c, limit), MESSAGES)
-
-    def rows(
-        self,
-        table: str,
-        where: Mapping[str, Any] | None = None,
-        *,
-        key: Iterable[str] | None = None,
-        fate: str | None = "committed",
-    ) -> SparkDataFrame:
-        """As Archive.rows."""
-        from pgoutput_etl.exploring import frame_of_files
-
-        view, asked = self._view, self._asked(table, where, key, fate)
-        return frame_of_files(self.spark, view, lambda p, c: table_batches(p, c, view, asked), asked.schema)
+        frame = frame_of_files(self.spark, self._view, of_file, schema)
+        return frame if more is None else frame.unionByName(frame_of_rows(self.spark, more))
 
 
 @overload

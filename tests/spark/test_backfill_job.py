@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from pgoutput_etl.commands.backfill import COMMAND
+from tests.command_line import refusal
 from tests.small_archives import copydata, insert, table, transaction, update
 from tests.spark.test_apply_job import ROOT, run
 
@@ -29,23 +29,9 @@ JOB = ROOT / "jobs" / "backfill.py"
     ],
 )
 def test_what_can_not_be_is_refused_before_spark_starts(
-    tmp_path: Path,
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "job.yaml"
-    config.write_text("source: {name: a, landing: b}\ntarget: {root: c}\n")
-    monkeypatch.setattr(sys, "argv", ["backfill.py", "--config", str(config), *arguments])
-    code: str | int | None
-    try:
-        code = COMMAND.main()
-    except SystemExit as error:
-        code = error.code
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, "")
-    assert said in printed.err
+    assert said in refusal(COMMAND, arguments, tmp_path, capsys)
 
 
 @pytest.mark.spark

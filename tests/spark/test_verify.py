@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from pgoutput_etl.messages import ReplicaIdentity
 from pgoutput_etl.verify_report import VerifiedTable, VerifySummary
 from pgoutput_etl.verify_request import VerifyRequest
 from pgoutput_etl.verifying import verify
+from tests.command_line import refusal
 from tests.small_archives import TOAST, delete, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights
 
@@ -137,21 +137,8 @@ def test_csv_of_bags_of_values_never_sent_and_as_of_an_lsn(nights: Nights, tmp_p
     ],
 )
 def test_what_can_not_be_is_refused_before_spark_starts(
-    tmp_path: Path,
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "job.yaml"
-    config.write_text("source: {name: a, landing: b}\ntarget: {root: c}\n")
-    monkeypatch.setattr(sys, "argv", ["verify.py", "--config", str(config), *arguments])
-    code: str | int | None
-    try:
-        code = COMMAND.main()
-    except SystemExit as error:
-        code = error.code
-    printed = capsys.readouterr()
-    assert (code, printed.out) == (2, "")
-    assert said in printed.err
-    assert "SECRET" not in printed.err
+    printed = refusal(COMMAND, arguments, tmp_path, capsys)
+    assert said in printed
+    assert "SECRET" not in printed

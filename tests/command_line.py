@@ -1,0 +1,23 @@
+"""A job's command line, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.commands.command import Command
+
+
+def refusal(command: Command, arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of arguments that can't be, without a session of Spark and with nothing on standard output."""
+    config = folder / "job.yaml"
+    config.write_text("source: {name: a, landing: b}\ntarget: {root: c}\n")
+    code: str | int | None
+    try:
+        code = command.main(f"{command.name}.py", ["--config", str(config), *arguments])
+    except SystemExit as error:
+        code = error.code
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    return printed.err
