@@ -294,3 +294,9 @@ def receive(wal: list[Record], options: Options, chance: random.Random, lives: i
         horizon = max(horizon, reached)
         confirmed.append(chance.choice([begins, reached, chance.randint(begins, reached)]))
     return reception
+
+
+def cut_at_random(messages: Messages, chance: random.Random) -> list[Messages]:
+    """Into files, some of which may be empty."""
+    ends = sorted(chance.randint(0, len(messages)) for _ in range(chance.choice([0, 1, 4, 10])))
+    return [messages[a:b] for a, b in zip([0, *ends], [*ends, len(messages)], strict=True)]

@@ -23,7 +23,7 @@ from pgoutput_etl.tallies import TALLIED, Tally
 from pgoutput_etl.transactions import Assembly
 from tests import encoder
 from tests.captures import DATA, files_of
-from tests.resending import Options, Sessions, receive, rows_at_the_end
+from tests.resending import Options, Sessions, cut_at_random, receive, rows_at_the_end
 from tests.small_archives import (
     Messages,
     commit_prepared,
@@ -270,8 +270,7 @@ def test_a_receiver_that_is_killed_at_random_gets_every_message_once(seeds: rang
         sessions = Sessions(chance, chance.choice([10, 20, 60]), messages=True)
         reception = receive(sessions.wal, options, chance, lives=chance.choice([2, 3, 6]))
         messages = list(with_messages(reception.messages))
-        ends = sorted(chance.randint(0, len(messages)) for _ in range(chance.choice([0, 1, 4, 10])))
-        files = [messages[a:b] for a, b in zip([0, *ends], [*ends, len(messages)], strict=True)]
+        files = cut_at_random(messages, chance)
         contents = [chance.choice([length_prefixed, copydata, with_own_lsns])(file) for file in files]
         replay = over_nights(contents)
         expected = [row[0] for row in rows_at_the_end(sessions.wal)]

@@ -14,7 +14,7 @@ from pgoutput_etl.messages import StreamAbort
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
 from tests import encoder
-from tests.resending import Options, Sessions, receive, rows_at_the_end
+from tests.resending import Options, Sessions, cut_at_random, receive, rows_at_the_end
 from tests.small_archives import (
     Messages,
     commit_prepared,
@@ -184,8 +184,7 @@ def test_a_receiver_that_is_killed_at_random_gets_what_the_server_holds(seeds: r
         sessions = Sessions(chance, chance.choice([10, 20, 60]), xids=chance.choice([10_000, 30]))
         reception = receive(sessions.wal, options, chance, lives=chance.choice([2, 3, 6]))
         messages = reception.messages
-        ends = sorted(chance.randint(0, len(messages)) for _ in range(chance.choice([0, 1, 4, 10])))
-        files = [messages[a:b] for a, b in zip([0, *ends], [*ends, len(messages)], strict=True)]
+        files = cut_at_random(messages, chance)
         replay = over_nights(length_prefixed_or_copydata(file, chance) for file in files)
         assert tables(replay).get("t", []) == rows_at_the_end(sessions.wal), f"seed {seed}"
         did["kills"] += reception.kills
