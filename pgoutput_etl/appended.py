@@ -16,31 +16,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pgoutput_etl import merge
 from pgoutput_etl.changes import MOVED_IN, MOVED_OUT, UNREPRESENTABLE, UPDATED, TableShape
 from pgoutput_etl.every_event import old_keys
-from pgoutput_etl.merge import Before, Commit, Written, as_map
+from pgoutput_etl.merge import Before, Written, as_map
 from pgoutput_etl.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.row_states import EveryEvent, target_values
-from pgoutput_etl.spark import session_settings
 
 # `_pg_seq`: the file's number, the message's in it, and which of the two rows that a message may be.
 _MESSAGES_IN_A_FILE = 1 << 39
 _OF_A_MESSAGE = 2
 
 
-def write(
-    spark: SparkSession,
-    path: str,
-    shape: TableShape,
-    events: EveryEvent,
-    before: Before,
-    commit: Commit,
-) -> Written:
-    """One commit."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
-        rows = _as_target(_with_old_keys(events.frame, shape), shape)
-        if before is Before.NOTHING:
-            return merge.begin_with(session, path, rows)
-        merge.append(session, path, rows)
-        return merge.written(session, path)
+def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+    """One commit; the session has its settings."""
+    rows = _as_target(_with_old_keys(events.frame, shape), shape)
+    if before is Before.NOTHING:
+        return merge.begin_with(spark, path, rows)
+    merge.append(spark, path, rows)
+    return merge.written(spark, path)
 
 
 def _with_old_keys(events: DataFrame, shape: TableShape) -> DataFrame:

@@ -13,7 +13,7 @@ from pgoutput_etl import merge
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, read_table
 from pgoutput_etl.every_event import TRUNCATED
-from pgoutput_etl.merge import Before, Commit, Written
+from pgoutput_etl.merge import Before, Written
 from pgoutput_etl.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import (
@@ -24,24 +24,15 @@ from pgoutput_etl.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.row_states import EveryEvent, next_truncate, row_states, target_values, truncates_of
-from pgoutput_etl.spark import session_settings
 from pgoutput_etl.storage import to_event
 
 
-def write(
-    spark: SparkSession,
-    path: str,
-    shape: TableShape,
-    events: EveryEvent,
-    before: Before,
-    commit: Commit,
-) -> Written:
-    """One commit."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
-        stored = read_table(session, path) if before is Before.ROWS else None
-        if shape.is_bag:
-            return _write_bag(session, path, shape, events.frame, stored)
-        return _write_keyed(session, path, shape, events, stored)
+def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+    """One commit; the session has its settings."""
+    stored = read_table(spark, path) if before is Before.ROWS else None
+    if shape.is_bag:
+        return _write_bag(spark, path, shape, events.frame, stored)
+    return _write_keyed(spark, path, shape, events, stored)
 
 
 def _write_keyed(

@@ -13,34 +13,25 @@ from pyspark.sql import functions as F
 from pgoutput_etl import merge
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.delta_table import delta_table, read_table
-from pgoutput_etl.merge import Before, Commit, Written
+from pgoutput_etl.merge import Before, Written
 from pgoutput_etl.modes import DELETED_COLUMN, STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import event_key_parts
 from pgoutput_etl.row_states import EveryEvent, row_states, target_values
-from pgoutput_etl.spark import session_settings
 
 
-def write(
-    spark: SparkSession,
-    path: str,
-    shape: TableShape,
-    events: EveryEvent,
-    before: Before,
-    commit: Commit,
-) -> Written:
-    """One commit."""
-    with session_settings(spark, {**commit.settings(), **merge.for_size(spark, events.size)}) as session:
-        living = None
-        if before is Before.ROWS:
-            living = read_table(session, path).where(~F.col(DELETED_COLUMN))
-        net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
-        if before is Before.NOTHING:
-            values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
-            rows = net.where(~F.col("_mark")).select(*(value.alias(name) for name, value in values.items()))
-            return merge.begin_with(session, path, rows)
-        _merge(session, path, shape, net)
-        return merge.written(session, path)
+def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+    """One commit; the session has its settings."""
+    living = None
+    if before is Before.ROWS:
+        living = read_table(spark, path).where(~F.col(DELETED_COLUMN))
+    net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
+    if before is Before.NOTHING:
+        values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
+        rows = net.where(~F.col("_mark")).select(*(value.alias(name) for name, value in values.items()))
+        return merge.begin_with(spark, path, rows)
+    _merge(spark, path, shape, net)
+    return merge.written(spark, path)
 
 
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:

@@ -25,7 +25,7 @@ from pgoutput_etl.managed import marks_commits
 from pgoutput_etl.naming import is_catalog_place
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
-from pgoutput_etl.spark import writes_may_overlap
+from pgoutput_etl.spark import session_settings, writes_may_overlap
 from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, Segment, TableState, Task
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
@@ -217,7 +217,9 @@ class Writer:
         if task.mode is not Mode.MIRROR:
             every = changes.every_event(task, segment)
             self.check()
-            return _WAYS[task.mode](self.spark, task.path, segment.shape, every, before, commit)
+            settings = {**commit.settings(), **merge.for_size(self.spark, every.size)}
+            with session_settings(self.spark, settings) as session:
+                return _WAYS[task.mode](session, task.path, segment.shape, every, before)
         events = changes.events(task, segment)
         events = replace(events, frame=self.choose(events.frame, segment.shape))
         self.check()
