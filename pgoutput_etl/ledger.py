@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -38,8 +38,7 @@ from delta.exceptions import (
 )
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import Rows
@@ -47,16 +46,26 @@ from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claim_files import claim_files
 from pgoutput_etl.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.config import Mode
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
+from pgoutput_etl.ledger_rows import (
+    file_statistics,
+    relation_of,
+    relation_row,
+    schema_of,
+    table_row,
+    table_state,
+    time_of,
+    transaction_row,
+    type_row,
+)
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
-from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome, UnitId
+from pgoutput_etl.messages import Type
+from pgoutput_etl.outcomes import ACCOUNTS, Fate, UnitId
 from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
@@ -64,54 +73,6 @@ from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.tallies import OTHERS
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly
-
-_COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
-SCHEMAS = {
-    "batches": (
-        "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
-        "path: string, size: long, modified: long, status: string, offset: long, consumed: long, prefix_hash: string, "
-        "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
-        "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
-        "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
-        "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string, uses: string, snapshot: long>>, backfill string, since long"
-    ),
-    "files": (
-        "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
-        "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
-        "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
-        "applied long, waiting long, aborted long, quarantined long, resent long, refused long, "
-        "status string, offset long, consumed long, prefix_hash string, distinctive boolean, varied boolean, "
-        "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string"
-    ),
-    "relations": (
-        "source string, batch long, oid long, schema string, table string, replica_identity string, "
-        f"columns {_COLUMNS}, from_file long, from_ordinal long, scope long, resent boolean"
-    ),
-    "types": "source string, batch long, oid long, schema string, name string",
-    "transactions": (
-        "source string, batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, "
-        "file long, unit int, changes long, units array<struct<file: long, unit: int>>, scope long, "
-        "aborted array<long>, origin string, origin_lsn long"
-    ),
-    "messages": (
-        "source string, batch long, prefix string, content binary, lsn long, transactional boolean, xid long, "
-        "commit_lsn long, commit_ts timestamp, file long, ordinal long"
-    ),
-    "quarantine": (
-        "source string, batch long, schema string, table string, relation long, file long, path string, offset long, "
-        "length long, lsn long, xid long, bytes binary, reason string, redriven long"
-    ),
-    "claims": (
-        "source string, batch long, attempt long, run string, machine string, pid long, started long, status string, "
-        "at timestamp"
-    ),
-    "schema_changes": (
-        "source string, batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, "
-        "kind string, column string, detail string"
-    ),
-}
-
 
 # An append that lost to another one at the same moment: a table that both would make, or one identifier. In Python none
 # of them is a DeltaConcurrentModificationException.
@@ -265,7 +226,7 @@ class Ledger:
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
         files = {f.pop("file"): FilePart(**f) for f in row["files"] or []}
-        tables = {t["oid"]: _table_state(t) for t in done["tables"] or []}
+        tables = {t["oid"]: table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
         resumed, since = newest != last_done, done.get("since") or 0
@@ -288,7 +249,7 @@ class Ledger:
     def completed(self, table: str, rows: DataFrame) -> DataFrame:
         """With the columns that a ledger from before they were kept lacks, NULL."""
         there = set(rows.columns)
-        lacking = {f.name: F.lit(None).cast(f.dataType) for f in _schema(table) if f.name not in there}
+        lacking = {f.name: F.lit(None).cast(f.dataType) for f in schema_of(table) if f.name not in there}
         return rows.withColumns(lacking) if lacking else rows
 
     def _before(self, rows: DataFrame, batch: Batch) -> DataFrame:
@@ -302,13 +263,13 @@ class Ledger:
             return tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
 
         found = self._look_up("batches", of_it)
-        return _table_state(max(found, key=lambda row: row["batch"])["t"]) if found else None
+        return table_state(max(found, key=lambda row: row["batch"])["t"]) if found else None
 
     def states_after(self, batch: int) -> dict[int, TableState]:
         """By OID: where all tables stood when a batch was done."""
         of_it = (F.col("batch") == batch) & (F.col("status") == "done")
         [found] = self._look_up("batches", lambda batches: batches.where(of_it).select("tables"))
-        return {row["oid"]: _table_state(row) for row in found["tables"]}
+        return {row["oid"]: table_state(row) for row in found["tables"]}
 
     @property
     def has_one_driver(self) -> bool:
@@ -440,7 +401,7 @@ class Ledger:
             "at": datetime.now(timezone.utc),
             "last_commit_lsn": last_commit_lsn,
             "state": json.dumps(state),
-            "tables": [_table_row(table) for table in tables],
+            "tables": [table_row(table) for table in tables],
             "backfill": batch.backfill,
             "since": batch.since,
         }
@@ -512,13 +473,13 @@ class Ledger:
             "origin",
             "origin_lsn",
         )
-        others = [_transaction_row(outcome) for outcome in rows.assembly.outcomes]
+        others = [transaction_row(outcome) for outcome in rows.assembly.outcomes]
         found = self._rows(self.spark, "transactions", others, batch.number)
         return found.unionByName(ended, allowMissingColumns=True)
 
     def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
-        self._append_rows("types", [_type_row(t) for t in news], batch)
+        self._append_rows("types", [type_row(t) for t in news], batch)
 
     def _append_quarantine(self, batch: Batch, results: Results) -> None:
         """Bytes that are no message, transactions that have such, and tables that can't be brought further."""
@@ -565,10 +526,10 @@ class Ledger:
             marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
         rows = []
         for number, file in batch.files.items():
-            row = {"file": number, **asdict(file), "modified": _time(file.modified)}
+            row = {"file": number, **asdict(file), "modified": time_of(file.modified)}
             row |= {name: results.accounts.get(number, {}).get(name, 0) for name in ACCOUNTS.values()}
             if number in results.scans:
-                row |= _file_statistics(results.scans[number]) | {"watermarks": marks.get(number, [])}
+                row |= file_statistics(results.scans[number]) | {"watermarks": marks.get(number, [])}
             rows.append(row)
         self._append_rows("files", rows, batch.number)
 
@@ -576,7 +537,7 @@ class Ledger:
         """Transactions, relations and types as they stood before the batch."""
         rows = self._look_up("relations", lambda rows: self._before(rows, batch))
         history = RelationHistory.of(
-            InForce((row["from_file"], row["from_ordinal"]), _relation(row), row["scope"], row["resent"])
+            InForce((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"], row["resent"])
             for row in rows
         )
         types = self._look_up("types", lambda rows: self._before(rows, batch))
@@ -594,7 +555,7 @@ class Ledger:
 
     def append_types(self, types: Iterable[Type], batch: Batch) -> None:
         """Of a batch that has them from elsewhere than the archive."""
-        self._append_rows("types", [_type_row(t) for t in types], batch.number)
+        self._append_rows("types", [type_row(t) for t in types], batch.number)
 
     def known(self, assembly: Assembly) -> Known:
         return Known(len(assembly.relations.entries), dict(assembly.types), _open_units(assembly))
@@ -621,7 +582,7 @@ class Ledger:
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [
             {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope, "resent": e.resent}
-            | _relation_row(e.relation)
+            | relation_row(e.relation)
             for e in entries
         ]
         self._append_rows("relations", rows, batch)
@@ -667,7 +628,7 @@ class Ledger:
 
 
 def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-    return frame(spark, pa.Table.from_pylist(rows, to_arrow_schema(_schema(table), timezone="UTC")))
+    return frame(spark, pa.Table.from_pylist(rows, to_arrow_schema(schema_of(table), timezone="UTC")))
 
 
 def _all_at_once(*effects: Callable[[], None]) -> None:
@@ -677,96 +638,5 @@ def _all_at_once(*effects: Callable[[], None]) -> None:
             written.result()
 
 
-def _file_statistics(scan: FileScan) -> dict[str, Any]:
-    commits = [stretch for stretch in scan.stretches if stretch is not None]
-    return {
-        "framing": scan.framing,
-        "decompressed_size": scan.size,
-        "messages": scan.messages,
-        "changes": scan.changes,
-        "first_lsn": scan.first_lsn,
-        "last_lsn": scan.last_lsn,
-        "first_commit_lsn": min((first for first, _ in commits), default=None),
-        "last_commit_lsn": max((last for _, last in commits), default=None),
-    }
-
-
 def _open_units(assembly: Assembly) -> list[UnitId]:
     return [unit for outcome in assembly.open_outcomes() for unit in outcome.units]
-
-
-def _time(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=microseconds)
-
-
-def _transaction_row(outcome: Outcome) -> dict[str, Any]:
-    """Where it begins, and how it ended. A transaction of several units counts its changes in none of them."""
-    file, unit = outcome.units[0] if outcome.units else (None, None)
-    time = None if outcome.commit_ts is None else _time(outcome.commit_ts + POSTGRES_EPOCH_MICROSECONDS)
-    return {
-        "xid": outcome.xid,
-        "gid": outcome.gid,
-        "fate": outcome.fate.value,
-        "commit_lsn": outcome.commit_lsn,
-        "commit_ts": time,
-        "file": file,
-        "unit": unit,
-        "units": [{"file": file, "unit": unit} for file, unit in outcome.units],
-        "scope": outcome.scope,
-        "aborted": list(outcome.aborted_subxids),
-        "origin": outcome.origin,
-        "origin_lsn": outcome.origin_lsn,
-    }
-
-
-def _type_row(of: Type) -> dict[str, Any]:
-    return {"oid": of.oid, "schema": of.namespace, "name": of.name}
-
-
-def _schema(table: str) -> StructType:
-    if table == "open_transactions":
-        own = from_arrow_schema(MESSAGE_SCHEMA)
-        return StructType([*_struct("source string, batch long"), *own, *_struct("uses string")])
-    return _struct(SCHEMAS[table])
-
-
-def _struct(ddl: str) -> StructType:
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return parsed
-
-
-def _relation_row(relation: Relation) -> dict[str, Any]:
-    return {
-        "oid": relation.oid,
-        "schema": relation.namespace,
-        "table": relation.name,
-        "replica_identity": relation.replica_identity.value,
-        "columns": [asdict(column) for column in relation.columns],
-    }
-
-
-def _relation(row: Mapping[str, Any]) -> Relation:
-    identity = ReplicaIdentity(row["replica_identity"])
-    return Relation(None, row["oid"], row["schema"], row["table"], identity, _columns(row["columns"]))
-
-
-def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
-    return tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in rows)
-
-
-def _table_row(state: TableState) -> dict[str, Any]:
-    as_json = {
-        "relation": json.dumps(_relation_row(state.relation)),
-        "retired": json.dumps([asdict(column) for column in state.retired]),
-    }
-    lists = {"key": list(state.key), "types": list(state.types)}
-    return {**asdict(state), **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.uses))}
-
-
-def _table_state(row: Mapping[str, Any]) -> TableState:
-    parsed = {"relation": _relation(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
-    mode = Mode(row.get("mode") or Mode.MIRROR.value)  # what a ledger from before there were others doesn't say
-    tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    uses = json.loads(row.get("uses") or "{}")  # likewise
-    return TableState(**{**row, **parsed, **tuples, "mode": mode, "uses": uses})

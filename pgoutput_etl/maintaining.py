@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config import Config
 from pgoutput_etl.delta_table import is_delta_table
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ledger import SCHEMAS, Batch, Ledger
+from pgoutput_etl.ledger import Batch, Ledger
+from pgoutput_etl.ledger_rows import SCHEMAS
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
 from pgoutput_etl.retention import APPENDED_TO, MaintainRequest, Rule, is_as_recorded, order_of, rules, settled
 from pgoutput_etl.targets import TableState

@@ -40,6 +40,7 @@ ON_SPARK = (
     "sources",
     "inspecting",
     "claim_files",
+    "ledger_rows",
     "ledger",
     "storage",
     "net_effect",
