@@ -14,7 +14,7 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench soak notebooks archive clean java
+.PHONY: help demo test lint docs bench soak matrix notebooks archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
 
 help: ## list the targets
@@ -41,6 +41,9 @@ bench: java $(stamp) ## measure, and compare with others: PARTS="decoding job" S
 
 soak: java $(stamp) ## run the long tests: every archive, long random histories
 	$(venv)/bin/python -m pytest -q -m soak
+
+matrix: java $(stamp) ## install the package with each Spark that it is for, and test it there: SPARK=4.1
+	$(venv)/bin/python -m tools.matrix $(SPARK)
 
 notebooks: java $(stamp) ## execute the notebooks, and keep what they put out
 	$(venv)/bin/python -m tools.notebooks

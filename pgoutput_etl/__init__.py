@@ -1,3 +1,3 @@
 """Archives of PostgreSQL's logical replication (pgoutput) to Delta tables, in batches, on Spark."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

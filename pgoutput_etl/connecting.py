@@ -6,15 +6,18 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from warnings import catch_warnings, simplefilter
 from zipfile import ZipFile
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from pgoutput_etl.errors import ConfigError, RunError
 
@@ -31,6 +34,15 @@ def server_of(settings: Mapping[str, str]) -> str | None:
 
 def is_connect(spark: SparkSession) -> bool:
     return "connect" in type(spark).__module__
+
+
+# Which Spark 4.2 wants to be told; those before have UTC of themselves.
+_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """With timestamps in UTC."""
+    return to_arrow_schema(schema, **_UTC)
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:

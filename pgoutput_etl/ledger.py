@@ -38,7 +38,6 @@ from delta.exceptions import (
 )
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import Rows
@@ -46,7 +45,7 @@ from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claim_files import claim_files
 from pgoutput_etl.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.connecting import frame
+from pgoutput_etl.connecting import arrow_schema, frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
@@ -628,7 +627,7 @@ class Ledger:
 
 
 def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-    return frame(spark, pa.Table.from_pylist(rows, to_arrow_schema(schema_of(table), timezone="UTC")))
+    return frame(spark, pa.Table.from_pylist(rows, arrow_schema(schema_of(table))))
 
 
 def _all_at_once(*effects: Callable[[], None]) -> None:

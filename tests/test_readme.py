@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from pgoutput_etl.config import load_config
 from tests.captures import DATA, truth_tables
 from tests.truth import read_csv
 from tools import terminal_picture
+from tools.matrix import copied
 
 ROOT = Path(__file__).parents[1]
 _TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
@@ -28,12 +28,7 @@ def readme_blocks(language: str) -> list[str]:
 
 def clone(folder: Path) -> Path:
     """This repository as it would be cloned now, with the running Python in place of what `make` would install."""
-    listing = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in listed.split("\0"):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+    copied(folder)
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
