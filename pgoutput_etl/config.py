@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import TypeVar
-
-import yaml
 
 from pgoutput_etl.column_uses import DROP, LEAST_SALT, SALT_VARIABLE, Salt, Use, UseKind
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.config_file import Node, read_node
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.naming import is_within
 from pgoutput_etl.origins import ANY, Origins
 from pgoutput_etl.types import check_configured
-
-# A configuration is not trusted to be small, either: bytes, and values.
-_MAX_SIZE = 1 << 20
-_MAX_VALUES = 100_000
 
 # What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
 ADDED, RENAMED_FROM = "added", "renamed_from"
@@ -168,26 +159,10 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     An override names a key of the file or of a section, and everything after the section's dot is one key:
     spark.spark.sql.shuffle.partitions=8. Its value is YAML. ConfigError for everything that can't be so.
     """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MAX_SIZE + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
-    if len(content) > _MAX_SIZE:
-        raise ConfigError(f"{path}: expected {_MAX_SIZE:,} bytes at most")
-    values = _parsed(content, path)
-    overridden = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise ConfigError("--set: expected KEY=VALUE")
-        values = _overridden(values, key, _parsed(text, f"--set {key}"))
-        overridden.append(key)
-    return _config(_Node(path, tuple(overridden), os.environ if environ is None else environ, "", values))
+    return _config(read_node(path, overrides, os.environ if environ is None else environ))
 
 
-def _config(root: _Node) -> Config:
+def _config(root: Node) -> Config:
     keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
     source, target = _source(keys["source"]), _target(keys["target"])
     return Config(
@@ -204,7 +179,7 @@ def _config(root: _Node) -> Config:
     )
 
 
-def _source(node: _Node) -> Source:
+def _source(node: Node) -> Source:
     keys = node.section("name", "landing", "framing", "gaps", "origins")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
@@ -214,7 +189,7 @@ def _source(node: _Node) -> Source:
     return Source(name, landing, framing, gaps, _origins(keys["origins"]))
 
 
-def _origins(node: _Node) -> Origins:
+def _origins(node: Node) -> Origins:
     if node.value is None or node.value == "any":
         return ANY
     if node.value == "none":
@@ -231,7 +206,7 @@ def _origins(node: _Node) -> Origins:
     return Origins(accepted=frozenset(names)) if given == ["accept"] else Origins(skipped=frozenset(names))
 
 
-def _target(node: _Node) -> Target:
+def _target(node: Node) -> Target:
     keys = node.section("root", "catalog")
     target = Target(keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name"))
     if target.root is None and target.catalog is None:
@@ -247,7 +222,7 @@ def _target(node: _Node) -> Target:
     return target
 
 
-def _state(node: _Node, target: Target) -> State:
+def _state(node: Node, target: Target) -> State:
     root = node.section("root")["root"]
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
@@ -257,7 +232,7 @@ def _state(node: _Node, target: Target) -> State:
     return state
 
 
-def _rules(node: _Node) -> tuple[TableRule, ...]:
+def _rules(node: Node) -> tuple[TableRule, ...]:
     nodes = node.items("a list of rules")
     rules = tuple(map(_rule, nodes))
     targets: dict[str, int] = {}
@@ -276,7 +251,7 @@ def _takes_all(pattern: str, other: str) -> bool:
     return pattern == other or (is_plain and fnmatchcase(other, pattern))
 
 
-def _rule(node: _Node) -> TableRule:
+def _rule(node: Node) -> TableRule:
     keys = node.section("match", "skip", "mode", "key", "columns", "rename")
     columns = keys["columns"].mapping()
     rule = TableRule(
@@ -296,14 +271,14 @@ def _rule(node: _Node) -> TableRule:
     return rule
 
 
-def _check_rename(node: _Node, rule: TableRule) -> None:
+def _check_rename(node: Node, rule: TableRule) -> None:
     if rule.rename is None or not re.fullmatch(r"[^.]+\.[^.]+", rule.rename):
         raise node.error("expected schema.table, with one dot")
     if not _LITERAL.fullmatch(rule.match):
         raise node.error("expected a `match` without *, ? and [: two tables can't become one")
 
 
-def _key(node: _Node) -> tuple[str, ...] | None:
+def _key(node: Node) -> tuple[str, ...] | None:
     if node.value is None:
         return None
     names = tuple(column.text("a column's name") for column in node.items("a list of column names"))
@@ -312,7 +287,7 @@ def _key(node: _Node) -> tuple[str, ...] | None:
     return names
 
 
-def _column(node: _Node) -> str | Mapping[str, str]:
+def _column(node: Node) -> str | Mapping[str, str]:
     """As it is written, without the salt."""
     if isinstance(node.value, dict):
         keys = node.section("hash", "salt", "redact", RENAMED_FROM)
@@ -328,7 +303,7 @@ def _column(node: _Node) -> str | Mapping[str, str]:
 _COLUMN_USES = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
 
 
-def _use(node: _Node) -> Use | None:
+def _use(node: Node) -> Use | None:
     """None for a column whose values come as they are."""
     if not isinstance(node.value, dict):
         return {UseKind.DROP.value: DROP, UseKind.REDACT.value: Use(UseKind.REDACT)}.get(str(node.value))
@@ -344,7 +319,7 @@ def _use(node: _Node) -> Use | None:
     return Use(UseKind.HASH, _salt(keys["hash"], keys["salt"]))
 
 
-def _salt(of_hash: _Node, node: _Node) -> Salt:
+def _salt(of_hash: Node, node: Node) -> Salt:
     """The environment's: a file is read by more people than a secret should be."""
     if node.value is None:
         if SALT_VARIABLE not in node.environ:
@@ -361,7 +336,7 @@ def _salt(of_hash: _Node, node: _Node) -> Salt:
     return Salt(secret)
 
 
-def _type(name: str, node: _Node) -> str:
+def _type(name: str, node: Node) -> str:
     text = node.text("a type's name")
     try:
         check_configured(name, text)
@@ -370,7 +345,7 @@ def _type(name: str, node: _Node) -> str:
     return text
 
 
-def _merge(node: _Node) -> Merge:
+def _merge(node: Node) -> Merge:
     keys = node.section("max_transactions", "parallel_tables")
     return Merge(
         max_transactions=keys["max_transactions"].positive(),
@@ -378,176 +353,9 @@ def _merge(node: _Node) -> Merge:
     )
 
 
-def _metrics(node: _Node) -> Metrics:
+def _metrics(node: Node) -> Metrics:
     keys = node.section("json", "prometheus", "opentelemetry")
     prometheus = keys["prometheus"].optional_text("a file's path, ending in .prom")
     if prometheus is not None and not prometheus.endswith(".prom"):
         raise keys["prometheus"].error("expected a name that ends in .prom: node exporter reads no other")
     return Metrics(keys["json"].optional_text("a file's path, or stderr"), prometheus, keys["opentelemetry"].boolean())
-
-
-_E = TypeVar("_E", bound=Enum)
-_VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Node:
-    """A value (None: not given) and where it stands; in strings, the environment is already put in."""
-
-    file: str
-    overridden: tuple[str, ...]
-    environ: Mapping[str, str]
-    path: str = ""
-    value: object = None
-    is_secret: bool = False
-
-    def error(self, why: str) -> ConfigError:
-        near = any(self.path.startswith(key) or key.startswith(self.path) for key in self.overridden)
-        file = f"{self.file} with --set" if near else self.file
-        return ConfigError(": ".join(part for part in (file, self.path, why) if part))
-
-    def expected(self, what: str) -> ConfigError:
-        return self.error(f"{'missing: ' if self.value is None else ''}expected {what}")
-
-    def child(self, key: str, value: object) -> _Node:
-        path = key if not self.path or key.startswith("[") else f".{key}"
-        node = replace(self, path=self.path + path, value=value)
-        if not isinstance(value, str):
-            return node
-        is_secret = any(not found[1] for found in _VARIABLE.finditer(value))
-        return replace(node, value=_VARIABLE.sub(node.variable, value), is_secret=is_secret)
-
-    def variable(self, found: re.Match[str]) -> str:
-        escaped, name, closed = found.groups()
-        if escaped:
-            return found[0][1:]
-        if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
-        if name not in self.environ:
-            raise self.error(f"the environment variable {name} is not set")
-        return self.environ[name]
-
-    def mapping(self) -> dict[str, _Node]:
-        """Any keys; one that is null is as one that isn't given."""
-        if self.value is None:
-            return {}
-        if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
-            raise self.expected("a mapping, its keys strings")
-        return {key: self.child(key, value) for key, value in self.value.items() if value is not None}
-
-    def section(self, *known: str) -> dict[str, _Node]:
-        """A node for each known key, given or not; no other key is allowed."""
-        for key in self.value if isinstance(self.value, dict) else ():
-            if key not in known:
-                near = max(known, key=lambda name: _likeness(name, str(key)))
-                hint = f"; did you mean '{near}'?" if _likeness(near, str(key)) > 0.6 else ""
-                raise self.child(str(key), None).error(f"unknown key '{key}'{hint} (known: {', '.join(known)})")
-        return {key: self.child(key, None) for key in known} | self.mapping()
-
-    def items(self, expected: str) -> list[_Node]:
-        if self.value is None:
-            return []
-        if not isinstance(self.value, list):
-            raise self.expected(expected)
-        return [self.child(f"[{i}]", value) for i, value in enumerate(self.value)]
-
-    def text(self, meaning: str) -> str:
-        if isinstance(self.value, str) and self.value:
-            return self.value
-        quotes = " (in quotes)" if isinstance(self.value, int) else ""
-        raise self.expected(f"a string{quotes}: {meaning}")
-
-    def optional_text(self, meaning: str) -> str | None:
-        return None if self.value is None else self.text(meaning)
-
-    def boolean(self) -> bool:
-        written = str(self.value).lower()  # also text, where it comes from the environment
-        if self.value is not None and written not in ("true", "false"):
-            raise self.expected("true or false")
-        return written == "true"
-
-    def positive(self) -> int | None:
-        if self.value is None:
-            return None
-        if not re.fullmatch(r"[1-9][0-9]{0,8}", str(self.value)):
-            raise self.expected("a whole number, 1 or more")
-        return int(str(self.value))
-
-    def choice(self, default: _E) -> _E:
-        for member in type(default):
-            if member.value == self.value:
-                return member
-        if self.value is not None:
-            raise self.expected(f"one of {', '.join(member.value for member in type(default))}")
-        return default
-
-    def setting(self) -> str:
-        if isinstance(self.value, bool):
-            return "true" if self.value else "false"
-        if isinstance(self.value, str | int):
-            return str(self.value)
-        raise self.expected("a string, a number, true or false")
-
-
-def _likeness(a: str, b: str) -> float:
-    """0 to 1; letters out of order count half, so that tragte is nearer to target than to state."""
-    return (SequenceMatcher(None, a, b).ratio() + SequenceMatcher(None, sorted(a), sorted(b)).ratio()) / 2
-
-
-def _parsed(content: bytes | str, file: str) -> object:
-    """What the YAML says; errors without the excerpt that PyYAML would add."""
-    try:
-        node = yaml.compose(content, yaml.SafeLoader)
-        return None if node is None else _plain(node, file, iter(range(_MAX_VALUES)))
-    except yaml.MarkedYAMLError as error:
-        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # named there: a misread value
-        raise _at_line(file, error.problem_mark, problem) from None
-    except (yaml.YAMLError, RecursionError):
-        raise ConfigError(f"{file}: expected YAML, in UTF-8 and not nested deep") from None
-
-
-def _plain(node: yaml.Node, file: str, left: Iterator[int]) -> object:
-    """Only null, true, false and whole numbers are no strings: 0.60, 12:30 and no stay as they are written.
-
-    `left`: one for each value that there may yet be, as aliases of aliases make many of few.
-    """
-    if next(left, None) is None:
-        raise _at_line(file, node.start_mark, f"expected {_MAX_VALUES:,} values at most, with what aliases repeat")
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
-        raise _at_line(file, node.start_mark, "expected no tag")
-    if isinstance(node, yaml.MappingNode):
-        mapping: dict[object, object] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise _at_line(file, key_node.start_mark, "expected a string as key")
-            key = _plain(key_node, file, left)
-            if key in mapping:
-                raise _at_line(file, key_node.start_mark, f"the key '{key}' is given twice")
-            mapping[key] = _plain(value_node, file, left)
-        return mapping
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, file, left) for item in node.value]
-    value = str(node.value)
-    if kind == "bool" and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if kind == "int" and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):
-        return int(value)
-    return None if kind == "null" else value
-
-
-def _at_line(file: str, mark: yaml.Mark | None, why: str) -> ConfigError:
-    return ConfigError(f"{file}: line {mark.line + 1}: {why}" if mark else f"{file}: {why}")
-
-
-def _overridden(values: object, key: str, value: object) -> object:
-    values = {} if values is None else values
-    if not isinstance(values, dict):
-        return values  # refused for that, once all are in place
-    section, dot, rest = key.partition(".")
-    if not dot:
-        return {**values, key: value}
-    old = values.get(section)
-    if old is not None and not isinstance(old, dict):
-        raise ConfigError(f"--set {key}: {section} is no mapping; set it whole, such as --set '{section}=[…]'")
-    return {**values, section: {**(old or {}), rest: value}}

@@ -21,7 +21,7 @@ CORE = (
     "identity", "parts", "arranging", "steps", "numbering", "relations", "outcomes", "origins", "fates",
     "logical_messages", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
-    "reshaping", "replay", "remembering", "naming", "column_uses", "config", "rewriting", "protecting",
+    "reshaping", "replay", "remembering", "naming", "column_uses", "config_file", "config", "rewriting", "protecting",
     "protected", "modes", "targets", "report", "telemetry", "metrics", "backfill_report", "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
     "archive_report", "archive_rows", "table_rows", "archive_page", "inspect_report", "plan_report", "comparing",
