@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import Config, Source, State, TableRule, Target
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.naming import catalog_place, identifier, is_catalog_place
 from pgoutput_etl.relations import RelationHistory
@@ -107,3 +109,8 @@ def test_a_displaced_table_goes_on_in_a_folder() -> None:
     by_oid = {task.oid: task for task in plan.tasks}
     assert by_oid[1].moved_from == ("`main`.`public`.`t`", 7)
     assert by_oid[2].replaces
+
+
+def test_what_is_built_beside_is_in_folders() -> None:
+    with pytest.raises(ConfigError, match="--into: expected a folder"):
+        Request(("*",), into="`main`.`shop`").check()
