@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.naming import is_catalog_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Request:
             raise ConfigError(
                 "--into: a table as of a commit is built from its beginning; expected no --from-lsn, --from-time"
             )
+        if self.into is not None and is_catalog_place(self.into):
+            raise ConfigError("--into: expected a folder, also where target.catalog is set")
         if self.since_version is not None and (begins or (ends and self.into is None)):
             raise ConfigError("--since-version: a table is rebuilt whole; expected no range of commits")
         if self.tables is None and (begins or ends or self.into is not None or self.since_version is not None):

@@ -69,7 +69,9 @@ def _table(tables: Iterable[MaintainedTable]) -> Table:
     return rows
 
 
-def _change(before: int, after: int | None) -> str:
+def _change(before: int | None, after: int | None) -> str:
+    if before is None:
+        return "?"
     return f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
 
 
@@ -79,11 +81,14 @@ def _remarks(summary: MaintainSummary) -> list[str]:
     rows = sum(table.rows for table in summary.tables)
     if rows:
         lines.append(f"Rows of the ledger that nothing asks for any more: {rows:,}{' deleted' * summary.executed}.")
-    before = sum(table.before.stored_bytes for table in summary.tables)
+    listed = [table for table in summary.tables if table.before.stored_bytes is not None]
+    others = len(summary.tables) - len(listed)
+    but = f", without tables whose files can't be listed ({others:,})" if others else ""
+    before = sum(table.before.stored_bytes or 0 for table in listed)
     if not summary.executed:
-        return [*lines, f"{before:,} bytes on storage. Nothing was done: --execute does it."]
-    after = sum((table.after or table.before).stored_bytes for table in summary.tables)
-    lines.append(f"Bytes on storage: {before:,} before, {after:,} now.")
+        return [*lines, f"{before:,} bytes on storage{but}. Nothing was done: --execute does it."]
+    after = sum((table.after or table.before).stored_bytes or 0 for table in listed)
+    lines.append(f"Bytes on storage: {before:,} before, {after:,} now{but}.")
     if summary.batch:
         lines.append(f"Where tables stand now is in the ledger's batch {summary.batch}.")
     return lines

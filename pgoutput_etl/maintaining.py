@@ -77,6 +77,7 @@ class _Work:
     why_beside: str | None
     moved: dict[int, TableState] = field(default_factory=dict)
     changed: set[int] = field(default_factory=set)  # by somebody else
+    gone: list[str] = field(default_factory=list)
 
     def run(self, check_claim: Callable[[], None]) -> MaintainSummary:
         targets = {} if self.why_beside is not None else self._targets()
@@ -90,7 +91,7 @@ class _Work:
         rules_of = {rule.table: rule for rule in self._rules()}
         there = [name for name in LEDGER_TABLES if is_delta_table(self.spark, self.ledger.path(name))]
         tables += [self._of_ledger(name, rules_of.get(name), check_claim) for name in there]
-        remarks = () if self.why_beside is None else (self.why_beside,)
+        remarks = (*self.gone, *(() if self.why_beside is None else (self.why_beside,)))
         number = self.batch.number if self.moved else 0
         return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
 
@@ -102,7 +103,9 @@ class _Work:
             if not matching and pattern != "*":
                 raise ConfigError(f"--tables: the ledger has no table {pattern!r}")
             found |= matching
-        return found
+        gone = {oid for oid, state in found.items() if not is_delta_table(self.spark, state.path)}
+        self.gone += [f"{s.schema}.{s.table}: there is no table at {s.path}" for o, s in found.items() if o in gone]
+        return {oid: state for oid, state in found.items() if oid not in gone}
 
     def _compacted(self, state: TableState, check_claim: Callable[[], None]) -> MaintainedTable:
         folder, name = DeltaFolder(self.spark, state.path), f"{state.schema}.{state.table}"
@@ -120,7 +123,7 @@ class _Work:
         order = order_of(state.key) if self.request.zorder else ()
         if self.request.zorder and not order:
             left.append("it has no key whose names Delta can be told for a Z-order; small files are put together")
-        if "optimize" in self.request.only and (before.small > 1 or order):
+        if "optimize" in self.request.only and (before.may_be_fewer or order):
             steps.append("optimize by key" if order else "optimize")
             if self.request.execute:
                 check_claim()
@@ -136,7 +139,7 @@ class _Work:
         folder = DeltaFolder(self.spark, self.ledger.path(name))
         before = folder.measure()
         rows = 0 if rule is None or "retention" not in self.request.only else self._old(rule).count()
-        is_due = "optimize" in self.request.only and before.small > 1
+        is_due = "optimize" in self.request.only and before.may_be_fewer
         is_safe = name in APPENDED_TO or (self.why_beside is None and not self._is_shared())
         steps, left = [], ["left as it is: other runs may change its rows"] if is_due and not is_safe else []
         try:

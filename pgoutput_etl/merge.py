@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, MapType, StringType, StructField, TimestampType
 
 from pgoutput_etl.changes import INSERTED, TableShape
-from pgoutput_etl.delta_table import delta_table, is_delta_table, make_schema, read_table, save
+from pgoutput_etl.delta_table import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.managed import value_of
 from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import is_catalog_place, quoted
@@ -119,6 +120,15 @@ def has_rows(spark: SparkSession, path: str) -> bool:
     if not is_delta_table(spark, path):
         return False
     return bool(read_table(spark, path).limit(1).count())
+
+
+def check_that_it_is_there(spark: SparkSession, path: str) -> None:
+    """Raises TableError if a table that was written is gone."""
+    if not (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path):
+        raise TableError(
+            f"there is no table at {path} any more: somebody took it away. jobs/backfill.py makes it again from the "
+            "archive, jobs/snapshot.py from the server"
+        )
 
 
 def write(
@@ -266,7 +276,8 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
 
 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> None:
-    """In one commit."""
+    """In one commit. Raises TableError if there is no table, where Spark would make one of these rows alone."""
+    check_that_it_is_there(spark, path)
     save(writer_of(spark, rows).mode("append"), path)
 
 

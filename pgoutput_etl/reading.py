@@ -22,7 +22,7 @@ class Tables(dict[str, DataFrame]):
     """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which; ahead:
     those that a snapshot had brought further, and through which LSN.
 
-    A held table that was never written is in `held` alone.
+    A held table that was never written, or is gone, is in `held` alone.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
         raise RunError(_no_such(points, source, wanted))
     point = found[0].asDict(recursive=True)
     rows = [row for row in point["tables"] if not _is_displaced(row, state_root)]
-    frames = {_name(row): _frame(spark, row) for row in rows if row["version"] >= 0}
+    frames = {_name(row): _frame(spark, row) for row in rows if _is_there(spark, row)}
     held = {_name(row): row["last_commit_lsn"] for row in rows if row["status"] == HELD}
     at = point["last_commit_lsn"]
     ahead = {_name(r): r["last_commit_lsn"] for r in rows if r["status"] != HELD and r["last_commit_lsn"] > at}
@@ -63,6 +63,10 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
         raise RunError(f"there is no ledger at {state_root}")
     done = spark.read.format("delta").load(path).where((F.col("source") == source) & (F.col("status") == "done"))
     return done.select("batch", "last_commit_lsn", "at", "tables")
+
+
+def _is_there(spark: SparkSession, row: Mapping[str, Any]) -> bool:
+    return row["version"] >= 0 and (row["status"] != HELD or is_delta_table(spark, row["path"]))
 
 
 def _frame(spark: SparkSession, row: Mapping[str, Any]) -> DataFrame:

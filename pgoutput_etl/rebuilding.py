@@ -50,7 +50,7 @@ class Rebuilding:
         runs = runs_of(rows, relations, changes)
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)
-        plan = make_plan(self.config, relations, changes, states, runs, user_types, cuts)
+        plan = make_plan(self.config, relations, changes, states, runs, user_types, cuts, placed=places)
         for n, task in enumerate(plan.tasks):
             begun = since.get(task.oid)
             moved_from = None if begun is None else (begun.path, begun.version)

@@ -92,13 +92,18 @@ def changes_files(operation: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Files:
     """files, bytes: of a table's newest version; small: of them, those that OPTIMIZE would put together. stored…: all
-    that is on storage, what earlier versions need included, the log left out."""
+    that is on storage, what earlier versions need included, the log left out. None where files may not be listed."""
 
     files: int
     bytes: int
-    small: int
-    stored_files: int
-    stored_bytes: int
+    small: int | None
+    stored_files: int | None
+    stored_bytes: int | None
+
+    @property
+    def may_be_fewer(self) -> bool:
+        """Whether OPTIMIZE may find something to put together."""
+        return (self.files if self.small is None else self.small) > 1
 
 
 def counted(stored: Mapping[str, int], current: Iterable[str]) -> Files:

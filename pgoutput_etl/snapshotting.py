@@ -159,8 +159,8 @@ class _Loading:
         for oid in changes:
             if oid not in counted:
                 runs[oid] = [Run((order.lsn, BEFORE_FILES, 0), history.seen(relations[oid]))]
-        plan = make_plan(archive.config, history, changes, {}, runs, user_types)
         places = {oid: state.path for oid, state in batch.tables.items() if state.path}
+        plan = make_plan(archive.config, history, changes, {}, runs, user_types, placed=places)
         plan.tasks = [replace(task, path=places.get(task.oid, task.path)) for task in plan.tasks]
         plan.held += [
             Held(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged

@@ -192,10 +192,12 @@ def make_plan(
     user_types: UserTypes,
     cuts: Mapping[int, Cut] | None = None,
     ahead: Collection[int] = (),
+    placed: Collection[int] = (),
 ) -> Plan:
     """`changes` of this batch and `states` after the last one, by OID. `runs`: of those relations that have several
     versions in this batch. `cuts`: of those that something in quarantine concerns; their changes behind it are none
-    of `changes`. `ahead`: of those that have commits already which this batch brings; these are none of `changes`."""
+    of `changes`. `ahead`: of those that have commits already which this batch brings; these are none of `changes`.
+    `placed`: of those that are built anew where they are, whatever `states` says."""
     plan = Plan()
     cuts = cuts or {}
     holders = history.name_holders()
@@ -222,7 +224,7 @@ def make_plan(
             continue
         of_table = changes.get(oid, TableChanges(oid))
         try:
-            task = _Planner(config, history, of_table, state, user_types, oid in ahead).task(path, seen)
+            task = _Planner(config, history, of_table, state, user_types, oid in ahead, oid in placed).task(path, seen)
             plan.tasks.append(replace(task, cut=cut, uses=history.done_to(oid)))
         except TableError as error:
             plan.held.append(Held(oid, relation, str(error), of_table, state))
@@ -296,6 +298,7 @@ class _Planner:
     state: TableState | None
     user_types: UserTypes
     is_ahead: bool
+    is_placed: bool
 
     def task(self, path: str, seen: Sequence[Run]) -> Task:
         state = self.state
@@ -306,7 +309,8 @@ class _Planner:
         if why_not is not None:
             raise TableError(why_not)
         _check_place(self.config, relation, path)
-        if is_catalog_place(path) and (state is None or state.path != path):
+        is_there = self.is_placed or (state is not None and state.path == path)
+        if is_catalog_place(path) and not is_there:
             _check_is_only(self.config, relation, self.history)
         rule = self.config.rule_for(relation.namespace, relation.name)
         if state is not None and state.mode is not rule.mode:

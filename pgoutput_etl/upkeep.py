@@ -22,7 +22,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import is_connect
 from pgoutput_etl.delta_table import delta_table, folder_of, read_table
-from pgoutput_etl.naming import identifier, quoted
+from pgoutput_etl.managed import is_managed
+from pgoutput_etl.naming import identifier, is_catalog_place, quoted
 from pgoutput_etl.retention import SMALL_FILE, Files, changes_files, counted
 from pgoutput_etl.shipping import literal_paths
 from pgoutput_etl.spark import session_settings
@@ -66,7 +67,11 @@ class DeltaFolder:
     path: str
 
     def measure(self) -> Files:
-        """Reads no data: lists what is stored, and asks the log which files the newest version has."""
+        """Reads no data: lists what is stored, and asks the log which files the newest version has. Unity Catalog lets
+        nobody list the files of a table that it manages: there the log alone is asked."""
+        if is_catalog_place(self.path) and is_managed():
+            [found] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
+            return Files(found["numFiles"], found["sizeInBytes"], None, None, None)
         current = read_table(self.spark, self.path).inputFiles()
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
         folder = folder_of(self.spark, self.path)

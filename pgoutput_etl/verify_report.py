@@ -51,7 +51,7 @@ class VerifiedTable:
     transaction wrote whose xid is newer than any that was applied. unknown: values that the archive never sent, which
     are not compared. by_value: columns compared by value, not by spelling. not_compared: columns, and why.
 
-    why_not: the table as a whole was not compared. is_held: it stands at an earlier commit.
+    why_not: the table as a whole was not compared. is_held: it stands at an earlier commit, or is gone.
     """
 
     schema: str

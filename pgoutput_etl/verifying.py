@@ -22,7 +22,7 @@ from pgoutput_etl.comparing import (
     plan_ranges,
 )
 from pgoutput_etl.config import Config, Mode
-from pgoutput_etl.delta_table import delta_table, read_table
+from pgoutput_etl.delta_table import delta_table, is_delta_table, read_table
 from pgoutput_etl.differences import found_in, row_differences
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Ledger
@@ -87,7 +87,7 @@ def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress
 
 def _changed_by_others(spark: SparkSession, state: TableState) -> str | None:
     """What is compared is what runs wrote: somebody's changes behind that are said, as nothing else would show them."""
-    if not state.path or state.version < 0:
+    if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
         return None
     [newest] = delta_table(spark, state.path).history(1).select("version").collect()
     if newest["version"] == state.version:
@@ -157,11 +157,13 @@ class _Comparison:
     def run(self) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
         self.progress(f"comparing {schema}.{table}")
-        why = self._why_not()
+        why, is_held = self._why_not(), self.state.status == HELD
+        if why is None and not is_delta_table(self.spark, self.state.path):
+            why, is_held = f"there is no table at {self.state.path} any more", True
         other = self.find(schema, table) if why is None else None
         if other is None:
             why = why or "the other side has no such table"
-            return VerifiedTable(schema, table, why_not=why, is_held=self.state.status == HELD)
+            return VerifiedTable(schema, table, why_not=why, is_held=is_held)
         columns, not_compared = self._columns(other)
         names = [column.name for column in columns]
         missing = [name for name in self.state.key if name not in names]

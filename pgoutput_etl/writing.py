@@ -102,14 +102,16 @@ class Writer:
     def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
         """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
         outcomes = [self._held(held) for held in plan.held]
+        tasks = []
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
-            if task.moved_from is not None:
-                self.progress(f"moving {_name(task)} to its new place")
-                self.check()
-                merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+            try:
+                self._move(task)
+                tasks.append(task)
+            except TableError as error:
+                outcomes.append(self._held(_held_for(task, str(error))))
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
-            outcomes += pool.map(partial(self._write_table, changes), plan.tasks)
+            outcomes += pool.map(partial(self._write_table, changes), tasks)
         # A table that was held on its way stands where it stood.
         still_there = {outcome.state.path for outcome in outcomes}
         for path in plan.vacated:
@@ -119,6 +121,15 @@ class Writer:
                 merge.vacate(self.spark, path, commit)
         return outcomes
 
+    def _move(self, task: Task) -> None:
+        """Raises TableError if its old place is gone."""
+        if task.moved_from is None:
+            return
+        self.progress(f"moving {_name(task)} to its new place")
+        self.check()
+        merge.check_that_it_is_there(self.spark, task.moved_from[0])
+        merge.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+
     def _write_table(self, changes: Changes, task: Task) -> Outcome:
         self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
         try:
@@ -126,7 +137,7 @@ class Writer:
         except TableError as error:
             return self._held_on_the_way(task, str(error))
         except (ArchiveError, PySparkException) as error:
-            reason = own_fault(error, self.path_of)
+            reason = own_fault(error, self.path_of) or self._why_gone(task)
             if reason is None:
                 raise
             return self._held_on_the_way(task, reason)
@@ -164,6 +175,15 @@ class Writer:
             state.reason,
         )
         return Outcome(state, summary, task.schema_changes)
+
+    def _why_gone(self, task: Task) -> str | None:
+        """Of a table that was written before."""
+        try:
+            if task.state is not None:
+                merge.check_that_it_is_there(self.spark, task.path)
+        except TableError as error:
+            return str(error)
+        return None
 
     def _reached(self, task: Task) -> int:
         """A table that a snapshot brought further stays there."""
@@ -234,7 +254,7 @@ class Writer:
     def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
         """What segments before the one that failed have changed is taken back."""
         self._take_back(task)
-        return self._held(Held(task.oid, task.shape.relation, reason, task.changes, task.state))
+        return self._held(_held_for(task, reason))
 
     def _held(self, held: Held) -> Outcome:
         relation, state = held.relation, held.state
@@ -265,6 +285,10 @@ def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
                 "can't be made there. If it is yours, move it away or change target; if the ledger was lost, "
                 "remove the tables and apply the archive from its beginning"
             )
+
+
+def _held_for(task: Task, reason: str) -> Held:
+    return Held(task.oid, task.shape.relation, reason, task.changes, task.state)
 
 
 def _name(task: Task) -> str:

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jdbc", metavar="URL", help="a server, as it is now; user and password from PGUSER and PGPASSWORD"
     )
     side.add_argument("--csv", metavar="PATH", help="what COPY … TO … WITH (FORMAT csv, HEADER) wrote")
-    side.add_argument("--delta", metavar="PATH", help="another Delta table, as it is now")
+    side.add_argument(
+        "--delta", metavar="PATH", help="another Delta table, as it is now: a folder, or `catalog`.`schema`.`table`"
+    )
     parser.add_argument("--tables", type=words, metavar="PATTERN,…", help="with --jdbc: of all tables, these")
     parser.add_argument("--table", metavar="SCHEMA.TABLE", help="with --csv and --delta: which table it is")
     parser.add_argument("--at-lsn", type=lsn, metavar="LSN", help="the LSN at which --csv or --delta was taken")

@@ -152,7 +152,7 @@ def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int,
     for night in range(5):
         if night == loaded_before:
             for name, rows in (("t", keyed), ("bag", bag)):
-                done = load(nights, lsn + 1, rows, name, rules, **_catalog(nights))
+                done = load(nights, lsn + 1, rows, name, rules, **server_catalog(nights))
                 assert done.exit_code == EXIT_DONE
                 assert [(t.table.table, t.loaded, t.table.held) for t in done.tables] == [(name, len(rows), None)]
         if night < 4:
@@ -171,7 +171,7 @@ def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int,
                 assert ordered(found) == ordered(rows), at
 
 
-def _catalog(nights: Nights) -> dict[str, Any]:
+def server_catalog(nights: Nights) -> dict[str, Any]:
     """What the server's catalog says of TABLES, as its query gives it."""
     path = nights.job.folder / "catalog.json"
     path.write_text(json.dumps({"version": 160000, "tables": [_described(each) for each in TABLES], "types": []}))
@@ -388,7 +388,7 @@ def test_what_is_ahead_is_said(nights: Nights) -> None:
 @pytest.mark.soak
 def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nights) -> None:
     """From the catalog alone, before anything was landed."""
-    done = load(nights, 0x100, [], **_catalog(nights))
+    done = load(nights, 0x100, [], **server_catalog(nights))
     assert [(t.loaded, t.table.rows, t.table.held) for t in done.tables] == [(0, 0, None)]
     assert nights.job.columns("public", "t") == ["id", "v"]
     assert nights.values("t") == []
@@ -419,7 +419,7 @@ def test_what_columns_keep_back_is_not_staged(nights: Nights, monkeypatch: pytes
         kept.extend(file.read_bytes() for file in Path(place).rglob("*.parquet"))
 
     monkeypatch.setattr("pgoutput_etl.snapshotting.discard", look)
-    load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **_catalog(nights))
+    load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **server_catalog(nights))
     assert kept
     assert not any(b"SECRET" in content for content in kept)
     nights.land(transaction(2, 0x200, table(), update("1", "SECRET still")))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 
+from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.config import Config, Source, State, TableRule, Target
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.messages import Relation
 from pgoutput_etl.naming import catalog_place, identifier, is_catalog_place
 from pgoutput_etl.relations import RelationHistory
@@ -18,13 +21,18 @@ from tests.unit.test_targets import state_of
 CONFIG = Config(Source("s", "landing"), Target(None, "main"), State("ledger"))
 
 
-def plan_of(*relations: Relation, config: Config = CONFIG, states: dict[int, TableState] | None = None) -> Plan:
+def plan_of(
+    *relations: Relation,
+    config: Config = CONFIG,
+    states: dict[int, TableState] | None = None,
+    placed: Collection[int] = (),
+) -> Plan:
     """Of an insert into each; those of one OID are a table that was renamed."""
     history = RelationHistory()
     for n, relation in enumerate(relations, 1):
         history.declare(relation, (0, n), None)
     changes = {relation.oid: TableChanges(relation.oid, inserts=1) for relation in relations}
-    return make_plan(config, history, changes, states or {}, {}, UserTypes())
+    return make_plan(config, history, changes, states or {}, {}, UserTypes(), placed=placed)
 
 
 def places(plan: Plan) -> dict[int, str]:
@@ -76,6 +84,13 @@ def test_one_that_is_there_already_goes_on_and_one_that_is_skipped_is_in_nobody_
     assert places(plan_of(upper, lower, config=skips)) == {2: "`main`.`public`.`orders`"}
 
 
+def test_one_that_is_built_anew_where_it_is_stays_there() -> None:
+    """As backfills and snapshots do, of which it has no state to begin with."""
+    plan = plan_of(table(oid=1, name="Orders"), table(oid=2, name="orders"), placed=[1])
+    assert places(plan) == {1: "`main`.`public`.`orders`"}
+    assert [held.oid for held in plan.held] == [2]
+
+
 def test_a_table_that_was_renamed_leaves_its_old_name_to_others() -> None:
     plan = plan_of(table(oid=1, name="Orders"), table(oid=1, name="old_orders"), table(oid=2, name="orders"))
     assert places(plan) == {1: "`main`.`public`.`old_orders`", 2: "`main`.`public`.`orders`"}
@@ -94,3 +109,8 @@ def test_a_displaced_table_goes_on_in_a_folder() -> None:
     by_oid = {task.oid: task for task in plan.tasks}
     assert by_oid[1].moved_from == ("`main`.`public`.`t`", 7)
     assert by_oid[2].replaces
+
+
+def test_what_is_built_beside_is_in_folders() -> None:
+    with pytest.raises(ConfigError, match="--into: expected a folder"):
+        Request(("*",), into="`main`.`shop`").check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
 from io import StringIO
 
@@ -107,6 +108,17 @@ def test_files_are_counted_by_their_names() -> None:
 def test_names_that_delta_would_take_apart_order_nothing() -> None:
     assert order_of(["id", "the key"]) == ("id", "the key")
     assert order_of(["a.b"]) == order_of(["id", "a`b"]) == order_of([]) == ()
+
+
+def test_where_nobody_may_list_files_optimize_finds_out_itself_and_the_report_says_so() -> None:
+    assert not Files(1, 100, None, None, None).may_be_fewer
+    unlisted = Files(3, 300, None, None, None)
+    assert unlisted.may_be_fewer
+    one = MaintainedTable("public.t", "x", unlisted, Files(1, 290, None, None, None), ("optimize",))
+    other = MaintainedTable("ledger: claims", "y", BEFORE, AFTER, ("vacuum",))
+    text = said(MaintainSummary("shop", True, 2, (one, other)))
+    assert re.search(r"public\.t +│ +3 → 1 │ +\? │ +300 → 290 │ +\? │ +\? │", text)
+    assert "Bytes on storage: 4,000 before, 2,300 now, without tables whose files can't be listed (1)." in text
 
 
 def test_a_dry_run_says_that_nothing_was_done() -> None:
