@@ -40,7 +40,8 @@ from pgoutput_etl.relations import Place, Run
 from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable, runs_of
 from pgoutput_etl.snapshot_request import SnapshotOrder
 from pgoutput_etl.snapshotting import finish_snapshot
-from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan, target_name
+from pgoutput_etl.target_places import target_name
+from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, Task, make_plan
 from pgoutput_etl.writing import Outcome, Writer, as_it_was, refuse_strangers
 
 Progress = Callable[[str], None]

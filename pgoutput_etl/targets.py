@@ -15,21 +15,17 @@ from pgoutput_etl.changes import TableColumn, TableShape, table_columns, table_s
 from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config, Mode
 from pgoutput_etl.cuts import Cut
-from pgoutput_etl.errors import ConfigError, RunError, SequenceError, TableError
+from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.lineage import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.modes import STAMP_COLUMNS, added_columns
 from pgoutput_etl.naming import (
-    MAX_SEGMENT,
-    catalog_place,
     is_catalog_place,
     is_within,
-    may_be_in_catalog,
-    path_segment,
 )
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.reshaping import Reshaping, Retired, next_version, reshape
+from pgoutput_etl.target_places import check_is_only, check_names, check_place, location, refuse_taken_names
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
@@ -201,7 +197,7 @@ def make_plan(
     plan = Plan()
     cuts = cuts or {}
     holders = history.name_holders()
-    _refuse_taken_names(config, history, holders)
+    refuse_taken_names(config, history, holders)
     for oid in sorted({*changes, *states, *cuts}):
         state = states.get(oid)
         cut = cuts.get(oid)
@@ -218,7 +214,7 @@ def make_plan(
             continue
         _check_mode(config, state, relation)
         _check_uses(history, state)
-        path = _location(config, relation, holders)
+        path = location(config, relation, holders)
         was_held = state is not None and state.status == HELD  # said in every run, until it goes on
         if oid not in changes and states[oid].path == path and not was_held:
             continue
@@ -256,38 +252,6 @@ def _runs(history: RelationHistory, oid: int, runs: Mapping[int, Sequence[Run]])
     return [Run((0, 0, 0), latest)]
 
 
-def _location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
-    name = (relation.namespace, relation.name)
-    if holders.get(name) != relation.oid:
-        return f"{config.state.root.rstrip('/')}/displaced/{relation.oid}"
-    if config.target.catalog is not None:
-        return catalog_place(config.target.catalog, *target_name(config, relation))
-    root = (config.target.root or "").rstrip("/")
-    return "/".join([root, *map(path_segment, target_name(config, relation))])
-
-
-def target_name(config: Config, relation: Relation) -> tuple[str, str]:
-    """Schema and table."""
-    rule = config.rule_for(relation.namespace, relation.name)
-    return rule.target_name or (relation.namespace, relation.name)
-
-
-def _refuse_taken_names(config: Config, history: RelationHistory, holders: Mapping[tuple[str, str], int]) -> None:
-    """Raises ConfigError if a table would be renamed to what another one is called."""
-    for i, rule in enumerate(config.tables):
-        if rule.target_name is None or rule.target_name not in holders:
-            continue
-        holder = history.latest(holders[rule.target_name])
-        if holder is None or (holder.namespace, holder.name) != rule.target_name:
-            continue  # it has another name by now
-        other = config.rule_for(*rule.target_name)
-        if other is not rule and other.rename is None and not other.skip:
-            raise ConfigError(
-                f"tables[{i}].rename: the archive has a table {rule.rename} of its own, which would be in the same "
-                "place: rename that, too, or skip it, or take another name"
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class _Planner:
     """What a batch means for one table."""
@@ -308,10 +272,10 @@ class _Planner:
         why_not = self.history.view and self.history.view.why_not(relation.oid)
         if why_not is not None:
             raise TableError(why_not)
-        _check_place(self.config, relation, path)
+        check_place(self.config, relation, path)
         is_there = self.is_placed or (state is not None and state.path == path)
         if is_catalog_place(path) and not is_there:
-            _check_is_only(self.config, relation, self.history)
+            check_is_only(self.config, relation, self.history)
         rule = self.config.rule_for(relation.namespace, relation.name)
         if state is not None and state.mode is not rule.mode:
             raise TableError(_other_mode(state, rule.mode, f"{relation.namespace}.{relation.name}"))
@@ -320,7 +284,7 @@ class _Planner:
             of_table = replace(of_table, truncated_at=None)
         segments, retired, changes = replace(self, changes=of_table)._segments(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
-            _check_names(segment.shape, rule.mode)
+            check_names(segment.shape, rule.mode)
             if rule.mode is Mode.SOFT_DELETE and segment.shape.is_bag:
                 raise TableError(
                     "mode soft_delete needs a key, and it has none: an UPDATE would look like a DELETE. Name one in "
@@ -474,64 +438,6 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
         )
         for i, relation in enumerate(chain)
     }
-
-
-def _check_place(config: Config, relation: Relation, path: str) -> None:
-    """Raises TableError for a table that can have no folder of its own, or no name in a catalog."""
-    for what, name in zip(("schema", "table"), target_name(config, relation), strict=True):
-        if not name:
-            raise TableError(f"its {what} has no name")
-        if is_catalog_place(path) and not may_be_in_catalog(name):
-            raise TableError(
-                f"its {what}'s name {name!r} can be none in a catalog, where names have letters, digits and _. "
-                "Name it there with the configuration's `rename`, or skip it"
-            )
-        if len(path_segment(name)) > MAX_SEGMENT:
-            size = len(path_segment(name))
-            raise TableError(f"its {what}'s name would be a folder of {size:,} bytes, where {MAX_SEGMENT} can be")
-    if is_catalog_place(path):
-        return
-    if is_within(path, config.state.root) and not is_within(path, f"{config.state.root}/displaced"):
-        raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
-
-
-def _check_is_only(config: Config, relation: Relation, history: RelationHistory) -> None:
-    """Raises TableError if a catalog would take another table's name for the same."""
-    for name, oid in history.name_holders().items():
-        other = history.latest(oid)
-        if other is None or oid == relation.oid or (other.namespace, other.name) != name:
-            continue
-        theirs, mine = target_name(config, other), target_name(config, relation)
-        is_same = [part.lower() for part in theirs] == [part.lower() for part in mine]
-        if is_same and not config.rule_for(*name).skip:
-            raise TableError(
-                f"{'.'.join(theirs)} differs from it in nothing but case, and in a catalog they are one: skip one of "
-                "them, or name it there with the configuration's `rename`"
-            )
-
-
-def _check_names(shape: TableShape, mode: Mode) -> None:
-    """Raises TableError for columns that can't be one Delta table's."""
-    if not all(column.name for column in shape.columns):
-        raise TableError("one of its columns has no name")
-    seen: dict[str, str] = {}
-    for name in (*(column.name for column in shape.columns), *added_columns(mode)):
-        other = seen.get(_folded(name))
-        if other == name:
-            which = "every target has already" if name in STAMP_COLUMNS else f"a target has in mode {mode.value}"
-            raise TableError(f"column {name!r} is named as one that {which}")
-        if other is not None:
-            raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
-        seen[_folded(name)] = name
-    for i in shape.key:
-        if shape.columns[i].type.holds_variant:
-            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
-
-
-def _folded(name: str) -> str:
-    """Equal for names that are one to Spark: Java's equalsIgnoreCase goes character by character, up and then down."""
-    upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
-    return "".join(c.lower()[0] for c in upper)
 
 
 def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:
