@@ -1,6 +1,6 @@
 """Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
 
-    python -m benchmarks [decoding job merge growth memory] [--scale 0.1] [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding job merge growth memory heap] [--scale 0.1] [--runs 3] [--only pgbench]
 
 Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
 """
@@ -106,12 +106,21 @@ def memory(options: Options, progress: Progress) -> dict[str, Any]:
     return {"held": found, "worker_bytes_per_byte_of_file": slope}
 
 
+def heap(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.heap import measure_heap
+
+    found = [asdict(of) for of in measure_heap(options.scale, progress)]
+    show("The smallest heap for a file", found)
+    return found
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "job": job,
     "merge": merge,
     "growth": growth,
     "memory": memory,
+    "heap": heap,
 }
 
 

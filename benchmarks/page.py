@@ -105,6 +105,11 @@ def _memory(part: Found) -> str:
     return table(("MB", *titles), rows) + f"\nA worker holds {slope:.1f} bytes more for each byte of its file.\n"
 
 
+def _heap(part: Found) -> str:
+    rows = [(f["file"], f["heap"], f["too_small"]) for f in part["found"]]
+    return table(("a file of, MB", "passes in a heap of, MiB", "not in, MiB"), rows)
+
+
 _TABLES: dict[str, Callable[[Found], str]] = {
     "decoding": _decoding,
     "job": _job,
@@ -112,6 +117,7 @@ _TABLES: dict[str, Callable[[Found], str]] = {
     "merge": _merge,
     "growth": _growth,
     "memory": _memory,
+    "heap": _heap,
 }
 
 
