@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import MOVED_IN, MOVED_OUT, UNREPRESENTABLE, UPDATED, TableShape
@@ -19,6 +18,7 @@ from pgoutput_etl.every_event import old_keys
 from pgoutput_etl.merge import Before, Written, as_map
 from pgoutput_etl.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.row_states import EveryEvent, target_values
+from pgoutput_etl.spark_types import spark_schema
 
 # `_pg_seq`: the file's number, the message's in it, and which of the two rows that a message may be.
 _MESSAGES_IN_A_FILE = 1 << 39
@@ -41,7 +41,7 @@ def _with_old_keys(events: DataFrame, shape: TableShape) -> DataFrame:
         for batch in batches:
             yield pa.RecordBatch.from_arrays([*batch.columns, old_keys(batch, shape)], schema=schema)
 
-    return events.mapInArrow(add, from_arrow_schema(schema))
+    return events.mapInArrow(add, spark_schema(schema))
 
 
 def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:

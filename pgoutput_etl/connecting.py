@@ -6,20 +6,17 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from warnings import catch_warnings, simplefilter
 from zipfile import ZipFile
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
 
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.spark_types import spark_schema
 
 REMOTE = "spark.remote"
 _ANSWERS_WITHIN = 60  # seconds
@@ -36,18 +33,9 @@ def is_connect(spark: SparkSession) -> bool:
     return "connect" in type(spark).__module__
 
 
-# Which Spark 4.2 wants to be told; those before have UTC of themselves.
-_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """With timestamps in UTC."""
-    return to_arrow_schema(schema, **_UTC)
-
-
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """With its schema said: a Connect client takes an empty table only so, and a time without a zone keeps none."""
-    return spark.createDataFrame(table, from_arrow_schema(table.schema))
+    return spark.createDataFrame(table, spark_schema(table.schema))
 
 
 def connect(url: str, app_name: str, settings: Mapping[str, str], asked_for: Iterable[str]) -> SparkSession:

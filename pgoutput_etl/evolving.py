@@ -14,7 +14,6 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.changes import UNREPRESENTABLE
@@ -26,6 +25,7 @@ from pgoutput_etl.naming import identifier, is_catalog_place, quoted
 from pgoutput_etl.net_effect import entries_of_target, no_entries
 from pgoutput_etl.reshaping import Fate, Reshaping, converted
 from pgoutput_etl.spark import session_settings
+from pgoutput_etl.spark_types import spark_schema
 from pgoutput_etl.storage import delta_type, to_event, to_target
 
 NOTES = STAMPS[-1].name
@@ -161,7 +161,7 @@ def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, mode: Mode)
         *(_under_new_names(name, reshaping).alias(name) for name in stamps),
     )
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.after)]
-    described = from_arrow_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
+    described = spark_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
     schema = StructType([*described, *(target.schema[name] for name in stamps)])
     names = schema.names
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.archive_rows import View, named_file
 from pgoutput_etl.connecting import frame
@@ -15,6 +14,7 @@ from pgoutput_etl.inspecting import SparkRunner, list_on_spark
 from pgoutput_etl.inspection import Inspection, inspect_archive
 from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.spark import size_limit
+from pgoutput_etl.spark_types import spark_schema
 
 
 def look_into(spark: SparkSession, paths: Iterable[str], framing: Framing) -> tuple[Inspection, int]:
@@ -35,7 +35,7 @@ def frame_of_files(
 
     if not view.tasks:
         return frame_of_rows(spark, schema.empty_table())
-    return file_contents(spark, view.tasks).mapInArrow(told, from_arrow_schema(schema))
+    return file_contents(spark, view.tasks).mapInArrow(told, spark_schema(schema))
 
 
 def frame_of_rows(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.fates import Fates, Integers
@@ -23,6 +22,7 @@ from pgoutput_etl.message_lines import Scene, tell
 from pgoutput_etl.outcomes import UnitId
 from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.spark import list_landing, reading_files, size_limit
+from pgoutput_etl.spark_types import spark_schema
 
 # What goes between Spark's workers and the driver, both of them ours: a Look or a Counted, pickled.
 _LOOKS = pa.schema([("file", pa.int64()), ("told", pa.binary()), ("heads", pa.binary())])
@@ -79,7 +79,7 @@ class SparkRunner:
                 yield pa.RecordBatch.from_pylist([row], _LOOKS)
 
         with reading_files(of_paths):
-            frame = file_contents(self.spark, of_paths).mapInArrow(scanned, from_arrow_schema(_LOOKS))
+            frame = file_contents(self.spark, of_paths).mapInArrow(scanned, spark_schema(_LOOKS))
             frame = kept(frame, StorageLevel.MEMORY_AND_DISK)
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
@@ -111,7 +111,7 @@ class SparkRunner:
 
         for frame, numbers in self._kept:
             kept = frame.where(F.col("file").isin(*numbers)).select("file", "heads")
-            for row in kept.mapInArrow(answered, from_arrow_schema(_TOLD)).toArrow().to_pylist():
+            for row in kept.mapInArrow(answered, spark_schema(_TOLD)).toArrow().to_pylist():
                 yield row["file"], pickle.loads(row["told"])
 
     def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
@@ -129,9 +129,7 @@ class SparkRunner:
                     yield pa.RecordBatch.from_pylist([row], _LINES)
 
         with reading_files(of_paths):
-            frame = (
-                file_contents(self.spark, of_paths).mapInArrow(told, from_arrow_schema(_LINES)).orderBy("file", "part")
-            )
+            frame = file_contents(self.spark, of_paths).mapInArrow(told, spark_schema(_LINES)).orderBy("file", "part")
             for row in frame.toLocalIterator():
                 for line in row["lines"]:
                     emit(line)

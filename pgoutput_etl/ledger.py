@@ -45,7 +45,7 @@ from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.claim_files import claim_files
 from pgoutput_etl.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.connecting import arrow_schema, frame
+from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identity import FilePart, FileStatus
@@ -69,6 +69,7 @@ from pgoutput_etl.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
+from pgoutput_etl.spark_types import arrow_schema
 from pgoutput_etl.tallies import OTHERS
 from pgoutput_etl.targets import HELD, TableState
 from pgoutput_etl.transactions import Assembly

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
@@ -16,6 +15,7 @@ from pgoutput_etl.config import Mode
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
 from pgoutput_etl.outcomes import Outcome
+from pgoutput_etl.spark_types import spark_schema
 from pgoutput_etl.targets import TableState
 
 _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
@@ -68,7 +68,7 @@ SCHEMAS = {
 
 def schema_of(table: str) -> StructType:
     if table == "open_transactions":
-        own = from_arrow_schema(MESSAGE_SCHEMA)
+        own = spark_schema(MESSAGE_SCHEMA)
         return StructType([*_struct("source string, batch long"), *own, *_struct("uses string")])
     return _struct(SCHEMAS[table])
 

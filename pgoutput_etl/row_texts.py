@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType
 
 from pgoutput_etl.comparing import ComparedColumn, Digest, Ranges, canonical, collected, texts_of
@@ -23,6 +22,7 @@ from pgoutput_etl.net_effect import entries_of_target
 from pgoutput_etl.postgres_csv import header, records
 from pgoutput_etl.shipping import each_file
 from pgoutput_etl.spark import reading_files, size_limit
+from pgoutput_etl.spark_types import spark_schema
 from pgoutput_etl.storage import delta_type, to_event
 
 _NOTES = STAMP_COLUMNS[-1]
@@ -52,7 +52,7 @@ def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame
         for batch in batches:
             yield texts_of_batch(batch, columns, as_text, schema)
 
-    return chosen.mapInArrow(convert, from_arrow_schema(schema))
+    return chosen.mapInArrow(convert, spark_schema(schema))
 
 
 def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:
@@ -120,9 +120,7 @@ def csv_header(spark: SparkSession, path: str) -> list[str]:
             yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
     with reading_files(paths):
-        found = {
-            tuple(row["names"]) for row in files.mapInArrow(names, from_arrow_schema(schema)).toArrow().to_pylist()
-        }
+        found = {tuple(row["names"]) for row in files.mapInArrow(names, spark_schema(schema)).toArrow().to_pylist()}
     if len(found) != 1:
         raise ConfigError(f"--csv: expected files with one header at {path}, found {len(found)}")
     return list(found.pop())
@@ -138,7 +136,7 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
             yield from text_batches(records(decompress(content, name, max_size), name), positions, schema)
 
     _, files = copied_files(spark, "--csv", path)
-    return files.mapInArrow(parse, from_arrow_schema(schema))
+    return files.mapInArrow(parse, spark_schema(schema))
 
 
 _ROWS_AT_ONCE = 10_000
@@ -173,7 +171,7 @@ def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest
         rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in found.items()]
         yield pa.RecordBatch.from_pylist(rows, _DIGESTS)
 
-    parts = texts.select(*text_names(width)).mapInArrow(digest, from_arrow_schema(_DIGESTS))
+    parts = texts.select(*text_names(width)).mapInArrow(digest, spark_schema(_DIGESTS))
     return collected(parts.toArrow().to_pylist())
 
 

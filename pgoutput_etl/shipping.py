@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
 from pgoutput_etl.changes import TableShape
@@ -28,6 +27,7 @@ from pgoutput_etl.parts import scan_part
 from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
+from pgoutput_etl.spark_types import spark_schema
 from pgoutput_etl.superseded import events_of, net_events_of, typed_events_of
 from pgoutput_etl.tallies import TALLIED, Tally
 from pgoutput_etl.windows import Window
@@ -95,12 +95,12 @@ def scan_files(
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
     contents = file_contents(spark, tasks)
-    return contents.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), from_arrow_schema(BLOCK_SCHEMA))
+    return contents.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), spark_schema(BLOCK_SCHEMA))
 
 
 def blocks_of(rows: DataFrame, kind: Kind) -> DataFrame:
     """Change rows (MESSAGE_SCHEMA) as blocks."""
-    return rows.mapInArrow(lambda batches: _packed(batches, kind), from_arrow_schema(BLOCK_SCHEMA))
+    return rows.mapInArrow(lambda batches: _packed(batches, kind), spark_schema(BLOCK_SCHEMA))
 
 
 def _packed(batches: Iterable[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:
@@ -123,7 +123,7 @@ def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names)
         for block in _each(batches):
             yield unpacked(block, schema.names)
 
-    return blocks.select("rows", "head", "tuples").mapInArrow(unpack, from_arrow_schema(schema))
+    return blocks.select("rows", "head", "tuples").mapInArrow(unpack, spark_schema(schema))
 
 
 def _each(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
@@ -151,7 +151,7 @@ def tally(blocks: DataFrame, fates: Fates, held_from: Mapping[int, int]) -> Tall
 
     looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
     total = Tally(held_from)
-    for row in looked_at.mapInArrow(count, from_arrow_schema(schema)).toArrow().to_pylist():
+    for row in looked_at.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
         total.take(Tally.from_json(row["tally"]))
     return total
 
@@ -190,7 +190,7 @@ def ended_transactions(blocks: DataFrame, fates: Fates, which: Which | None = No
             yield found if which is None else found.filter(which.chosen(rows.column("file"), own["xid"].fill_null(-1)))
 
     commits = of_kind(blocks, Kind.COMMIT).select("rows", "head", "tuples")
-    return commits.mapInArrow(end, from_arrow_schema(_ENDED))
+    return commits.mapInArrow(end, spark_schema(_ENDED))
 
 
 def logical_messages(blocks: DataFrame, fates: Fates) -> DataFrame:
@@ -200,7 +200,7 @@ def logical_messages(blocks: DataFrame, fates: Fates) -> DataFrame:
         for block in _each(batches):
             yield messages_that_count(fates.of_batch(unpacked(block, COUNTED_BY)), fates)
 
-    return blocks.select("rows", "head", "tuples").mapInArrow(count, from_arrow_schema(LOGICAL_SCHEMA))
+    return blocks.select("rows", "head", "tuples").mapInArrow(count, spark_schema(LOGICAL_SCHEMA))
 
 
 def events_of_blocks(
@@ -236,7 +236,7 @@ def _converted(events: _EventsOf, blocks: DataFrame, fates: Fates, window: Windo
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from events(_each(batches), fates, window, shape)
 
-    return blocks.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
 def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
@@ -251,7 +251,7 @@ def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, i
                 yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
 
     contents = file_contents(spark, ranges, may_be_gone=True)
-    return contents.mapInArrow(cut, from_arrow_schema(_CUT_OUT))
+    return contents.mapInArrow(cut, spark_schema(_CUT_OUT))
 
 
 def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
@@ -270,7 +270,7 @@ def find_contents(spark: SparkSession, paths: Collection[str], known: KnownConte
     found: dict[int, list[str]] = {}
     if paths:
         contents = file_contents(spark, paths)
-        for row in contents.mapInArrow(find, from_arrow_schema(schema)).toArrow().to_pylist():
+        for row in contents.mapInArrow(find, spark_schema(schema)).toArrow().to_pylist():
             found.setdefault(row["file"], []).append(row["path"])
     return found
 
@@ -282,7 +282,7 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
         for batch in batches:
             yield from event_batches(batch, shape)
 
-    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    return rows.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
 def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
@@ -292,7 +292,7 @@ def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
         for batch in batches:
             yield from every_event(batch, shape)
 
-    return rows.mapInArrow(convert, from_arrow_schema(shape.event_schema()))
+    return rows.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
 def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> DataFrame:
@@ -308,4 +308,4 @@ def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> D
             yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema)
 
     wanted = rows.where(F.col("relation").isin(*versions)).select("relation", "commit_lsn", "file", "ordinal", "scope")
-    return wanted.mapInArrow(number, from_arrow_schema(schema))
+    return wanted.mapInArrow(number, spark_schema(schema))

@@ -12,7 +12,6 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from pgoutput_etl import server_queries
 from pgoutput_etl.content import decompress
@@ -27,6 +26,7 @@ from pgoutput_etl.server_catalog import QUERY, Catalog, CatalogTable, read_catal
 from pgoutput_etl.shipping import each_file, file_contents
 from pgoutput_etl.snapshot_request import SnapshotRequest
 from pgoutput_etl.spark import size_limit
+from pgoutput_etl.spark_types import spark_schema
 
 _TUPLES = pa.schema([("new", pa.binary())])
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
@@ -52,7 +52,7 @@ def rewritten(rows: DataFrame, version: Version) -> DataFrame:
         for batch in batches:
             yield pa.RecordBatch.from_arrays([version.rewritten(batch.column("new"))], schema=_TUPLES)
 
-    return rows.mapInArrow(rewrite, from_arrow_schema(_TUPLES))
+    return rows.mapInArrow(rewrite, spark_schema(_TUPLES))
 
 
 def as_tuples(texts: DataFrame, width: int) -> DataFrame:
@@ -208,4 +208,4 @@ def _tuples(
                     held = []
             yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
 
-    return files.mapInArrow(convert, from_arrow_schema(_TUPLES))
+    return files.mapInArrow(convert, spark_schema(_TUPLES))

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, VariantType
 
+from pgoutput_etl.spark_types import spark_type
 from pgoutput_etl.types import ColumnType, Storage
 
 
@@ -25,7 +25,7 @@ def delta_type(column_type: ColumnType) -> DataType:
         return VariantType()
     if column_type.element is not None:
         return ArrayType(delta_type(column_type.element))
-    return from_arrow_type(column_type.arrow)
+    return spark_type(column_type.arrow)
 
 
 def to_target(column: Column, column_type: ColumnType) -> Column:

@@ -30,6 +30,7 @@ CORE = (
     "copy_files", "pg_dump_toc", "server_catalog", "snapshot_request", "snapshot_report",
 )  # fmt: skip
 ON_SPARK = (
+    "spark_types",
     "connecting",
     "managed",
     "delta_table",
@@ -136,3 +137,9 @@ def test_no_file_names_a_place_on_one_machine() -> None:
     assert Path(__file__) in files
     found = [f"{path.relative_to(ROOT)}: {place!r}" for path in files for place in places if place in path.read_bytes()]
     assert not found
+
+
+def test_sparks_types_of_arrows_are_asked_for_in_one_place() -> None:
+    """Spark's own functions for it differ from release to release."""
+    asking = [path.name for path in PACKAGE.rglob("*.py") if "pyspark.sql.pandas" in path.read_text(encoding="utf-8")]
+    assert asking == ["spark_types.py"]
