@@ -45,6 +45,13 @@ _MAY_BEGIN = {
     Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
 }
 
+# What only a new connection begins with, its first bytes: more than a value is likely to have.
+_BEGINS_ANEW = {
+    Framing.RECVLOGICAL: re.compile(rb"B\0\0|S[\0-\xff]{4}[\0\1]\n"),
+    Framing.COPYDATA: re.compile(rb"d\0[\0-\xff]{3}[wk](?:\0|\Z)"),
+    Framing.LENGTH_PREFIXED: re.compile(rb"\0\0\0(?:\x15B(?:\0|\Z)|\x06S|\x1ac|\x09A|\x19A)"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
@@ -68,6 +75,29 @@ def next_whole(
     past its end: those that something in front claims as its own. `budget`: of all searches in a file together.
     """
     budget = budget or Budget.of(data)
+    last = len(data) if within is None else within[1]
+    found = _next_convincing(data, framing, start, in_stream, within, budget)
+    return found or next_connection(data, framing, start, last, budget)
+
+
+def next_connection(data: bytes, framing: Framing, start: int, last: int, budget: Budget) -> Resumption | None:
+    """Between `start` and `last`, where a new connection begins whose messages go on past `last`, or of whose first one
+    the file's end cuts off the rest: that receiver died as well."""
+    pattern = _BEGINS_ANEW.get(framing)
+    for match in () if pattern is None else pattern.finditer(data, start):
+        position = match.start()
+        if position >= last or budget.left < 0:
+            return None
+        trial = follow(data, framing, position, False, last)
+        budget.left -= _COST_OF_A_TRIAL + trial.looked_to - position
+        if trial.to_the_end or (trial.is_convincing(framing) and trial.end > last):
+            return Resumption(position, False)
+    return None
+
+
+def _next_convincing(
+    data: bytes, framing: Framing, start: int, in_stream: bool, within: tuple[int, int] | None, budget: Budget
+) -> Resumption | None:
     last = len(data) if within is None else within[1]
     for match in _MAY_BEGIN[framing].finditer(data, start):
         position = match.start()

@@ -13,7 +13,7 @@ from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_str
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.message_rows import Damage
 from pgoutput_etl.messages import Delete, Insert, Message, PgoutputMessage, TupleData, Update
-from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_whole
+from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_connection, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
@@ -104,7 +104,7 @@ class Reading:
                 if wrong is not None and inside is not None:
                     if self.refuses():
                         raise placed(held[1], ordinal, wrong)
-                    return self._gap(held[1].offset, inside, held_in_stream, str(wrong)), ordinal
+                    return self._gap(held[1].offset, inside, held_in_stream, str(wrong), budget), ordinal
                 yield held
                 ordinal += 1
                 position = held[1].next
@@ -150,30 +150,46 @@ class Reading:
         if before is not None:
             inside = self._inside(before, in_stream, budget)
             if inside is not None:
-                return self._gap(before.offset, inside, in_stream, reason)
+                return self._gap(before.offset, inside, in_stream, reason, budget)
         resumed = next_whole(self.data, self.framing, position + 1, in_stream, None, budget)
-        gap = self._gap(position, resumed, in_stream, reason)
+        gap = self._gap(position, resumed, in_stream, reason, budget)
         is_one = self.framing is Framing.RECVLOGICAL and _differs_by_one_byte(self.data[position : gap.end], in_stream)
         return replace(gap, is_one_message=is_one)
 
     def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
-        """Where messages begin that a frame claims as its own, and that go on past its end."""
+        """Where messages begin that a frame claims as its own, and that go on past its end; or, where those are cut off
+        in turn, the ones behind them."""
         extent = (frame.offset, frame.next)
-        return next_whole(self.data, self.framing, frame.offset + 1, in_stream, extent, budget)
+        inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, extent, budget)
+        if inside is not None:
+            return inside
+        behind = next_whole(self.data, self.framing, frame.next + 1, in_stream, None, budget)
+        behind = behind or Resumption(len(self.data), in_stream)
+        return behind if self._claims_a_first_part(frame.offset, frame.next, behind.position, budget) else None
+
+    def _claims_a_first_part(self, offset: int, claimed: int, end: int, budget: Budget) -> bool:
+        """Whether in data[offset:claimed] a connection begins whose first message is cut off at `end`."""
+        budget.left -= end - offset
+        extent = self.data[offset:end]
+        return next_connection(extent, self.framing, 1, claimed - offset, budget) is not None
 
     def _unreadable(self, frame: Frame, in_stream: bool, error: WireError, budget: Budget) -> Gap:
         """A whole frame without a message in it, or a part of one that claims what follows."""
+        anew = next_connection(self.data, self.framing, frame.offset + 1, frame.next, budget)
+        if anew is not None:
+            return self._gap(frame.offset, anew, in_stream, str(error), budget)
         behind = follow(self.data, self.framing, frame.next, in_stream)
         resumed: Resumption | None = Resumption(frame.next, in_stream)
         if behind.frames < (1 if behind.to_the_end else 2):
             inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, None, budget)
             resumed = inside if frame.next < len(self.data) else inside or resumed
-        gap = self._gap(frame.offset, resumed, in_stream, str(error))
+        gap = self._gap(frame.offset, resumed, in_stream, str(error), budget)
         return replace(gap, is_one_message=gap.end == frame.next)
 
-    def _gap(self, offset: int, resumed: Resumption | None, in_stream: bool, reason: str) -> Gap:
+    def _gap(self, offset: int, resumed: Resumption | None, in_stream: bool, reason: str, budget: Budget) -> Gap:
         end = len(self.data) if resumed is None else resumed.position
         cut_short = is_cut_short(self.data[offset:end], self.framing, in_stream)
+        cut_short = cut_short or self._claims_a_first_part(offset, end, end, budget)
         return Gap(offset, end, in_stream if resumed is None else resumed.in_stream, reason, cut_short)
 
 
@@ -267,19 +283,12 @@ def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:
         return True
     try:
         for frame in frames(data, framing, gap.in_stream, gap.end):
-            if not _is_non_transactional(data[frame.start : frame.end], gap.in_stream):
+            message = decode(data[frame.start : frame.end], gap.in_stream)
+            if not isinstance(message, Message) or message.transactional:
                 return data[frame.start] in _BEGIN_ANEW
-    except FramingError:
+    except (FramingError, WireError):
         pass  # what follows that tells
     return True
-
-
-def _is_non_transactional(message: bytes, in_stream: bool) -> bool:
-    try:
-        decoded = decode(message, in_stream)
-    except WireError:
-        return False
-    return isinstance(decoded, Message) and not decoded.transactional
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:

@@ -221,6 +221,8 @@ class Writer:
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
             written = self._write_segment(changes, task, segment, before, commit, rows)
+            if rows is not None and total is None and _is_not_the_next(written, segment, task):
+                written = replace(written, rows=read_table(self.spark, task.path).count())
             total = written if total is None else total.plus(written)
         return total or merge.written(self.spark, task.path)
 
@@ -289,6 +291,13 @@ def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
 
 def _held_for(task: Task, reason: str) -> Held:
     return Held(task.oid, task.shape.relation, reason, task.changes, task.state)
+
+
+def _is_not_the_next(written: merge.Written, segment: Segment, task: Task) -> bool:
+    """Others may have committed between the last batch and this one, and nobody knows how many rows they left."""
+    if written.rows is not None or task.state is None:
+        return False
+    return segment.reshaping is not None or written.version > task.state.version + 1
 
 
 def _name(task: Task) -> str:

@@ -20,7 +20,7 @@ from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.scan import scan_file
 from tests.e2e.receivers import Reception, killed_over_and_over
-from tests.e2e.workload import TABLES
+from tests.e2e.workload import TABLES, Workload
 from tests.postgres import Server, Version
 from tests.spark.jobs import Job
 from tests.truth import assert_equals_truth
@@ -91,6 +91,22 @@ def test_what_killed_receivers_leave_comes_to_what_the_server_holds(
         assert replay.assembly.losses == []
     for name, count in did.items():
         record_property(name, count)
+
+
+def test_a_workload_ends_whether_or_not_the_server_restarted_after_its_last_statement() -> None:
+    class Always(random.Random):
+        def random(self) -> float:
+            return 0.0
+
+    with Server(18) as server:
+        workload = Workload(server, Always(1), prepares=False)
+        workload.create()
+        for session in workload._sessions:
+            session.connection.execute("begin")
+            session.in_transaction = True
+        server.psql("select pg_terminate_backend(pid) from pg_stat_activity where state = 'idle in transaction'")
+        workload.close()
+        assert all(session.connection.closed for session in workload._sessions)
 
 
 def assert_holds(replay: Replay, truth: Path) -> int:

@@ -67,8 +67,9 @@ class Workload:
         """Half of what is open is committed; the rest is rolled back with its session, or stays prepared."""
         for session in self._sessions:
             if session.in_transaction and self.chance.random() < 0.5:
-                self._execute(session, "commit")
+                self._commit_unless_it_crashed(session)
             session.connection.close()
+        self.server.wait_until_ready()
         with self.server.connect() as connection:
             rows = connection.execute(
                 "select gid, transaction in (select substr(virtualtransaction, 4)::xid from pg_locks"
@@ -78,6 +79,14 @@ class Workload:
             for gid, locks_tables in rows.fetchall():
                 if locks_tables or self.chance.random() < 0.5:  # a table that is locked couldn't be compared
                     connection.execute(sql.SQL("commit prepared {}").format(sql.Literal(gid)))
+
+    def _commit_unless_it_crashed(self, session: _Session) -> None:
+        """A server that restarted since has rolled it back, and nobody has told the session yet."""
+        try:
+            self._execute(session, "commit")
+        except psycopg.OperationalError:
+            if not session.connection.broken:
+                raise
 
     def step(self) -> None:
         """One statement of one session; after a crash, new sessions instead."""

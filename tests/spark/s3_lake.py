@@ -127,12 +127,12 @@ class Lake:
         summary: dict[str, Any] = done.json()
         return summary
 
-    def wait_for(self, key: str, process: subprocess.Popen[str]) -> None:
-        """Until there is an object whose name has this in it."""
+    def wait_for(self, folder: str, name: str, process: subprocess.Popen[str]) -> None:
+        """Until there is such an object. To list all of them again and again would keep the server busy."""
         until = time.monotonic() + _WITHIN
-        while not any(re.search(key, name) for name in self.objects()):
+        while f"{folder}/{name}" not in self.objects(folder):
             assert process.poll() is None, self.end(process).errors[-3000:]
-            assert time.monotonic() < until, f"no {key}"
+            assert time.monotonic() < until, f"no {name}"
             time.sleep(0.05)
 
     def rows(self, path: str) -> list[dict[str, Any]]:

@@ -168,7 +168,7 @@ def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> 
     for _ in range(2):
         summary = nights.job.backfill(Request(("public.t",), 400, 400))
         assert files_read(summary) == ["002.copydata", "003.copydata"]
-        assert [t.how for t in summary.tables] == ["rows of the range"]
+        assert [(t.how, t.table.rows) for t in summary.tables] == [("rows of the range", 5)]
         right = [("1", "by mistake"), ("2", "later"), ("4", "deleted"), ("44", "by mistake"), ("5", "by mistake")]
         assert nights.values("t") == right, "2 and the deleted 3, nothing else"
     nights.job.backfill(Request(("public.t",), 600))
@@ -177,6 +177,9 @@ def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> 
     zero = datetime(2000, 1, 1, tzinfo=timezone.utc)  # of all these commits
     nights.job.backfill(Request(("public.t",), 1, first_time=None, last_time=zero))
     assert nights.values("t") == FOUR_NIGHTS
+    damage(nights, "t", "id = '5'")
+    [after] = [t for t in nights.night(transaction(6, 700, update("2", "newer"))).tables if t.table == "t"]
+    assert (after.rows, len(nights.values("t"))) == (3, 3), "as counted, not as remembered"
     with pytest.raises(ConfigError, match="--from-time: none at 2001"):
         nights.job.backfill(Request(("public.t",), first_time=zero.replace(year=2001)))
 

@@ -132,7 +132,7 @@ def test_two_drivers_that_append_at_the_same_moment_lose_a_commit_unless_somethi
 def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     killed = s3.start_job("apply")
-    s3.wait_for(r"tables/public/pk/_delta_log/0+\.json$", killed)
+    s3.wait_for(f"{TABLES}/public/pk/_delta_log", f"{0:020}.json", killed)
     os.killpg(killed.pid, signal.SIGKILL)
     s3.end(killed)
     summary = s3.apply()
@@ -150,7 +150,7 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
     s3.put(f"{LANDING}/1.copydata", copydata(transaction(2, 0x200, update("1", "aa")), 0x2000000))
     s3.put("landing/other/0.copydata", copydata(transaction(1, 0x100, table(name="u"), insert("7", "x"))))
     at_work = s3.start_job("apply")
-    s3.wait_for(r"_claims/shop/2\.1\.json$", at_work)
+    s3.wait_for(f"{CLAIMS}/shop", "2.1.json", at_work)
     os.killpg(at_work.pid, signal.SIGSTOP)
     others = ["--set", "source.name=other", "--set", f"source.landing=s3a://{BUCKET}/landing/other"]
     others += ["--set", f"target.root=s3a://{BUCKET}/others"]

@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from itertools import product
 
 import pytest
 
@@ -14,11 +15,12 @@ from pgoutput_etl.content import decompress
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.framing import Framing, detect, frames
+from pgoutput_etl.messages import PgoutputMessage
 from pgoutput_etl.replay import Replay
 from tests.captures import DATA, files_of
-from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
+from tests.encoder import Row, copydata, encode, length_prefixed, pgcopy, recvlogical
 from tests.small_archives import copydata as small_copydata
-from tests.small_archives import insert, segment, stream_commit, table, tables, transaction
+from tests.small_archives import insert, rows_of, segment, stream_commit, table, tables, transaction
 
 SLOTS = ["pg14/v1", "pg16/v4_parallel", "random16/v1", "random16/v2"]
 LAND: dict[str, Callable[[list[Row]], bytes]] = {
@@ -126,6 +128,27 @@ def test_a_file_torn_at_its_end_within_a_segment_holds_nothing_once_it_has_come_
     replay.add_file("1", small_copydata(again))
     assert replay.cuts() == {}
     assert tables(replay) == {"t": [("1", "a"), ("2", "b"), ("3", "c")]}
+
+
+@pytest.mark.parametrize("framing", ["copydata", "length_prefixed"])
+def test_receivers_that_die_one_after_the_other_leave_nothing_but_what_comes_again(framing: str) -> None:
+    """Each in the midst of its first messages, and the second has written what the first one's message still lacks."""
+    rows = (insert("1", "committed"), insert("2", "interrupted"), insert("3", "later"))
+    first, second = (transaction(n, 10 * n, table(), rows[n]) for n in (1, 2))
+    land = partial(_landed, framing)
+    whole, again = land([*first, *second]), land(second)
+    end, most, torn = len(land([*first, *second[:3]])), len(land(second[2:3])), len(land(second[:1]))
+    for lacks, writes, later in product(range(1, most, 7), range(8, torn + 1, 3), (b"", again)):
+        replay = Replay(salvages=True)
+        replay.add_file("0", whole[: end - lacks] + again[:writes] + later)
+        replay.add_file("1", again)
+        said = f"{lacks} bytes missing, {writes} behind them, {len(later)} later: {replay.assembly.losses}"
+        assert replay.assembly.losses == [], said
+        assert tables(replay) == {"t": rows_of([*first, *second])}, said
+
+
+def _landed(framing: str, messages: list[PgoutputMessage]) -> bytes:
+    return LAND[framing]([Row(0x1000000 + i, 0, encode(message)) for i, message in enumerate(messages)])
 
 
 def test_the_framing_is_found_for_each() -> None:
