@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import threading
@@ -13,6 +14,7 @@ import psycopg
 
 from tests.postgres import Server
 
+_SESSIONS = itertools.count(1)
 TABLES = ("orders", "lines", "bag", "untouched")
 SETUP = """
 create table orders (id int primary key, v text, n numeric(20,4), at timestamptz);
@@ -86,12 +88,17 @@ def _write(connection: psycopg.Connection[Any], chance: random.Random, stop: thr
 
 @contextmanager
 def psql_with_snapshot(server: Server) -> Iterator[tuple[str, str]]:
-    """A session that holds an exported snapshot: its name, and its LSN."""
+    """A session that holds an exported snapshot: its name, and its LSN.
+
+    The slot has a name of its own: that of a session that has just ended may be there a moment longer than its psql.
+    """
     command = [str(server.programs / "psql"), f"{server.conninfo} replication=database", "-XAt"]
+    command += ["-v", "ON_ERROR_STOP=1"]  # else it waits for what never comes
+    slot = f"mine_{next(_SESSIONS)}"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
         assert session.stdin is not None
         assert session.stdout is not None
-        session.stdin.write("CREATE_REPLICATION_SLOT mine TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT;\n")
+        session.stdin.write(f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT;\n")
         session.stdin.flush()
         _, lsn, name, _ = session.stdout.readline().strip().split("|")
         yield name, lsn

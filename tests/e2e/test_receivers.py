@@ -18,11 +18,12 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
+from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.scan import scan_file
 from tests.e2e.receivers import Reception, killed_over_and_over
 from tests.e2e.workload import TABLES, Workload
 from tests.postgres import Server, Version
-from tests.spark.jobs import Job
+from tests.spark.jobs import Job, held
 from tests.truth import assert_equals_truth
 from tests.unit.test_transactions import through_the_night
 
@@ -214,6 +215,8 @@ def test_what_killed_receivers_leave_through_the_job(
     for number in range(nights):
         for file in files[len(files) * number // nights : len(files) * (number + 1) // nights]:
             file.rename(night / file.name)
-        assert job.run().exit_code == 0
+        summary = job.run()
+        assert (held(summary), summary.quarantined_transactions) == ({}, 0), "what was torn has come again"
+        assert summary.exit_code == (EXIT_QUARANTINE if summary.damages else EXIT_DONE)
     for table in TABLES:
         assert_equals_truth(job.rows("public", table), truth / f"{table}.csv")
