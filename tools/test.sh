@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests that need Spark, and beside them, as these leave a core half idle, all others: two processes, one session.
+# The tests that need Spark, and beside them, as these leave a core half idle, all others, which take what is left: two
+# processes, one session.
 # What is given goes to both, as for pytest.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -8,7 +9,7 @@ shift
 
 others=$(mktemp)
 set -m # else it would not hear of an interrupt
-"$python" -m pytest -q -m "not spark and not soak" "$@" >"$others" 2>&1 &
+nice "$python" -m pytest -q -m "not spark and not soak" "$@" >"$others" 2>&1 &
 pid=$!
 set +m
 finish() {

@@ -73,6 +73,7 @@ def kinds(summary: RunSummary) -> dict[str, str]:
     return {each.table: each.path for each in summary.tables}
 
 
+@pytest.mark.soak
 def test_nights_in_a_catalog(nights: Nights) -> None:
     job, spark = nights.job, nights.job.spark
     bag = table(oid=BAG, name="bag", identity=FULL)
@@ -105,6 +106,7 @@ def test_nights_in_a_catalog(nights: Nights) -> None:
     assert tables_at(spark, ledger_of(nights), "test", 0x400)["public.t"].count() == 2
 
 
+@pytest.mark.soak
 def test_names_that_a_catalog_does_not_take_hold_their_table_alone(nights: Nights) -> None:
     odd = table(oid=11, name="odd name")
     upper, lower = table(oid=12, name="Same"), table(oid=13, name="same")
@@ -436,6 +438,7 @@ def configured(tmp_path: Path, landing: Path, **settings: str) -> Path:
     return config
 
 
+@pytest.mark.soak
 def test_spark_s_own_catalog_without_a_metastore_is_refused(tmp_path: Path, landing: Path) -> None:
     config = configured(tmp_path, landing)
     done = run(ROOT / "spark-submit.sh", ROOT / "jobs" / "apply.py", "--config", config, "--quiet")

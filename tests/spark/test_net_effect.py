@@ -214,7 +214,8 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
         assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 12))
 def test_random_histories_night_after_night(seed: int, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     random = Random(seed)
     files = _cut(random_history(random, 120), random, 2)

@@ -79,30 +79,38 @@ def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights)
     assert again.differing == 3, "the ledger's version is compared, not what somebody made of it"
 
 
+def csv(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return str(path)
+
+
 @pytest.mark.spark
-def test_csv_of_bags_of_values_never_sent_and_as_of_an_lsn(nights: Nights, tmp_path: Path) -> None:
+def test_csv_of_bags_and_of_values_never_sent(nights: Nights, tmp_path: Path) -> None:
     job, bag = nights.job, table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity.FULL)
     rows = [insert("x", None, oid=BAG), insert("x", None, oid=BAG), insert("y", "", oid=BAG)]
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), bag, *rows))
     nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
 
-    def csv(name: str, text: str) -> str:
-        path = tmp_path / name
-        path.write_bytes(text.encode())
-        return str(path)
-
-    same = only(verified(job, VerifyRequest(csv=csv("bag.csv", 'a,b\nx,\ny,""\nx,\n'), table="public.bag")))
+    same = only(verified(job, VerifyRequest(csv=csv(tmp_path, "bag.csv", 'a,b\nx,\ny,""\nx,\n'), table="public.bag")))
     assert (same.differing, same.rows) == (0, 3)
-    other = verified(job, VerifyRequest(csv=csv("bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n"), table="public.bag"))
+    other = verified(job, VerifyRequest(csv=csv(tmp_path, "bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n"), table="public.bag"))
     found = only(other)
     assert (other.exit_code, found.only_delta, found.only_other, found.differs) == (3, 2, 3, 0)
 
-    now = only(verified(job, VerifyRequest(csv=csv("t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t")))
+    now = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t")))
     assert (now.differing, now.unknown) == (0, 1), "what was never sent may be anything"
-    fewer = only(verified(job, VerifyRequest(csv=csv("t2.csv", "id,g\n1,7\n2,8\n3,9\n"), table="public.t")))
+    fewer = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t2.csv", "id,g\n1,7\n2,8\n3,9\n"), table="public.t")))
     assert (fewer.differing, set(fewer.not_compared)) == (0, {"v", "g"})
 
-    first = csv("t3.csv", "id,v\n1,a\n")
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path) -> None:
+    job = nights.job
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
+    first = csv(tmp_path, "t3.csv", "id,v\n1,a\n")
     before = verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x1FF))
     assert (before.exit_code, before.last_commit_lsn) == (0, 0x100)
     assert only(verified(job, VerifyRequest(csv=first, table="public.t"))).only_delta == 2
@@ -110,14 +118,15 @@ def test_csv_of_bags_of_values_never_sent_and_as_of_an_lsn(nights: Nights, tmp_p
         verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x250))
 
     with pytest.raises(ConfigError, match="its key's column 'id' can't be"):
-        verified(job, VerifyRequest(csv=csv("t4.csv", "v\na\n"), table="public.t"))
+        verified(job, VerifyRequest(csv=csv(tmp_path, "t4.csv", "v\na\n"), table="public.t"))
     with pytest.raises(ArchiveError, match=r"t5\.csv, record 1: expected 2 fields") as error:
-        verified(job, VerifyRequest(csv=csv("t5.csv", "id,v\nSECRET\n"), table="public.t"))
+        verified(job, VerifyRequest(csv=csv(tmp_path, "t5.csv", "id,v\nSECRET\n"), table="public.t"))
     assert "SECRET" not in str(error.value)
     with pytest.raises(ConfigError, match="--csv: there is no"):
         verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), table="public.t"))
 
-    assert not other.remarks
+    now = verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t"))
+    assert not now.remarks
     DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id = '3'")
     by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), table="public.t"))
     [remark] = by_hand.remarks
