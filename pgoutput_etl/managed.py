@@ -14,7 +14,7 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.connecting import send_code
+from pgoutput_etl.connecting import is_connect, send_code
 from pgoutput_etl.errors import ConfigError
 
 _REFUSED = {"CONFIG_NOT_AVAILABLE", "CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"}
@@ -70,12 +70,16 @@ def value_of(spark: SparkSession, key: str) -> str | None:
 
 
 def marks_commits(spark: SparkSession) -> bool:
-    """Whether what is written can bear Delta's transaction identifier, by which a commit is known again."""
-    before = value_of(spark, MARK)
-    if not is_set(spark, MARK, before or "pgoutput_etl"):
+    """Whether what is written can bear Delta's transaction identifier, by which a commit is known again.
+
+    Tried in a session of its own, where there can be one: several threads ask, and others write meanwhile.
+    """
+    tried = spark if is_connect(spark) else spark.newSession()
+    before = value_of(tried, MARK)
+    if not is_set(tried, MARK, before or "pgoutput_etl"):
         return False
     if before is None:
-        spark.conf.unset(MARK)
+        tried.conf.unset(MARK)
     return True
 
 

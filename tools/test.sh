@@ -9,7 +9,7 @@ shift
 
 others=$(mktemp)
 set -m # else it would not hear of an interrupt
-nice "$python" -m pytest -q -m "not spark and not soak" "$@" >"$others" 2>&1 &
+nice -n 19 "$python" -m pytest -q -m "not spark and not soak" "$@" >"$others" 2>&1 &
 pid=$!
 set +m
 finish() {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.managed import MARK, marks_commits, value_of
 from pgoutput_etl.spark import FOR_FEW_ROWS, session_for_few_rows, session_settings
 
 pytestmark = pytest.mark.spark
@@ -37,3 +39,10 @@ def test_a_ledger_that_is_not_there_is_empty_and_stays_away(spark: SparkSession,
     assert ledger.claims().refuse_others(1) is None
     assert ledger.read("transactions").count() == 0
     assert not (tmp_path / "ledger").exists()
+
+
+def test_asking_whether_commits_are_marked_leaves_the_session_as_it_is(spark: SparkSession) -> None:
+    """Also if several ask at once, as the tables of a run that goes on after one that died do."""
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda _: marks_commits(spark), range(40)))
+    assert value_of(spark, MARK) is None
