@@ -103,17 +103,8 @@ def tested(spark: str, python: Path, source: Path) -> Cell:
         raise SystemExit(f"expected the installed package and Spark {spark}, found {place} and Spark {of_spark}")
     shutil.rmtree(source / "build", ignore_errors=True)
     demo: list[str | Path] = [python.with_name("pgoutput-etl"), "apply", "--config", "conf/demo.yaml", "--quiet"]
-    pytest: list[str | Path] = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "spark and not soak",
-        "-p",
-        "no:cacheprovider",
-        *TESTS,
-    ]
+    pytest: list[str | Path] = [python, "-m", "pytest", "-q", "-m", "spark and not soak", "-p", "no:cacheprovider"]
+    pytest += ["-W", _LEFT_OPEN_BY_SPARK, *TESTS]
     results = [subprocess.run(command, cwd=source, env=own, check=False).returncode for command in (demo, pytest)]
     named = zip(("demo", "tests"), results, strict=True)
     said = ", ".join(f"{name}: {'passed' if code == 0 else f'exit code {code}'}" for name, code in named)
