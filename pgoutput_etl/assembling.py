@@ -16,7 +16,7 @@ from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan, ScanError
 from pgoutput_etl.origins import Origins
 from pgoutput_etl.outcomes import Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
@@ -54,7 +54,7 @@ class Scanned:
 
     scans: dict[int, FileScan]
     controls: dict[int, list[dict[str, Any]]]
-    errors: dict[int, str]
+    errors: dict[int, ScanError]
 
     def of(self, numbers: Collection[int]) -> Scanned:
         """Without the other files."""
@@ -65,7 +65,7 @@ class Scanned:
 def collect_scans(blocks: DataFrame) -> Scanned:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
+    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn", "begin"]
     scanned = Scanned({}, {}, {})
     of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
@@ -73,7 +73,7 @@ def collect_scans(blocks: DataFrame) -> Scanned:
             if row["tag"] == SUMMARY_TAG:
                 scanned.scans[row["file"]] = FileScan.from_json(row["body"])
             elif row["tag"] == ERROR_TAG:
-                scanned.errors[row["file"]] = row["body"].decode()
+                scanned.errors[row["file"]] = ScanError(row["body"].decode(), row["begin"])
             else:
                 scanned.controls.setdefault(row["file"], []).append(row)
     return scanned
