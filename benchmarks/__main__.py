@@ -1,6 +1,6 @@
 """Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
 
-    python -m benchmarks [decoding job merge growth memory heap] [--scale 0.1] [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding job merge growth memory heap known] [--scale 0.1] [--runs 3] [--only pgbench]
 
 Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
 """
@@ -114,6 +114,14 @@ def heap(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return found
 
 
+def known(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.known_files import measure_known_files
+
+    found = [asdict(cost) for cost in measure_known_files(options.scale, options.runs, progress)]
+    show("What known files cost a run with one new file", found)
+    return found
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "job": job,
@@ -121,6 +129,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "growth": growth,
     "memory": memory,
     "heap": heap,
+    "known": known,
 }
 
 

@@ -110,6 +110,11 @@ def _heap(part: Found) -> str:
     return table(("a file of, MB", "passes in a heap of, MiB", "not in, MiB"), rows)
 
 
+def _known(part: Found) -> str:
+    rows = [(f["way"], *(f[name] for name in ("known", "plan", "shipped", "scan"))) for f in part["found"]]
+    return table(("known files as", "files", "planning, s", "bytes in each task", "scan of a new file, s"), rows)
+
+
 _TABLES: dict[str, Callable[[Found], str]] = {
     "decoding": _decoding,
     "job": _job,
@@ -118,6 +123,7 @@ _TABLES: dict[str, Callable[[Found], str]] = {
     "growth": _growth,
     "memory": _memory,
     "heap": _heap,
+    "known": _known,
 }
 
 

@@ -21,6 +21,8 @@ from pgoutput_etl.identity import (
     KnownContents,
     LandedFile,
     Prefix,
+    UnkeyedContents,
+    head_of,
     uncompressed_name,
 )
 from pgoutput_etl.message_rows import FileScan, ScanError
@@ -36,59 +38,47 @@ def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """What the ledger has of all files and parts of files, by number."""
+    """What the ledger has of files and parts of files: of all (`of`), or of those that matter to a run (file_index.py).
+
+    parts: by number. roots: of each of these, the first part of its content. names: by first part, where the content
+    was found last, if anything of it was read. by_path: what was said of a path last. extended: the parts that a later
+    one goes on from. left: the files of which a run left all bytes, and none has read any since, by path: the number
+    under which that was noted last. last: the part where the archive ends. other_newest: the last name, in the
+    archive's order, of contents that are not among `names`.
+    """
 
     parts: Mapping[int, FilePart]
+    roots: Mapping[int, int]
+    names: Mapping[int, str]
+    by_path: Mapping[str, tuple[int, FilePart]]
+    extended: Collection[int]
+    left: Mapping[str, int]
+    last: int | None
+    next_number: int
+    other_newest: str | None = None
 
-    @property
-    def next_number(self) -> int:
-        return max(self.parts, default=-1) + 1
-
-    @cached_property
-    def by_path(self) -> dict[str, tuple[int, FilePart]]:
-        """What was said of a path last."""
-        return {part.path: (number, part) for number, part in sorted(self.parts.items())}
-
-    @cached_property
-    def roots(self) -> dict[int, int]:
-        """Of each part and each file that is the same as one: the first part of the content."""
-        found: dict[int, int] = {}
-        for number, part in sorted(self.parts.items()):
-            found[number] = number if part.same_as is None else found[part.same_as]
-        return found
-
-    @cached_property
-    def names(self) -> dict[int, str]:
-        """By first part: where the content was found last."""
-        kept = (FileStatus.READ.value, FileStatus.MOVED.value)
-        named = {self.roots[n]: part.path for n, part in sorted(self.parts.items()) if part.status in kept}
-        return {root: path for root, path in named.items() if root in self.read_roots}
-
-    @cached_property
-    def read_roots(self) -> frozenset[int]:
-        return frozenset(self.roots[number] for number, part in self.parts.items() if part.was_read)
-
-    @cached_property
-    def last(self) -> int | None:
-        """The part where the archive ends."""
-        return max((number for number, part in self.parts.items() if part.was_read), default=None)
+    @classmethod
+    def of(cls, parts: Mapping[int, FilePart]) -> KnownFiles:
+        in_order = dict(sorted(parts.items()))
+        roots: dict[int, int] = {}
+        for number, part in in_order.items():
+            roots[number] = number if part.same_as is None else roots[part.same_as]
+        read = [number for number, part in in_order.items() if part.was_read]
+        return cls(
+            in_order,
+            roots,
+            _names(in_order, roots, {roots[number] for number in read}),
+            {part.path: (number, part) for number, part in in_order.items()},
+            {before for number in read if (before := in_order[number].same_as) is not None},
+            _left(in_order),
+            max(read, default=None),
+            max(in_order, default=-1) + 1,
+        )
 
     @cached_property
     def newest(self) -> str | None:
         """Of the names under which contents were found last, the last one in the archive's order."""
-        return max(self.names.values(), key=natural_order, default=None)
-
-    @cached_property
-    def left(self) -> dict[str, int]:
-        """The files of which an earlier run left all bytes, and none has read any since: by path, the number under
-        which that was noted last."""
-        found: dict[str, int] = {}
-        for number, part in sorted(self.parts.items()):
-            if part.is_left:
-                found[part.path] = number
-            elif part.status != FileStatus.REFUSED.value:
-                found.pop(part.path, None)
-        return found
+        return newest_of([*self.names.values(), self.other_newest])
 
     @property
     def left_behind(self) -> dict[str, int]:
@@ -98,32 +88,52 @@ class KnownFiles:
             return {}
         return {path: n for path, n in self.left.items() if natural_order(path) < natural_order(newest)}
 
-    def tails(self, landed: Iterable[LandedFile]) -> list[FilePart]:
-        """Of the files that are there, those of which bytes were left for a later run."""
-        last = [self.by_path[file.path][1] for file in landed if file.path in self.by_path]
-        return [part for part in last if part.has_tail]
+    def places(self, looked_at: Iterable[str]) -> set[str]:
+        """All paths that matter if files with the paths `looked_at` are arranged."""
+        paths = set(looked_at)
+        return {*paths, *map(uncompressed_name, paths), *self.names.values(), *self.by_path, *self.left}
 
-    @property
-    def contents(self) -> KnownContents:
-        extended = {part.same_as for part in self.parts.values() if part.was_read}
+    def contents(self, unkeyed: UnkeyedContents | None = None) -> KnownContents:
+        """`unkeyed`: those that can't be looked up."""
         found = []
-        for number, part in sorted(self.parts.items()):
+        for number, part in self.parts.items():
             refused = part.status == FileStatus.REFUSED.value
-            if part.prefix_hash is not None and part.consumed and (part.was_read or refused):
+            if part.has_content:
                 name = part.path if refused else self.names[self.roots[number]]
                 found.append(
                     Prefix(
                         part.consumed,
-                        part.prefix_hash,
+                        part.prefix_hash or "",
                         number,
                         uncompressed_name(name),
                         part.distinctive and not refused,
-                        number in extended,
+                        number in self.extended,
                         part.framing,
                         part.ends_in_stream,
                     )
                 )
-        return KnownContents.of(found)
+        return KnownContents.of(found, unkeyed)
+
+
+def _names(parts: Mapping[int, FilePart], roots: Mapping[int, int], read_roots: Collection[int]) -> dict[int, str]:
+    kept = (FileStatus.READ.value, FileStatus.MOVED.value)
+    named = {roots[number]: part.path for number, part in parts.items() if part.status in kept}
+    return {root: path for root, path in named.items() if root in read_roots}
+
+
+def _left(parts: Mapping[int, FilePart]) -> dict[str, int]:
+    """A file that was set aside since is left still."""
+    found: dict[str, int] = {}
+    for number, part in parts.items():
+        if part.is_left:
+            found[part.path] = number
+        elif part.status != FileStatus.REFUSED.value:
+            found.pop(part.path, None)
+    return found
+
+
+def newest_of(paths: Iterable[str | None]) -> str | None:
+    return max((path for path in paths if path is not None), key=natural_order, default=None)
 
 
 def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
@@ -222,7 +232,7 @@ class _Arranging:
         for number in sorted(self.fresh - set(self.errors)):
             self._renamed(number)
         grown = self._follow_names()
-        self.newest = max(self.names.values(), key=natural_order, default=None)
+        self.newest = newest_of([*self.names.values(), self.known.other_newest])
         new = self._new_files(grown)
         ordered = [*grown, *self._in_order(new)]
         if any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
@@ -450,6 +460,7 @@ class _Arranging:
             scan.tail is not None,
             scan.tail,
             scan.size,
+            head_of(scan.consumed, scan.heads),
         )
 
     def _refused(self, number: int, why: str) -> FilePart:
@@ -499,6 +510,7 @@ def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
         unfinished=scan.tail is not None,
         reason=scan.tail,
         decompressed_size=scan.size,
+        head=head_of(scan.consumed, scan.heads),
     )
 
 
@@ -519,6 +531,7 @@ def as_scanned(part: FilePart, scan: FileScan) -> FilePart:
         unfinished=scan.tail is not None,
         reason=scan.tail,
         decompressed_size=scan.size,
+        head=head_of(scan.consumed, scan.heads),
     )
 
 

@@ -65,7 +65,7 @@ class Scanned:
 def collect_scans(blocks: DataFrame) -> Scanned:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn", "begin"]
+    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
     scanned = Scanned({}, {}, {})
     of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
@@ -73,7 +73,7 @@ def collect_scans(blocks: DataFrame) -> Scanned:
             if row["tag"] == SUMMARY_TAG:
                 scanned.scans[row["file"]] = FileScan.from_json(row["body"])
             elif row["tag"] == ERROR_TAG:
-                scanned.errors[row["file"]] = ScanError(row["body"].decode(), row["begin"])
+                scanned.errors[row["file"]] = ScanError.from_json(row["body"])
             else:
                 scanned.controls.setdefault(row["file"], []).append(row)
     return scanned

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.retention import TRIMMED
 from pgoutput_etl.shipping import Which
 from pgoutput_etl.transactions import Assembly
 
@@ -43,10 +44,12 @@ def _committed(ended: DataFrame) -> DataFrame:
 
 
 def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
-    """What is behind others' commits was sent before."""
+    """What is behind others' commits was sent before; of commits that maintenance took away nothing tells that."""
+    trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
     k = _done(known).unionByName(_done(ours))
     same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
-    resent = ours.where(F.col("fate") == Fate.RESENT.value)
+    resent = ours.where(F.col("fate") == Fate.RESENT.value).crossJoin(F.broadcast(trimmed))
+    resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
     unknown = resent.join(k, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
     if unknown:
         row = unknown[0]

@@ -12,12 +12,19 @@ under its own name, or where the file of that name is gone.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
+
 COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
 DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
+# Of how many of its first bytes a content has a key to be looked up by.
+HEAD_SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096)
+_KEY_DIGITS = 16
 
 
 class FileStatus(Enum):
@@ -45,7 +52,8 @@ class FilePart:
 
     same_as: the number of the part that this one goes on from, or that ends where this file ends. unfinished: behind
     `consumed` stood what was not a whole message yet. reason: why that was so, or why the file was refused.
-    decompressed_size: of all the content that there was, None in a ledger from before batches noted it.
+    decompressed_size: of all the content that there was; head: the key of content[:consumed], as `heads_of` has it.
+    Both are None in a ledger from before they were kept.
     """
 
     path: str
@@ -64,11 +72,18 @@ class FilePart:
     unfinished: bool = False
     reason: str | None = None
     decompressed_size: int | None = None
+    head: str | None = None
 
     @property
     def was_read(self) -> bool:
         """Whether there were whole messages in it."""
         return self.status == FileStatus.READ.value and self.consumed > self.offset
+
+    @property
+    def has_content(self) -> bool:
+        """Whether its bytes are known, so that they are found again under any name."""
+        is_known = self.was_read or self.status == FileStatus.REFUSED.value
+        return is_known and bool(self.consumed) and self.prefix_hash is not None
 
     @property
     def has_tail(self) -> bool:
@@ -105,17 +120,18 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class KnownContents:
-    """All that was read, to be found by content."""
+    """What was read, or some of it, to be found by content. unkeyed: contents that have no heads to look them up by."""
 
     by_length: Mapping[int, Mapping[str, tuple[Prefix, ...]]]
+    unkeyed: UnkeyedContents | None = None
 
     @classmethod
-    def of(cls, prefixes: Iterable[Prefix]) -> KnownContents:
+    def of(cls, prefixes: Iterable[Prefix], unkeyed: UnkeyedContents | None = None) -> KnownContents:
         by_length: dict[int, dict[str, tuple[Prefix, ...]]] = {}
         for prefix in prefixes:
             same_length = by_length.setdefault(prefix.consumed, {})
             same_length[prefix.hash] = (*same_length.get(prefix.hash, ()), prefix)
-        return cls(by_length)
+        return cls(by_length, unkeyed)
 
     def match(self, path: str, hashes: Hashes) -> Match:
         """What is known of the file of that name, if it begins with that: another session may have been sent more of
@@ -164,6 +180,52 @@ class Hashes:
         self._running.update(memoryview(self.data)[self._length : length])
         self._length = length
         return self._running.hexdigest()
+
+
+def heads_of(data: bytes) -> list[str]:
+    """The keys of a content's beginnings, one for each of HEAD_SIZES that it has: the first digits of their SHA-256."""
+    sizes = HEAD_SIZES[: bisect_right(HEAD_SIZES, len(data))]
+    return [hashlib.sha256(data[:size]).hexdigest()[:_KEY_DIGITS] for size in sizes]
+
+
+def head_of(consumed: int, heads: list[str]) -> str | None:
+    """Of the heads of a file, the key of its first `consumed` bytes; None if these are too few."""
+    number = bisect_right(HEAD_SIZES, consumed)
+    return heads[number - 1] if number else None
+
+
+@dataclass(frozen=True, slots=True)
+class UnkeyedContents:
+    """Contents that a version read which kept no heads: by the first eight bytes of their SHA-256, in order of their
+    lengths. Many are a few hundred kilobytes, and are looked through in a tenth of a second."""
+
+    lengths: npt.NDArray[np.int64]
+    digests: npt.NDArray[np.uint64]
+    numbers: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, contents: Iterable[tuple[int, str, int]]) -> UnkeyedContents:
+        """Length, SHA-256 in hexadecimal digits, number of the part."""
+        listed = sorted(contents)
+        return cls(
+            np.array([length for length, _, _ in listed], np.int64),
+            np.array([int(digits[:_KEY_DIGITS], 16) for _, digits, _ in listed], np.uint64),
+            np.array([number for _, _, number in listed], np.int64),
+        )
+
+    def beginnings(self, data: bytes) -> list[int]:
+        """The numbers of those that the data begin with."""
+        end = np.searchsorted(self.lengths, len(data), "right")
+        lengths, counts = np.unique(self.lengths[:end], return_counts=True)
+        running, done, content = hashlib.sha256(), 0, memoryview(data)
+        digests = []
+        for length in lengths.tolist():
+            running.update(content[done:length])
+            done = length
+            digests.append(running.digest()[: _KEY_DIGITS // 2])
+        own = np.frombuffer(b"".join(digests), ">u8")
+        found: list[int] = self.numbers[:end][self.digests[:end] == np.repeat(own, counts)].tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def list_on_spark(spark: SparkSession, paths: Iterable[str]) -> list[LandedFile]
     for path in paths:
         try:
             with reading_files([path]):
-                found |= {file.path: file for file in list_landing(spark, path)}
+                found |= {file.path: file for file in list_landing(spark, path).files()}
         except ConfigError:
             raise ConfigError(f"there is no {path}") from None
     return list(found.values())

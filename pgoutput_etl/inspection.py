@@ -122,7 +122,7 @@ class Inspection:
 
 def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Progress) -> Inspection:
     """`landed`: the files of one slot's archive, or some of them, in any order."""
-    files = candidates(landed, KnownFiles({}))
+    files = candidates(landed, KnownFiles.of({}))
     progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
     tasks = {file.path: Task(number, file.size) for number, file in files.items()}
     looks = runner.scan(tasks)
@@ -149,7 +149,7 @@ def _arranged(
     paths = {file.path for file in files.values()}
     errors = {files[n].path: look.error for n, look in looks.items() if look.error is not None}
     scans = {n: look.scan for n, look in looks.items() if look.scan is not None}
-    arrangement = arrange({n: files[n] for n in scans}, scans, {}, KnownFiles({}), paths)
+    arrangement = arrange({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
     to_read = arrangement.to_read
     if arrangement.scan_again:
         progress("looking again, as a file that others follow ends within a message")

@@ -9,7 +9,8 @@ it is done once its closing row is there. A run that finds a batch without one f
     files              every file that was read, what was in it (of which relations, too), and by which batch
     relations, types   every version, with the position from which it holds
     transactions       every transaction whose end was seen: committed, aborted, resent, refused; its origin; units,
-                       scope and aborted subtransactions where its rows in the archive don't tell what became of them
+                       scope and aborted subtransactions where its rows in the archive don't tell what became of them.
+                       Others are trimmed once they are old (retention.py)
     open_transactions  the changes and Messages of those whose end was not, as they came
     messages           logical decoding Messages: of committed transactions, and of none, each once
     quarantine         what could not be applied, and why
@@ -48,6 +49,7 @@ from pgoutput_etl.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import delta_table, is_delta_table
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.ledger_rows import (
     file_statistics,
@@ -68,6 +70,7 @@ from pgoutput_etl.messages import Type
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, UnitId
 from pgoutput_etl.quarantine import TORN, parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
+from pgoutput_etl.retention import TRIMMED
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.spark_types import arrow_schema
@@ -180,10 +183,14 @@ class Ledger:
 
     def _look_up(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> list[dict[str, Any]]:
         """Few rows, chosen of a table; none if it isn't there, without asking Spark."""
+        chosen = self._choose(table, choose)
+        return [] if chosen is None else chosen.to_pylist()
+
+    def _choose(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> pa.Table | None:
+        """The same, as columns; None if it isn't there."""
         if not is_delta_table(self._quick, self.path(table)):
-            return []
-        found: list[dict[str, Any]] = choose(self._read(self._quick, table)).toArrow().to_pylist()
-        return found
+            return None
+        return choose(self._read(self._quick, table)).toArrow()
 
     def _read(self, spark: SparkSession, table: str) -> DataFrame:
         return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
@@ -388,6 +395,16 @@ class Ledger:
             quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
+    def note_trimmed(self, last: Batch, lsn: int) -> None:
+        """That ordinary transactions up to a commit may be gone (retention.py). `last`: the newest batch."""
+        self._append_rows("transactions", [{"fate": TRIMMED, "commit_lsn": lsn}], last.number, f"{TRIMMED}:{lsn}")
+
+    def trimmed_to(self) -> int:
+        """The last commit up to which ordinary transactions may be gone; 0 if all are there."""
+        is_note = F.col("fate") == TRIMMED
+        found = self._look_up("transactions", lambda rows: rows.where(is_note).agg(F.max("commit_lsn").alias("lsn")))
+        return max((row["lsn"] or 0 for row in found), default=0)
+
     def has_lost_bytes(self) -> bool:
         """Whether any are in quarantine that nothing sent again, and that no batch has taken up since."""
         left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("offset").isNotNull()
@@ -574,20 +591,34 @@ class Ledger:
         """A file's path, of the batch's or of one before it whose transactions waited."""
         if number in batch.files:
             return batch.files[number].path
-        known = self.known_files(self.file_rows(), batch.since, batch.number).parts.get(number)
-        return f"file {number}" if known is None else known.path
+        of_it = (F.col("file") == number) & (F.col("batch") >= batch.since) & (F.col("batch") < batch.number)
+        found = self._look_up("files", lambda rows: rows.where(of_it).select("path"))
+        return found[0]["path"] if found else f"file {number}"
 
     def file_rows(self) -> list[dict[str, Any]]:
         """All that is known of landed files: the fields of FilePart, `file` and `batch`."""
         names = [field.name for field in fields(FilePart) if field.name != "modified"]
         modified = F.unix_micros("modified").alias("modified")
-        return self._look_up("files", lambda rows: rows.select("file", "batch", modified, *names))
+        return self._look_up(
+            "files", lambda rows: self.completed("files", rows).select("file", "batch", modified, *names)
+        )
+
+    def file_index(self, since: int = 0) -> FileIndex:
+        """What was read from batch `since` on. A ledger from before a column was kept has NULL in it."""
+        modified = F.unix_micros("modified").alias("modified")
+        names = [name for name in INDEX_SCHEMA.names if name != "modified"]
+
+        def of_parts(rows: DataFrame) -> DataFrame:
+            return self.completed("files", rows).where(F.col("batch") >= since).select(modified, *names)
+
+        found = self._choose("files", of_parts)
+        return FileIndex.of({}) if found is None else FileIndex(found.select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
 
     def known_files(self, rows: Iterable[Mapping[str, Any]], since: int = 0, before: int | None = None) -> KnownFiles:
         """Of file_rows, what was read from batch `since` on, and before batch `before`."""
         names = [field.name for field in fields(FilePart)]
         counts = [row for row in rows if row["batch"] >= since and (before is None or row["batch"] < before)]
-        return KnownFiles({row["file"]: FilePart(**{name: row[name] for name in names}) for row in counts})
+        return KnownFiles.of({row["file"]: FilePart(**{name: row[name] for name in names}) for row in counts})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [

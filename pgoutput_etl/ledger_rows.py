@@ -24,10 +24,10 @@ SCHEMAS = {
         "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
         "path: string, size: long, modified: long, status: string, offset: long, consumed: long, prefix_hash: string, "
         "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
-        "same_as: long, unfinished: boolean, reason: string, decompressed_size: long>>, last_commit_lsn long, "
-        "state string, tables array<struct<oid: long, schema: string, table: string, path: string, version: long, "
-        "last_commit_lsn: long, status: string, reason: string, relation: string, key: array<string>, retired: string, "
-        "types: array<string>, "
+        "same_as: long, unfinished: boolean, reason: string, decompressed_size: long, head: string>>, "
+        "last_commit_lsn long, state string, tables array<struct<oid: long, schema: string, table: string, "
+        "path: string, version: long, last_commit_lsn: long, status: string, reason: string, relation: string, "
+        "key: array<string>, retired: string, types: array<string>, "
         "rows: long, mode: string, uses: string, snapshot: long>>, backfill string, since long"
     ),
     "files": (
@@ -36,7 +36,7 @@ SCHEMAS = {
         "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
         "applied long, waiting long, aborted long, quarantined long, resent long, refused long, "
         "status string, offset long, consumed long, prefix_hash string, distinctive boolean, varied boolean, "
-        "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string"
+        "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string, head string"
     ),
     "relations": (
         "source string, batch long, oid long, schema string, table string, replica_identity string, "

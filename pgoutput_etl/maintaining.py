@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config import Config
@@ -26,7 +26,17 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.ledger_rows import SCHEMAS
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
-from pgoutput_etl.retention import APPENDED_TO, MaintainRequest, Rule, is_as_recorded, order_of, rules, settled
+from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.retention import (
+    APPENDED_TO,
+    TRIMMED,
+    MaintainRequest,
+    Rule,
+    is_as_recorded,
+    order_of,
+    rules,
+    settled,
+)
 from pgoutput_etl.targets import TableState
 from pgoutput_etl.upkeep import CONFLICTS, DeltaFolder
 
@@ -155,11 +165,18 @@ class _Work:
         return self._finished(table, ("vacuum", "checkpoint"), check_claim)
 
     def _delete_old(self, folder: DeltaFolder, rule: Rule, check_claim: Callable[[], None]) -> None:
-        if self.request.execute:
-            check_claim()
-            self.progress(f"deleting what nothing asks for any more of the ledger's {rule.table}")
-            mine = F.col("t.source") == self.ledger.source
-            folder.delete(mine & (F.col(f"t.{rule.column}") < rule.before))
+        if not self.request.execute:
+            return
+        check_claim()
+        self.progress(f"deleting what nothing asks for any more of the ledger's {rule.table}")
+        old = (F.col("t.source") == self.ledger.source) & (F.col(f"t.{rule.column}") < rule.before)
+        if rule.table != "transactions":
+            folder.delete(old)
+            return
+        ordinary = self._ordinary(rule)
+        [row] = ordinary.agg(F.max("commit_lsn").alias("lsn")).collect()
+        self.ledger.note_trimmed(self.last, row["lsn"] or 0)  # first: a run may come between
+        folder.delete_others(old & _is_ordinary("t."), _ends_of_files(ordinary), ("batch", "file", "unit"))
 
     def _compact_ledger(self, folder: DeltaFolder, name: str) -> None:
         if self.request.execute:
@@ -197,9 +214,30 @@ class _Work:
         return rules(self.last.number, self.last.since, settled(times, cutoff))
 
     def _old(self, rule: Rule) -> DataFrame:
+        """The rows that may go."""
+        if rule.table == "transactions":
+            ordinary = self._ordinary(rule)
+            return ordinary.join(_ends_of_files(ordinary), ["batch", "file", "unit"], "left_anti")
         return self.ledger.read(rule.table).where(F.col(rule.column) < rule.before)
+
+    def _ordinary(self, rule: Rule) -> DataFrame:
+        return self.ledger.read(rule.table).where((F.col(rule.column) < rule.before) & _is_ordinary())
 
     def _is_shared(self) -> bool:
         """Whether other sources, whose runs this one's claim doesn't keep off, have rows there."""
         batches = self.spark.read.format("delta").load(self.ledger.path("batches"))
         return bool(batches.where(F.col("source") != self.ledger.source).limit(1).count())
+
+
+def _is_ordinary(table: str = "") -> Column:
+    """Transactions that began and ended in one file: what became of their rows is told without them."""
+    return F.col(f"{table}units").isNull() & (F.col(f"{table}fate") != TRIMMED)
+
+
+def _ends_of_files(transactions: DataFrame) -> DataFrame:
+    """Batch, file and unit of those that a file's committed ones lie between, by LSN and by time."""
+    committed = transactions.where(F.col("fate") == Fate.COMMITTED.value)
+    of_lsn, of_time = F.struct("commit_lsn", "unit"), F.struct("commit_ts", "unit")
+    ends = [which(by)["unit"] for by in (of_lsn, of_time) for which in (F.min, F.max)]
+    units = committed.groupBy("batch", "file").agg(F.array_distinct(F.array(*ends)).alias("units"))
+    return units.select("batch", "file", F.explode("units").alias("unit"))

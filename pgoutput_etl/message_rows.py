@@ -154,6 +154,8 @@ class FileScan:
     resembles: int | None = None  # a part that this file may go on from
     tail: str | None = None  # why what follows is not a whole message yet
     tail_hash: str | None = None  # of all bytes of the file, if there is a tail
+    heads: list[str] = field(default_factory=list)  # to look up by what the file may begin with
+    unkeyed: list[int] = field(default_factory=list)  # parts that it begins with, and that have no heads
     fits: str | None = None  # another framing that has messages where the configured one has none
     remark: str | None = None
 
@@ -187,14 +189,22 @@ class FileScan:
 
 @dataclass(frozen=True, slots=True)
 class ScanError:
-    """Why a file could not be scanned. offset: of the content behind what was read before; 0 if nothing of it was."""
+    """Why a file could not be scanned. offset: of the content behind what was read before; 0 if nothing of it was.
+    heads, unkeyed: as of FileScan."""
 
     text: str
     offset: int = 0
+    heads: tuple[str, ...] = ()
+    unkeyed: tuple[int, ...] = ()
 
     def note(self, file: int) -> pa.RecordBatch:
         """The file's only row."""
-        return note(file, ERROR_TAG, self.text.encode(), self.offset, self.offset)
+        return note(file, ERROR_TAG, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def from_json(cls, text: bytes) -> ScanError:
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**{**fields, "heads": tuple(fields["heads"]), "unkeyed": tuple(fields["unkeyed"])})
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
@@ -202,6 +212,6 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
 
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
-    """A row about a file rather than a message."""
+    """A row about a file rather than a message: its summary, or its error."""
     row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_UNIT}
     return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.framing import Framing, detect, first_framing
-from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix, Task
+from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix, Task, heads_of
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import HEAD, Begins, FileScan, OpenUnit, ScanError, UnitKind
 from pgoutput_etl.salvage import framing_of_damaged
@@ -15,16 +15,16 @@ from pgoutput_etl.scan import scan_from_either_side
 from pgoutput_etl.units import Part, ScannedFile
 
 
-class GrownFileError(ArchiveError):
-    """What follows an offset up to which a file was read before can't be read."""
+class PartError(ArchiveError):
+    """A content can't be read behind what is known of it."""
 
-    def __init__(self, text: str, offset: int) -> None:
-        super().__init__(text)
-        self.offset = offset
+    def __init__(self, found: ScanError) -> None:
+        super().__init__(found.text)
+        self.found = found
 
 
 def scan_error(error: ArchiveError) -> ScanError:
-    return ScanError(str(error), error.offset if isinstance(error, GrownFileError) else 0)
+    return replace(error.found, text=str(error)) if isinstance(error, PartError) else ScanError(str(error))
 
 
 def scan_part(
@@ -39,13 +39,13 @@ def scan_part(
 ) -> ScannedFile:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
-    Raises ArchiveError naming file, offset and LSN; GrownFileError, if that stands behind what is known.
+    Raises ArchiveError naming file, offset and LSN.
     """
     try:
         read = read_content(_listed(content, task), path, max_size)
         return _scan(path, read, task, known, framing, salvages, notes)
-    except GrownFileError as error:
-        raise GrownFileError(f"{path}: {error}", error.offset) from error
+    except PartError as error:
+        raise PartError(replace(error.found, text=f"{path}: {error}")) from error
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
@@ -70,13 +70,14 @@ def _scan(
         part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
         if start.framing is not None:
             part = replace(part, framing=Framing(start.framing))
+    heads = heads_of(data)
+    unkeyed = known.unkeyed.beginnings(data) if task.part is None and known.unkeyed is not None else []
     try:
         scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
     except ArchiveError as error:
-        if not part.start:
-            raise
-        raise GrownFileError(str(error), part.start) from error
+        raise PartError(ScanError(str(error), part.start, tuple(heads), tuple(unkeyed))) from error
     summary = scanned.summary
+    summary.heads, summary.unkeyed = heads, unkeyed
     summary.same_as = None if start is None else start.number
     summary.resembles = match.resembles
     summary.prefix_hash = hashes.of(summary.consumed)

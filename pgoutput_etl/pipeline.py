@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
-from pgoutput_etl.arranging import Arrangement, KnownFiles, said_of_tail
+from pgoutput_etl.arranging import Arrangement, said_of_tail
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
-from pgoutput_etl.identity import LandedFile
+from pgoutput_etl.file_index import FileIndex, Listing
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.metrics import Stages
 from pgoutput_etl.outcomes import Fate, summed_accounts
@@ -48,10 +48,11 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
     summaries = []
     progress(f"looking for new files in {config.source.landing}")
     with ThreadPoolExecutor(2) as pool:
-        listing, told = pool.submit(list_files, spark, config), pool.submit(ledger.file_rows)
+        listed = pool.submit(list_files, spark, config)
         last = ledger.last_batch()
+        told = pool.submit(ledger.file_index, 0 if last is None else last.since)
         claim = _refuse_others(ledger, last, progress)
-    listed, rows = listing.result(), told.result()
+    listing, index = listed.result(), told.result()
     if last is not None and last.resumed:
         if last.backfill is None:
             read = partial(read_again, spark, config, last.files)
@@ -62,10 +63,9 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
             finish_backfill(spark, config, ledger, last, progress)
         stages.begin("look")
         last, claim = ledger.last_batch(), None
-        listed, rows = list_files(spark, config), ledger.file_rows()
-    known = ledger.known_files(rows, since=0 if last is None else last.since)
-    summaries += _apply_new(spark, config, ledger, last, claim, listed, known, progress, stages)
-    return summaries or [_nothing_new(config, ledger, last, map(said_of_tail, known.tails(listed)))]
+        listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
+    summaries += _apply_new(spark, config, ledger, last, claim, listing, index, progress, stages)
+    return summaries or [_nothing_new(config, ledger, last, map(said_of_tail, index.tails(listing)))]
 
 
 def _apply_new(
@@ -74,25 +74,25 @@ def _apply_new(
     ledger: Ledger,
     last: Batch | None,
     claim: Claim | None,
-    listed: list[LandedFile],
-    known: KnownFiles,
+    listing: Listing,
+    index: FileIndex,
     progress: Progress,
     stages: Stages,
 ) -> list[RunSummary]:
-    """`listed`: the files as they were listed. Each batch is done before the next one is claimed; where the files of a
+    """`listing`: the files as they were listed. Each batch is done before the next one is claimed; where the files of a
     further one aren't as they were listed any more, they are looked for anew."""
-    files, paths = new_files(spark, config, known, listed)
+    files, listing = new_files(spark, config, index, listing)
     summaries: list[RunSummary] = []
     later: Sequence[Arrangement] = ()
-    read = partial(read_files, spark, config, files, known, paths)
+    read = partial(read_files, spark, config, files, index, listing)
     while later or (files and not summaries):
         batch = Batch.after(last, {})
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except NotAsListedError:
             stages.begin("look")
-            listed, known = list_files(spark, config), ledger.known_files(ledger.file_rows(), last.since if last else 0)
-            return summaries + _apply_new(spark, config, ledger, last, None, listed, known, progress, stages)
+            listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
+            return summaries + _apply_new(spark, config, ledger, last, None, listing, index, progress, stages)
         summaries.append(summary)
         if later:
             progress(f"batch {batch.number} is done; what is left makes {len(later):,} more")

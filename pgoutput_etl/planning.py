@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.applying import window_of
 from pgoutput_etl.archive_report import kind_of_transaction
-from pgoutput_etl.arranging import KnownFiles, said_of_tail
+from pgoutput_etl.arranging import said_of_tail
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, TableShape
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ArchiveError, TableError
@@ -49,10 +49,9 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking for new files in {config.source.landing}")
     last = ledger.last_batch()
     ledger.claims().refuse_others(Batch.number_of_next(last))
-    listed = list_files(spark, config)
-    known = ledger.known_files(ledger.file_rows(), since=0 if last is None else last.since)
+    listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
     if last is not None and last.resumed:
-        files, _ = new_files(spark, config, KnownFiles({**known.parts, **last.files}), listed)
+        files, _ = new_files(spark, config, index.with_parts(last.files), listing)
         later = tuple(file.path for file in files.values())
         batches = None if config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
         if last.backfill is not None:
@@ -61,11 +60,11 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
         landed = read_again(spark, config, last.files)
         found = _planned(spark, config, ledger, last, landed, progress)
         return replace(found, later_files=later, later_batches=batches)
-    files, paths = new_files(spark, config, known, listed)
+    files, listing = new_files(spark, config, index, listing)
     if not files:
-        return replace(_nothing(config, ledger, last), files_not_read=tuple(map(said_of_tail, known.tails(listed))))
+        return replace(_nothing(config, ledger, last), files_not_read=tuple(map(said_of_tail, index.tails(listing))))
     progress(f"looking into {len(files):,} files")
-    landed = read_files(spark, config, files, known, paths)
+    landed = read_files(spark, config, files, index, listing)
     if not landed.parts:
         landed.give_up()
         return replace(_nothing(config, ledger, last), files_not_read=landed.remarks)

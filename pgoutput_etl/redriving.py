@@ -84,7 +84,7 @@ class Redriving:
         """Each file whole, but for what was added to the last one since: that is for the nightly job. One of which
         nothing could be read may be gone."""
         known, unread = self.archive.known, self.archive.unread_roots
-        numbers = {known.names[root]: root for root in known.read_roots} | known.left
+        numbers = {**{path: root for root, path in known.names.items()}, **known.left}
         gone = [*(known.names[root] for root in unread), *known.left]
         landed = self.archive.landed(numbers.keys() - set(gone), gone)
         last = known.last

@@ -26,7 +26,7 @@ from pgoutput_etl.delta_table import read_table
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task, task_again
 from pgoutput_etl.ledger import Batch, Ledger
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
 from pgoutput_etl.outcomes import Fate, UnitId
 from pgoutput_etl.protected import protection, protects, scopes_of
 from pgoutput_etl.protecting import Protection
@@ -120,6 +120,12 @@ class Archive:
         return self.ledger.known_files(self.ledger.file_rows(), self._next.since, self._next.number)
 
     @cached_property
+    def last_file(self) -> int:
+        """The highest number of a file; -1 if there is none."""
+        [row] = self._read("files").agg(F.max("file").alias("file")).collect()
+        return -1 if row["file"] is None else int(row["file"])
+
+    @cached_property
     def files(self) -> tuple[ReadFile, ...]:
         rows = self._read("files").select("file", "changes", "first_commit_lsn", "last_commit_lsn").orderBy("file")
         known = self.known
@@ -179,23 +185,32 @@ class Archive:
 
     def first_commit(self, time: datetime) -> int:
         """The first one at that time or later. Raises ConfigError if there is none."""
-        return self._commit(
-            F.min("commit_lsn"), F.col("at") >= _microseconds(time), f"--from-time: none at {time} or later"
-        )
+        return self._commit(True, F.col("at") >= _microseconds(time), f"--from-time: none at {time} or later")
 
     def last_commit(self, time: datetime) -> int:
         """The last one at that time or before."""
-        return self._commit(
-            F.max("commit_lsn"), F.col("at") <= _microseconds(time), f"--to-time: none at {time} or before"
-        )
+        return self._commit(False, F.col("at") <= _microseconds(time), f"--to-time: none at {time} or before")
 
-    def _commit(self, which: Column, condition: Column, error: str) -> int:
+    def _commit(self, first: bool, condition: Column, error: str) -> int:
+        """The first or the last one with a condition. Of a file whose transactions were trimmed, the ledger has those
+        with the first and the last time: if one of these is in question, the file itself tells which of all it is."""
+        which = F.min if first else F.max
         commits = self._read("transactions").where(F.col("fate") == Fate.COMMITTED.value)
         commits = commits.withColumn("at", F.unix_micros("commit_ts")).where(condition)
-        [row] = commits.agg(which.alias("lsn")).collect()
+        [row] = commits.agg(which("commit_lsn").alias("lsn")).collect()
         if row["lsn"] is None:
             raise ConfigError(f"{error}, of the commits that were applied")
-        return int(row["lsn"])
+        trimmed_to = self.ledger.trimmed_to()
+        if row["lsn"] > trimmed_to:
+            return int(row["lsn"])
+        inexact = commits.where(F.col("commit_lsn") <= trimmed_to).select("file").distinct().toArrow().to_pylist()
+        numbers = {each["file"] for each in inexact}
+        files = [file for file in self.files if file.number in numbers and _reaches(file.commits, row["lsn"], first)]
+        ends = message_rows(self._blocks(files, None), ["tag", "body", "commit_lsn", "commit_ts"])
+        refuse_unreadable(ends)
+        own = ends.where(F.col("tag") == "C").withColumn("at", F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
+        [found] = own.where(condition).agg(which("commit_lsn").alias("lsn")).collect()
+        return int(row["lsn"] if found["lsn"] is None else found["lsn"])
 
     def files_with(self, oids: Iterable[int], commits: Stretch) -> list[ReadFile]:
         """Those that may have changes of these relations by transactions that committed there."""
@@ -211,7 +226,7 @@ class Archive:
 
     def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
         """`others`: those that may be gone. Raises ArchiveError if one of `paths` isn't there any more."""
-        landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing)}
+        landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing).files()}
         wanted = sorted(set(paths))
         gone = [path for path in wanted if path not in landed]
         refuse(f"{path} is not there any more: what is read again has to be as it was" for path in gone)
@@ -224,7 +239,7 @@ class Archive:
         """The first parts of contents in which no message could be read."""
         rows = self._read("files").where(F.size(F.map_keys("messages")) > 0).select("file").toArrow().to_pylist()
         roots = self.known.roots
-        return self.known.read_roots - {roots[row["file"]] for row in rows}
+        return frozenset(self.known.names) - {roots[row["file"]] for row in rows}
 
     def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: Stretch) -> DataFrame:
         """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
@@ -313,7 +328,12 @@ def refuse_unreadable(rows: DataFrame) -> None:
     """Raises ArchiveError if a file among those of `rows` could not be read."""
     with reading_files():
         found = rows.where(F.col("tag") == ERROR_TAG).select("body").collect()
-    refuse(bytes(row["body"]).decode() for row in found)
+    refuse(ScanError.from_json(bytes(row["body"])).text for row in found)
+
+
+def _reaches(commits: Stretch | None, lsn: int, first: bool) -> bool:
+    """Whether a file may have a commit before the one at `lsn`, or behind it."""
+    return commits is not None and (commits.first < lsn if first else commits.last > lsn)
 
 
 def _overlap(commits: Stretch | None, wanted: Stretch) -> bool:

@@ -5,9 +5,12 @@ Rows of the ledger that may go, once the batch that made them useless has been d
     claims                                 of batches before the last two: a run looks at its own and its neighbours'
     quarantine                             what a later batch took up again (`redriven`)
     relations, types, open_transactions    of batches before the one that the ledger counts from (`batches.since`)
+    transactions                           ordinary ones that began and ended in one file; of each file those stay that
+                                           have the lowest and the highest commit LSN and time, for backfills by time
 
-Everything else is needed: batches and files say what was read and where tables stood, transactions tell what is sent
-again from what is another server's, and a backfill asks for all of them.
+Everything else is needed: batches and files say what was read and where tables stood, and a backfill asks for all
+transactions of several parts. Where transactions went, a row with the fate TRIMMED says up to which commit: a commit at
+or before that can't be told from another server's any more, and is taken for one that was sent again.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pgoutput_etl.errors import ConfigError
 STEPS = ("retention", "optimize", "vacuum", "checkpoint")
 LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
 SMALL_FILE = 128 << 20
+TRIMMED = "trimmed"  # the fate of a row that is no transaction, but stands for those that are gone
 # Ledger tables that runs do nothing but append to: Delta lets them be compacted meanwhile.
 APPENDED_TO = frozenset(
     {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes"}
@@ -73,7 +77,8 @@ def settled(batches: Iterable[tuple[int, datetime]], cutoff: datetime) -> int:
 def rules(last: int, since: int, settled_batch: int) -> tuple[Rule, ...]:
     """`last`: the newest batch, which is done; `since`: the one that the ledger counts from."""
     of_claims = Rule("claims", "batch", min(last - 1, settled_batch + 1))
-    found = [of_claims, Rule("quarantine", "redriven", settled_batch + 1)]
+    of_transactions = Rule("transactions", "batch", min(last, settled_batch + 1))
+    found = [of_claims, Rule("quarantine", "redriven", settled_batch + 1), of_transactions]
     if 0 < since <= settled_batch:
         found += [Rule(table, "batch", since) for table in ("relations", "types", "open_transactions")]
     return tuple(rule for rule in found if rule.before > 1)

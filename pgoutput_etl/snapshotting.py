@@ -170,7 +170,7 @@ class _Loading:
     def _new_relations(self) -> list[InForce]:
         """Of tables that the archive has said nothing of, as their server described them."""
         known: dict[int, InForce] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
-        last_file = self.archive.known.next_number - 1
+        last_file = self.archive.last_file
         found = []
         for relation in self.order.relations:
             entry = known.get(relation.oid)

@@ -23,6 +23,7 @@ from pgoutput_etl.arranging import (
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
+from pgoutput_etl.file_index import FileIndex, Listing, looked_up
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, task_again, tasks_of
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.numbering import missing_number
@@ -103,36 +104,41 @@ class Landed:
         return (*lines, *self.remarks)
 
 
-def list_files(spark: SparkSession, config: Config) -> list[LandedFile]:
+def list_files(spark: SparkSession, config: Config) -> Listing:
     """All that has landed. Raises ConfigError."""
     with reading_files([config.source.landing]):
         return list_landing(spark, config.source.landing)
 
 
 def new_files(
-    spark: SparkSession, config: Config, known: KnownFiles, landed: list[LandedFile]
-) -> tuple[dict[int, LandedFile], set[str]]:
-    """The files that are new or not as they were, by the number that they may get; and the paths of all. `landed`: as
-    they were listed.
+    spark: SparkSession, config: Config, index: FileIndex, listing: Listing
+) -> tuple[dict[int, LandedFile], Listing]:
+    """The files that are new or not as they were, by the number that they may get; and all that there are. `listing`:
+    as they were listed.
 
     Raises ConfigError, or ArchiveError for a file too large to carry.
     """
-    found = candidates(landed, known)
+    found = _candidates(index, listing)
     for _ in range(_LISTINGS):
         if len(found) < 2:
             break
         # What is written while the folder is listed may have gone into two files: all but the newest must stand still.
-        before, landed = found, list_files(spark, config)
-        found = candidates(landed, known)
+        before, listing = found, list_files(spark, config)
+        found = _candidates(index, listing)
         if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
             found = before
             break
     check_sizes(spark, found.values())
-    return found, {file.path for file in (*landed, *found.values())}
+    return found, listing
+
+
+def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
+    files = index.to_look_at(listing)
+    return candidates(files, index.known([file.path for file in files]))
 
 
 def read_files(
-    spark: SparkSession, config: Config, files: Mapping[int, LandedFile], known: KnownFiles, paths: set[str]
+    spark: SparkSession, config: Config, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> Landed:
     """Scans them all at once, and decides what to read; scans them again if that has to be done in another way, or in
     several batches: those of the first one alone.
@@ -140,12 +146,15 @@ def read_files(
     Raises ArchiveError or RunError. What it gives is to be given up in the end.
     """
     tasks = {file.path: Task(number, file.size) for number, file in files.items()}
-    blocks = _scan(spark, config, tasks, known.contents)
+    known = index.known(tasks)
+    blocks = _scan(spark, config, tasks, known.contents(index.unkeyed()))
     try:
-        scanned = _collect(blocks, tasks)
-        arrangement = arrange(files, scanned.scans, scanned.errors, known, paths)
+        scanned, known, others = _look_up(spark, config, tasks, index, known, _collect(blocks, tasks))
+        arrangement = arrange(files, scanned.scans, scanned.errors, known, listing.among(known.places(tasks)))
+        if others.intersection(arrangement.to_read):
+            arrangement = replace(arrangement, scan_again=True)
         if config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(known, arrangement)
+            _refuse_gaps(index, arrangement)
         commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
         steps = in_steps(arrangement, commits, config.merge.max_transactions)
     except BaseException:
@@ -155,9 +164,34 @@ def read_files(
         let_go(blocks)
         return _read_arranged(spark, config, steps)
     to_apply = scanned.of(arrangement.to_read)
-    others = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
+    left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
     again = partial(_protected, spark, config, arrangement.parts)
-    return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, others, read_again=again)
+    return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)
+
+
+def _look_up(
+    spark: SparkSession,
+    config: Config,
+    tasks: Mapping[str, Task],
+    index: FileIndex,
+    known: KnownFiles,
+    scanned: Scanned,
+) -> tuple[Scanned, KnownFiles, frozenset[int]]:
+    """Scans files again that may begin with further contents. Gives all that was scanned, what is known of it, and the
+    numbers of those files that were scanned otherwise than before."""
+    paths = {task.number: path for path, task in tasks.items()}
+    alike = index.lookalikes(paths, scanned.scans, scanned.errors, known)
+    if not alike:
+        return scanned, known, frozenset()
+    known = index.known(tasks, set().union(*alike.values()))
+    doubtful = {path: task for path, task in tasks.items() if task.number in alike}
+    blocks = _scan(spark, config, doubtful, known.contents())
+    try:
+        closer = _collect(blocks, doubtful)
+        scans, errors, others = looked_up(scanned.scans, scanned.errors, closer.scans, closer.errors)
+        return Scanned(scans, scanned.controls, errors), known, others
+    finally:
+        let_go(blocks)
 
 
 class NotAsListedError(ArchiveError):
@@ -169,8 +203,9 @@ def read_later(spark: SparkSession, config: Config, steps: Sequence[Arrangement]
     try:
         return _read_arranged(spark, config, steps)
     except ArchiveError as error:
-        landed = {file.path: file for file in list_files(spark, config)}
-        if all(_is_there(part, landed) for part in steps[0].to_read.values()):
+        parts = steps[0].to_read.values()
+        landed = {file.path: file for file in list_files(spark, config).named([part.path for part in parts])}
+        if all(_is_there(part, landed) for part in parts):
             raise
         raise NotAsListedError(str(error)) from error
 
@@ -188,13 +223,14 @@ def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangem
     return Landed(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
 
 
-def _refuse_gaps(known: KnownFiles, arrangement: Arrangement) -> None:
+def _refuse_gaps(index: FileIndex, arrangement: Arrangement) -> None:
     """A number that a duplicate has, or had once, or an empty file, is not missing."""
     new = {part.path for part in arrangement.to_read.values() if not part.offset}
-    all_paths = {*(part.path for part in (*known.parts.values(), *arrangement.parts.values()))}
-    in_order = sorted(all_paths, key=natural_order)
-    first = next((i for i, path in enumerate(in_order) if path in new), len(in_order))
-    missing = missing_number(in_order, first)
+    if not new:
+        return
+    around = {*index.around(new), *(part.path for part in arrangement.parts.values())}
+    in_order = sorted(around, key=natural_order)
+    missing = missing_number(in_order, next(i for i, path in enumerate(in_order) if path in new))
     if missing is not None:
         raise RunError(
             f"{missing}: whole transactions may be. Nothing was written. Land what is missing; if there is nothing, "
@@ -206,8 +242,11 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
     of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
     to_read = {n: part for n, part in of_batch.items() if part.was_read}
-    landed = {file.path: file for file in list_files(spark, config)}
+    listing = list_files(spark, config)
+    landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}
     moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
+    if moved:
+        landed = {file.path: file for file in listing.files()}
     places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
     for number, part in moved.items():
         if number not in places:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.managed import is_managed, is_set, session_that_is_there, value_of
@@ -252,17 +253,17 @@ def writes_may_overlap(spark: SparkSession) -> bool:
     return not is_connect(spark)
 
 
-def list_landing(spark: SparkSession, landing: str) -> list[LandedFile]:
+def list_landing(spark: SparkSession, landing: str) -> Listing:
     """All files below a folder, or that match a glob, without reading any. Raises ConfigError if there is no such."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     try:
-        found = reader.load(landing).select("path", "length", F.unix_micros("modificationTime").alias("modified"))
-        table = found.toArrow()
+        modified = F.unix_micros("modificationTime").alias("modified")
+        table = reader.load(landing).select("path", F.col("length").alias("size"), modified).toArrow()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise ConfigError(f"source.landing: there is no {landing}") from None
         raise
-    return [LandedFile(row["path"], row["length"], row["modified"]) for row in table.to_pylist()]
+    return Listing(table.cast(LISTING_SCHEMA))
 
 
 def size_limit(spark: SparkSession) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any, cast
 
 from delta.exceptions import (
@@ -17,7 +19,7 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import is_connect
@@ -134,3 +136,9 @@ class DeltaFolder:
         """By a MERGE with one row, as a Connect session has no other way. `condition`: of columns `t.…`."""
         one = self.spark.range(1).toDF("_one").alias("s")
         delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
+
+    def delete_others(self, condition: Column, kept: DataFrame, key: Sequence[str]) -> None:
+        """All rows with the condition, of columns `t.…`, but for those that have one of these keys."""
+        same = reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in key))
+        merge = delta_table(self.spark, self.path).alias("t").merge(kept.alias("s"), same)
+        merge.whenNotMatchedBySourceDelete(condition).execute()

@@ -18,7 +18,7 @@ CORE = (
     "errors", "lsn", "commit_time", "compiled", "copying", "wire", "messages", "decode", "inflate", "content",
     "framing", "noted", "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner",
     "scan", "blocks",
-    "identity", "parts", "arranging", "steps", "numbering", "relations", "outcomes", "origins", "fates",
+    "identity", "parts", "arranging", "file_index", "steps", "numbering", "relations", "outcomes", "origins", "fates",
     "logical_messages", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
     "reshaping", "replay", "remembering", "naming", "column_uses", "config_file", "config", "rewriting", "protecting",

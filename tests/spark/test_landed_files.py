@@ -9,15 +9,16 @@ import gzip
 import os
 import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from pgoutput_etl import merge, sources
 from pgoutput_etl.assembling import collect_scans
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.file_index import Listing
 from pgoutput_etl.messages import ReplicaIdentity
 from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary
 from pgoutput_etl.spark import list_landing
@@ -121,6 +122,43 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     ]
 
 
+def as_of_an_older_version(nights: Nights) -> None:
+    """The ledger without what a later one keeps of files."""
+    spark, root = nights.job.spark, nights.job.folder / "tables" / "_pgoutput_etl"
+    files = spark.read.format("delta").load(str(root / "files")).drop("head")
+    batches = spark.read.format("delta").load(str(root / "batches"))
+    batches = batches.withColumn("files", F.transform("files", lambda f: f.dropFields("decompressed_size", "head")))
+    for name, rows in (("files", files), ("batches", batches)):
+        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(root / name))
+
+
+def test_a_ledger_of_an_older_version_knows_its_files_under_any_name(nights: Nights) -> None:
+    job, folder = nights.job, nights.job.landing
+    for number in (1, 2, 3):
+        (folder / f"{number}.bin").write_bytes(sent(number))
+    job.run()
+    as_of_an_older_version(nights)
+    shutil.copy(folder / "1.bin", folder / "4.bin")
+    (folder / "2.bin").rename(folder / "5.bin")
+    (folder / "3.bin").unlink()
+    (folder / "6.bin.gz").write_bytes(gzip.compress(sent(3) + sent(4)))
+    (folder / "7.bin").write_bytes(sent(5))
+    summary = job.run()
+    assert (summary.exit_code, summary.files, nights.values("t")) == (EXIT_DONE, 2, up_to(5))
+    assert [each for each in files(nights) if each[0] > 2] == [
+        (3, "6.bin.gz", "read", 2),
+        (6, "7.bin", "read", None),
+        (7, "5.bin", "moved", 1),
+        (8, "4.bin", "duplicate", 0),
+    ]
+    heads = {row["file"]: row["head"] for row in nights.ledger("files")}
+    assert [number for number, head in sorted(heads.items()) if head is None] == [0, 1, 2]
+    (folder / "7.bin").rename(folder / "8.bin")
+    (folder / "9.bin").write_bytes(sent(6))
+    job.run()
+    assert nights.values("t") == up_to(6)
+
+
 @pytest.mark.soak
 def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
@@ -196,7 +234,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
         if listed == 1:
             (folder / "1.bin").write_bytes(first + second)
             (folder / "2.bin").write_bytes(sent(3))
-            found += [replace(file, size=file.size) for file in list_landing(*arguments) if "2.bin" in file.path]
+            found = Listing.of([*found.files(), *(f for f in list_landing(*arguments).files() if "2.bin" in f.path)])
         return found
 
     monkeypatch.setattr(sources, "list_landing", listing)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ import pytest
 from delta.tables import DeltaTable
 
 from pgoutput_etl import maintaining
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.errors import ConfigError, RunError, SequenceError
 from pgoutput_etl.ledger import Ledger
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
 from pgoutput_etl.maintaining import maintain
+from pgoutput_etl.messages import Begin, Commit, Relation
 from pgoutput_etl.reading import tables_at
+from pgoutput_etl.rereading import Archive
 from pgoutput_etl.retention import MaintainRequest
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.writing import Writer
-from tests.small_archives import insert, table, transaction, update
+from tests.small_archives import Messages, insert, segment, stream_commit, table, transaction, update
 from tests.spark.jobs import Job, Nights
 from tests.spark.test_apply_job import ROOT, run
 from tests.spark.test_plan import tree
@@ -94,6 +98,58 @@ def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
     nights.night(transaction(9, 0x900, renamed, update("1", "later")))
     assert ("1", "later") in nights.values("renamed")
     assert len(nights.values("renamed")) == 3
+
+
+def at(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 0, minute, tzinfo=timezone.utc)
+
+
+def timed(number: int, *described: Relation) -> Messages:
+    """A transaction that was committed `number` minutes past midnight."""
+    microseconds = (at(number) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+    begin, *changes, commit = transaction(number, number * 0x100, *described, insert(str(number), f"v{number}"))
+    assert isinstance(begin, Begin)
+    assert isinstance(commit, Commit)
+    begin, commit = (replace(each, commit_timestamp=microseconds) for each in (begin, commit))
+    return [begin, *changes, commit]
+
+
+def test_old_transactions_go_but_for_those_that_tell_a_files_time(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = nights.job
+    nights.night(timed(1, table()), *(timed(n) for n in range(2, 7)), segment(50, insert("50", "s"), first=True))
+    nights.night(stream_commit(50, 0x680), timed(7))
+    nights.night(timed(8), timed(9))
+    monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("transactions",))
+    monkeypatch.setattr(maintaining, "settled", lambda _batches, _cutoff: 3)
+    only = MaintainRequest(only=("retention",), execute=True)
+    assert of(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
+    assert of(maintained(job, only), "ledger: transactions").rows == 4
+    left = {(row["xid"], row["fate"]) for row in nights.ledger("transactions")}
+    assert left == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
+    assert of(maintained(job, only), "ledger: transactions").rows == 0
+
+    last = Ledger(job.spark, ledger_root(job), "test").last_batch()
+    assert last is not None
+    archive = Archive(job.spark, job.loaded(), Ledger(job.spark, ledger_root(job), "test"), last)
+    for minute in (1, 2, 4, 6, 7, 9):
+        assert archive.first_commit(at(minute)) == minute * 0x100
+        assert archive.last_commit(at(minute)) == minute * 0x100
+    assert archive.first_commit(at(3) + timedelta(seconds=1)) == 0x400
+    assert archive.last_commit(at(4) - timedelta(seconds=1)) == 0x300
+
+    DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id in ('2', '3', '5')")
+    request = Request(("public.t",), first_time=at(3), last_time=at(5))
+    assert job.backfill(request).exit_code == 0
+    assert {key for key, _ in nights.values("t")} == {"1", "3", "4", "5", "6", "50", "7", "8", "9"}
+
+    again = nights.night(timed(3), timed(4), timed(10))
+    assert (again.exit_code, again.resent_transactions) == (0, 2), "what is not there any more was sent before"
+    path = nights.land(transaction(11, 0x880, insert("11", "of another server")))
+    with pytest.raises(SequenceError, match="was not among them"):
+        job.run()
+    path.unlink()
 
 
 @pytest.mark.soak

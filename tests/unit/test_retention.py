@@ -61,21 +61,23 @@ def test_a_batch_is_settled_once_it_was_done_for_long_enough() -> None:
 
 def test_claims_of_the_last_batches_stay_however_old() -> None:
     """A run looks at the claims of its batch, the one before and the one after."""
-    [claims, quarantine] = rules(last=10, since=0, settled_batch=10)
+    [claims, quarantine, transactions] = rules(last=10, since=0, settled_batch=10)
     assert claims == Rule("claims", "batch", 9)
+    assert transactions == Rule("transactions", "batch", 10), "those of the last batch stay"
     assert quarantine == Rule("quarantine", "redriven", 11), "NULL, which was not redriven, is less than nothing"
     assert rules(last=10, since=0, settled_batch=4) == (
         Rule("claims", "batch", 5),
         Rule("quarantine", "redriven", 5),
+        Rule("transactions", "batch", 5),
     )
     assert rules(last=10, since=0, settled_batch=0) == ()
-    assert [rule.table for rule in rules(last=2, since=0, settled_batch=2)] == ["quarantine"]
+    assert [rule.table for rule in rules(last=2, since=0, settled_batch=2)] == ["quarantine", "transactions"]
 
 
 def test_what_was_assembled_anew_goes_only_once_that_is_settled() -> None:
     names = ("relations", "types", "open_transactions")
-    assert rules(last=10, since=7, settled_batch=7)[2:] == tuple(Rule(name, "batch", 7) for name in names)
-    assert [rule.table for rule in rules(last=10, since=7, settled_batch=6)] == ["claims", "quarantine"]
+    assert rules(last=10, since=7, settled_batch=7)[3:] == tuple(Rule(name, "batch", 7) for name in names)
+    assert [rule.table for rule in rules(last=10, since=7, settled_batch=6)] == ["claims", "quarantine", "transactions"]
 
 
 @pytest.mark.parametrize(
