@@ -83,6 +83,7 @@ class CreateTable(Statement):
         assert key is not None
         server.lock(transaction, self.oid)
         server.define(transaction, None, definition.with_key(key, ReplicaIdentity.DEFAULT))
+        transaction.new_storage[self.oid] = transaction.stack[-1]
         server.invalidate(transaction, [self.oid])
         return True
 
@@ -99,7 +100,9 @@ class DropTable(Statement):
         if not server.lock(transaction, ("name", before.namespace, before.name)):
             return False
         server.define(transaction, before, None)
-        server.invalidate(transaction, invalidated(server, server.publication, self.oid))
+        publication = transaction.publication or server.publication
+        is_member = self.oid in (publication.tables or ())
+        server.invalidate(transaction, invalidated(server, publication, self.oid) if is_member else [self.oid])
         return True
 
 
@@ -188,6 +191,13 @@ class RetypeColumn(TableStatement):
     name: str
     type_oid: int
 
+    def change(self, server: Server, transaction: Transaction) -> bool:
+        """It writes the table anew."""
+        if not TableStatement.change(self, server, transaction):
+            return False
+        transaction.new_storage[self.oid] = transaction.stack[-1]
+        return True
+
     def changed(self, server: Server, transaction: Transaction, table: Table) -> Definition | None:  # noqa: ARG002
         before = table.definition
         old = [column for column in before.columns if column.name == self.name]
@@ -206,7 +216,7 @@ class SetKey(TableStatement):
     def changed(self, server: Server, transaction: Transaction, table: Table) -> Definition | None:  # noqa: ARG002
         before = table.definition
         numbers = numbers_of(before, self.columns)
-        if numbers is None or not is_unique(table, numbers):
+        if numbers is None or not (numbers or before.key) or not is_unique(table, numbers):
             return None
         return before.with_key(numbers, before.identity, before.index)
 
@@ -222,6 +232,8 @@ class SetIdentity(TableStatement):
         before = table.definition
         numbers = numbers_of(before, self.index)
         if numbers is None or (self.identity is ReplicaIdentity.INDEX) != bool(numbers):
+            return None
+        if (self.identity, numbers) == (before.identity, before.index):  # which PostgreSQL does nothing for
             return None
         return before.with_key(before.key, self.identity, numbers) if is_unique(table, numbers) else None
 

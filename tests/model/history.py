@@ -11,9 +11,10 @@ from pgoutput_etl.messages import PgoutputMessage
 from tests.model.catalog import Name, Publication
 from tests.model.receiver import TwoPhase, divided, random_connections
 from tests.model.server import FIRST_NORMAL_XID, XIDS, Server
+from tests.model.slot import Connection, Slot, Streaming
 from tests.model.truth import Table, Truth
 from tests.model.wal import Abort
-from tests.model.walsender import Connection, Slot, Streaming, Walsender
+from tests.model.walsender import Walsender
 from tests.model.workload import Action, Workload
 
 Messages = list[PgoutputMessage]

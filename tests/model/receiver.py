@@ -8,8 +8,8 @@ from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
+from tests.model.slot import Connection, Eviction
 from tests.model.wal import Commit, Prepare, Record, end_of
-from tests.model.walsender import Connection, Eviction
 
 T = TypeVar("T")
 _EVERYTHING = 1 << 20

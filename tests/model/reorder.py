@@ -52,9 +52,10 @@ class BufferedTransaction:
         self.is_streamable = True
         self.queue(change)
 
-    def queue_invalidation(self, change: Invalidation) -> None:
+    def queue_invalidation(self, change: Invalidation, is_streamable: bool) -> None:
         self.altered |= change.oids
-        self.queue_row(change)
+        self.is_streamable |= is_streamable
+        self.queue(change)
 
     def queue_others_invalidation(self, change: Invalidation) -> None:
         self.altered_elsewhere |= change.oids

@@ -74,9 +74,9 @@ class Subtransaction:
 
 class Transaction:
     """stack: itself, then its open subtransactions. overtaken: tables that it or another transaction used while the other
-    altered the publication."""
+    altered the publication. new_storage: tables whose files are of a (sub)transaction's own making."""
 
-    __slots__ = ("locks", "log", "origin", "origin_lsn", "overtaken", "publication", "stack")
+    __slots__ = ("locks", "log", "new_storage", "origin", "origin_lsn", "overtaken", "publication", "stack")
 
     def __init__(self, origin: str | None = None, origin_lsn: int = 0) -> None:
         self.stack = [Subtransaction()]
@@ -84,6 +84,7 @@ class Transaction:
         self.locks: list[tuple[str, Hashable]] = []
         self.publication: Publication | None = None  # altered by this transaction
         self.overtaken: set[int] = set()
+        self.new_storage: dict[int, Subtransaction] = {}
         self.origin, self.origin_lsn = origin, origin_lsn
 
     @property
@@ -244,7 +245,7 @@ class Server:
 
     def invalidate(self, transaction: Transaction, oids: Iterable[int]) -> None:
         xid, top = self.assign_xid(transaction)
-        self.wal.append(Invalidation(self.next_lsn(), xid, top, frozenset(oids)))
+        self.wal.append(Invalidation(self.next_lsn(), xid, top, transaction.origin, frozenset(oids)))
 
     # Ends
 
@@ -274,9 +275,12 @@ class Server:
 
     def release_to(self, transaction: Transaction, depth: int) -> None:
         while len(transaction.stack) > depth:
-            level = transaction.stack.pop()
+            level, parent = transaction.stack.pop(), transaction.stack[-1]
             if level.xid is not None:
-                transaction.stack[-1].children += [level.xid, *level.children]
+                parent.children += [level.xid, *level.children]
+            for oid, owner in transaction.new_storage.items():
+                if owner is level:
+                    transaction.new_storage[oid] = parent
 
     def _in_order(self, xids: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(xids, key=self.age))
@@ -311,6 +315,16 @@ class Server:
         self._undo(transaction, transaction.stack[0])
         if (xid := transaction.xid) is not None:
             self.wal.append(Abort(self.next_lsn(), xid, xid, self.subxids(transaction), transaction.origin, gid))
+
+    def commit_prepared(self, gid: str, origin: str | None) -> None:
+        transaction = self.prepared.pop(gid)
+        transaction.origin, transaction.origin_lsn = origin, 0
+        self.commit(transaction, gid)
+
+    def abort_prepared(self, gid: str, origin: str | None) -> None:
+        transaction = self.prepared.pop(gid)
+        transaction.origin = origin
+        self.abort(transaction, gid)
 
     def crash(self) -> None:
         """Open transactions end without a record; prepared ones stay."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tests.model.history import History
-from tests.model.walsender import Connection
+from tests.model.slot import Connection
 
 T = TypeVar("T")
 Fails = Callable[[History], bool]

@@ -161,7 +161,12 @@ class Truncate(Statement):
     def change(self, server: Server, transaction: Transaction) -> bool:
         if not all(oid in server.tables and server.lock(transaction, oid) for oid in self.oids):
             return False
-        server.invalidate(transaction, self.oids)
+        # A table without indexes, whose files this subtransaction made, is emptied in place: its catalog row stays.
+        level, new = transaction.stack[-1], transaction.new_storage
+        changed = [oid for oid in self.oids if new.get(oid) is not level or server.tables[oid].definition.unique_keys()]
+        if changed:
+            server.invalidate(transaction, changed)
+        new.update(dict.fromkeys(self.oids, level))
         layouts = []
         for oid in self.oids:
             table = server.tables[oid]
@@ -309,23 +314,29 @@ class PrepareTransaction(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
+    """origin: of the session that runs it."""
+
     gid: str
+    origin: str | None = None
 
     def run(self, server: Server, session: int) -> bool:
         if server.sessions[session] is not None or self.gid not in server.prepared:
             return False
-        server.commit(server.prepared.pop(self.gid), self.gid)
+        server.commit_prepared(self.gid, self.origin)
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class RollBackPrepared:
+    """origin: of the session that runs it."""
+
     gid: str
+    origin: str | None = None
 
     def run(self, server: Server, session: int) -> bool:
         if server.sessions[session] is not None or self.gid not in server.prepared:
             return False
-        server.abort(server.prepared.pop(self.gid), self.gid)
+        server.abort_prepared(self.gid, self.origin)
         return True
 
 

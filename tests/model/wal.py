@@ -57,6 +57,7 @@ class Invalidation(NamedTuple):
     lsn: int
     xid: int
     top: int
+    origin: str | None
     oids: frozenset[int]
 
 

@@ -6,6 +6,7 @@ A column's values are of the type that its name begins with, so that they fit it
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
@@ -65,6 +66,7 @@ OUTSIDE: Mapping[str, int] = MappingProxyType(
     {"begin": 100, "commit_prepared": 50, "roll_back_prepared": 12, "message": 3, "crash": 1}
 )
 _MOST_TABLES, _MOST_COLUMNS = 4, 6
+ORIGIN = "elsewhere"
 _VALUES: Mapping[str, tuple[int, Sequence[bytes]]] = MappingProxyType(
     {
         "i": (INT4, [b"0", b"1", b"-7", b"2147483647"]),
@@ -97,6 +99,11 @@ class RunsOnServer(Protocol):
     def run(self, server: Server, session: int) -> bool: ...
 
 
+def _origin(session: int) -> str:
+    """Only one session at a time can have a replication origin."""
+    return f"{ORIGIN} {session}"
+
+
 class Weights:
     """Draws a kind with the probability that its weight has."""
 
@@ -105,7 +112,7 @@ class Weights:
         self.totals = list(accumulate(weights[kind] for kind in self.kinds))
 
     def draw(self, chance: random.Random) -> str:
-        return chance.choices(self.kinds, cum_weights=self.totals)[0]
+        return self.kinds[bisect(self.totals, chance.random() * self.totals[-1])]
 
 
 class Workload:
@@ -153,7 +160,8 @@ class Workload:
 
     def _begin(self, session: int) -> None:
         is_foreign = self.chance.random() < self.origins
-        self._do(session, do.Begin("elsewhere", 0x500000 + len(self.actions)) if is_foreign else do.Begin())
+        origin_lsn = 0x500000 + len(self.actions)
+        self._do(session, do.Begin(_origin(session), origin_lsn) if is_foreign else do.Begin())
 
     def _commit(self, session: int) -> None:
         self._do(session, do.Commit())
@@ -166,11 +174,16 @@ class Workload:
 
     def _commit_prepared(self, session: int) -> None:
         if self.server.prepared:
-            self._do(session, do.CommitPrepared(self.chance.choice(list(self.server.prepared))))
+            self._do(session, do.CommitPrepared(*self._some_prepared(session)))
 
     def _roll_back_prepared(self, session: int) -> None:
         if self.server.prepared:
-            self._do(session, do.RollBackPrepared(self.chance.choice(list(self.server.prepared))))
+            self._do(session, do.RollBackPrepared(*self._some_prepared(session)))
+
+    def _some_prepared(self, session: int) -> tuple[str, str | None]:
+        gid = self.chance.choice(list(self.server.prepared))
+        is_foreign = self.server.prepared[gid].origin is not None and self.chance.random() < 0.7
+        return gid, _origin(session) if is_foreign else None
 
     def _savepoint(self, session: int) -> None:
         self._do(session, do.Savepoint())
