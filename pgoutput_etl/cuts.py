@@ -6,11 +6,14 @@ gets nothing that was committed after it either: a later row may build on one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_etl.outcomes import Fate, Outcome
 from pgoutput_etl.transactions import Assembly
+
+_FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ def quarantined(assembly: Assembly) -> list[Outcome]:
 def reason_of(outcome: Outcome) -> str:
     which = "" if outcome.xid is None else f" {outcome.xid}"
     return f"transaction{which} is in quarantine: {outcome.reason}"
+
+
+def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
+    """Assembly knows a file by its number."""
+    return _FILE.sub(lambda found: path_of(int(found[1])), reason)
 
 
 def cuts(assembly: Assembly, own: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]) -> dict[int, Cut]:

@@ -28,7 +28,7 @@ from pgoutput_etl.noted import Noted
 from pgoutput_etl.outcomes import ControlRow, Fate, UnitId, control_rows
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.server_settings import Seen, settings_seen
-from pgoutput_etl.tallies import TALLIED, Tally
+from pgoutput_etl.tallies import TALLIED, Tally, TallyRequest
 
 HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
 BIGGEST = 10
@@ -165,8 +165,8 @@ def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple
 
 
 def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
-    """Of one file's rows. `held_from`: as Tally has it."""
-    found = Counted(Tally(held_from))
+    """Of one file's rows. `held_from`: as TallyRequest has it."""
+    found = Counted(Tally(TallyRequest(held_from)))
     units = _Units()
     commits: list[tuple[pa.RecordBatch, Decided]] = []
     for block in _blocks(heads):

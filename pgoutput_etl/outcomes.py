@@ -75,6 +75,15 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownPrepared:
+    """A Commit Prepared of a transaction whose Prepare the archive has not: it was empty, or a file is missing."""
+
+    xid: int
+    gid: str
+    commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Watermark:
     """Of the ordinary transactions of this stretch, those with a commit LSN up to `lsn` are resent."""
 
@@ -92,13 +101,12 @@ class ControlRow:
     stretch: int
     in_stream: bool
     body: bytes
-    commit_lsn: int | None = None  # what Begin said, in an ordinary transaction that begins in this file
 
 
 def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
     """The control messages among message rows: what `Assembly` asks of a file."""
     return [
-        ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
+        ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"])
         for row in rows
         if row["body"] is not None
         and row["tag"] not in (SUMMARY_TAG, DAMAGE_TAG, LOGICAL_TAG)

@@ -25,7 +25,7 @@ from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, NotAsListedError, list_files, new_files, read_again, read_files, read_later
 from pgoutput_etl.spark import beside, writes_may_overlap
-from pgoutput_etl.tallies import transactions_by_fate
+from pgoutput_etl.tallies import TallyRequest, transactions_by_fate
 from pgoutput_etl.targets import HELD, TableState, held_from, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer
@@ -167,7 +167,8 @@ def _apply_batch(
     scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
     stages.begin("prepare")
     prepared = prepare(spark, config, ledger, batch, landed, assembly)
-    rows, plan, cuts, tally = prepared.rows, prepared.plan, prepared.cuts, prepared.tally
+    rows, plan = prepared.rows, prepared.plan.tables
+    cuts, tally = prepared.plan.cuts, prepared.plan.tally
     stages.begin("write")
     check_claim()
     changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
@@ -189,7 +190,8 @@ def _apply_batch(
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
-    accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
+    counted = rows.tally(TallyRequest(held_from=not_applied)) if not_applied else tally
+    accounts = counted.accounts() | landed.accounts_of_others()
     ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
@@ -221,12 +223,12 @@ def _summary(
         bytes=batch.size,
         last_commit_lsn=assembly.last_commit_lsn,
         messages=landed.messages(),
-        tables=tuple(sorted((o.summary for o in outcomes), key=lambda t: (t.schema, t.table))),
+        tables=tuple(sorted((o.summary for o in outcomes if not o.is_passed_over), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
         committed_transactions=fates.get(Fate.COMMITTED.value, 0),
         resent_transactions=fates.get(Fate.RESENT.value, 0),
         aborted_transactions=fates.get(Fate.ABORTED.value, 0),
-        unknown_prepared=assembly.unknown_prepared,
+        unknown_prepared=len(assembly.unknown_prepared),
         refused_transactions=fates.get(Fate.REFUSED.value, 0),
         last_commit_time=assembly.last_commit_ts,
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),

@@ -37,7 +37,7 @@ class Placing:
 
     assembly: Assembly = field(default_factory=Assembly)
     breaks: list[Break] = field(default_factory=list)
-    unknown_prepared: int = 0
+    _unknown_prepared: int = 0  # before the last break
     _ended: list[Outcome] = field(default_factory=list)
     _open: list[Outcome] = field(default_factory=list)  # before a break
     _marks: list[Watermark] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Placing:
         self._ended += _without(file, assembly.outcomes)
         self._open += _without(file, assembly.open_outcomes())
         self._marks += [mark for mark in assembly.watermarks if mark.file != file]
-        self.unknown_prepared += assembly.unknown_prepared
+        self._unknown_prepared += len(assembly.unknown_prepared)
         self._first = file
         nothing: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
         state = {**before, **nothing, "tail": tail, "was_damaged": True}
@@ -104,6 +104,10 @@ class Placing:
     @property
     def watermarks(self) -> list[Watermark]:
         return [*self._marks, *self.assembly.watermarks]
+
+    @property
+    def unknown_prepared(self) -> int:
+        return self._unknown_prepared + len(self.assembly.unknown_prepared)
 
     @property
     def looks_back(self) -> bool:

@@ -159,6 +159,18 @@ class Replay:
             found[oid] = ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
         return found
 
+    def name_holders(self) -> dict[tuple[str, str], int]:
+        """By schema and name the OID of the table that bears it: the last of which a committed row stood under that
+        name, unless a later one of its own stood under another."""
+        names: dict[int, tuple[str, str]] = {}
+        versions = {oid: self.assembly.relations.versions(oid) for oid in self.assembly.relations.oids()}
+        for row in self.committed():
+            oid = row["relation"]
+            relation = _relation_of(row, versions[oid])
+            names.pop(oid, None)  # the order of the dictionary is that of the last rows
+            names[oid] = (relation.namespace, relation.name)
+        return {name: oid for oid, name in names.items()}
+
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
         """What is applied to each table, in order."""
         by_relation: dict[int, list[Row]] = {}

@@ -1,0 +1,118 @@
+"""What a batch will do, decided before anything is written and without Spark: the plan that the job carries out.
+
+It needs little of a batch's rows: what they amount to (tallies.py), counted where they are. So the same decisions are
+made for blocks that Spark holds and, in tests, for thousands of random histories in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pgoutput_etl.config import Config
+from pgoutput_etl.cuts import Cut, cuts, with_paths
+from pgoutput_etl.relations import RelationVersions, Run
+from pgoutput_etl.tallies import CommitWindow, RelationTally, Tally, TallyRequest
+from pgoutput_etl.targets import Plan, TableChanges, TableState, make_plan
+from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.versions import RowPlaces, VersionSpan, runs_of_rows, runs_of_spans
+
+
+class BatchRows(Protocol):
+    """A batch's message rows once its files are assembled, those that waited in earlier batches among them."""
+
+    def tally(self, request: TallyRequest) -> Tally: ...
+
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+        """Of each committed row of these relations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """tally: of all rows, as if no table were held. cuts: by OID, where bytes that can't be read hold a table."""
+
+    tally: Tally
+    cuts: Mapping[int, Cut]
+    tables: Plan
+
+
+def plan_batch(
+    config: Config,
+    assembly: Assembly,
+    rows: BatchRows,
+    states: Mapping[int, TableState],
+    ahead: Mapping[int, int],
+    path_of: Callable[[int], str],
+) -> BatchPlan:
+    """`assembly`: with the batch's files; it is told the time of the last commit. `states`: after the last batch;
+    `ahead`: by OID, the commit LSN that a snapshot had brought a table to, of those past the batch's beginning.
+
+    Raises ConfigError, RunError or SequenceError for what the batch can't be applied for.
+    """
+    history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
+    versions = {oid: history.versions(oid) for oid in history.oids()}
+    windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
+    request = TallyRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
+    tally = counted = rows.tally(request)
+    if tally.last_commit is not None:
+        assembly.see_commit(*tally.last_commit)
+    found = find_cuts(assembly, tally, states, path_of)
+    if found:
+        windows = {
+            oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
+            for oid in {*windows, *found}
+        }
+        counted = rows.tally(replace(request, windows=windows))
+    changes = table_changes(counted, versions, lambda oids: rows.places(oids, windows))
+    plan = make_plan(config, history, changes, states, user_types, cuts=found, ahead=ahead)
+    return BatchPlan(tally, found, plan)
+
+
+def find_cuts(assembly: Assembly, tally: Tally, tables: Iterable[int], path_of: Callable[[int], str]) -> dict[int, Cut]:
+    """By relation. `tables`: those that are known already."""
+    if not assembly.was_damaged:
+        return {}
+    found = cuts(assembly, tally.quarantined_from, tally.changed, tables)
+    return {oid: Cut(cut.lsn, with_paths(cut.reason, path_of)) for oid, cut in found.items()}
+
+
+def table_changes(
+    tally: Tally,
+    versions: Mapping[int, RelationVersions],
+    places: Callable[[Collection[int]], Mapping[int, RowPlaces]],
+) -> dict[int, TableChanges]:
+    """By OID, of the relations that have committed rows. `places`: of each row, where the spans don't tell the runs."""
+    runs = runs_of({oid: each.spans.values() for oid, each in tally.relations.items()}, versions, places)
+    return {oid: _changes_of(oid, each, tally, runs[oid]) for oid, each in tally.relations.items()}
+
+
+def runs_of(
+    spans: Mapping[int, Iterable[VersionSpan]],
+    versions: Mapping[int, RelationVersions],
+    places: Callable[[Collection[int]], Mapping[int, RowPlaces]],
+) -> dict[int, tuple[Run, ...]]:
+    """By OID; none where nothing describes a relation's rows."""
+    found = {oid: runs_of_spans(each, versions[oid]) if oid in versions else [] for oid, each in spans.items()}
+    unclear = [oid for oid, runs in found.items() if runs is None]
+    if unclear:
+        found |= {oid: runs_of_rows(each, versions[oid]) for oid, each in places(unclear).items()}
+    return {oid: tuple(runs or ()) for oid, runs in found.items()}
+
+
+def _changes_of(oid: int, found: RelationTally, tally: Tally, runs: tuple[Run, ...]) -> TableChanges:
+    return TableChanges(
+        oid,
+        found.tags["I"],
+        found.tags["U"],
+        found.tags["D"],
+        found.tags["T"],
+        found.truncated_at,
+        frozenset(found.unchanged),
+        found.moves_toast,
+        tally.block_sizes[oid],
+        runs,
+        found.last_row,
+    )
