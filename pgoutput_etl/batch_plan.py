@@ -6,15 +6,17 @@ made for blocks that Spark holds and, in tests, for thousands of random historie
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
-from pgoutput_etl.config import Config
+from pgoutput_etl.config import Config, Mode, TableRule
 from pgoutput_etl.cuts import Cut, cuts, with_paths
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.relations import RelationVersions, Run
 from pgoutput_etl.tallies import CommitWindow, RelationTally, Tally, TallyRequest
-from pgoutput_etl.targets import Plan, TableChanges, TableState, make_plan
+from pgoutput_etl.targets import Name, Plan, TableChanges, TableState, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.versions import RowPlaces, VersionSpan, runs_of_rows, runs_of_spans
@@ -69,6 +71,62 @@ def plan_batch(
     changes = table_changes(counted, versions, lambda oids: rows.places(oids, windows))
     plan = make_plan(config, history, changes, states, user_types, cuts=found, ahead=ahead)
     return BatchPlan(tally, found, plan)
+
+
+def settings_of(config: Config) -> str:
+    """The part of the configuration that decides which rows a batch writes where, as JSON: stored with a batch when it
+    is begun."""
+    origins = config.source.origins
+    rules = [
+        {
+            "match": rule.match,
+            "skip": rule.skip,
+            "mode": rule.mode.value,
+            "key": rule.key,
+            "columns": dict(rule.columns),
+            "rename": rule.rename,
+        }
+        for rule in config.tables
+    ]
+    settings = {
+        "target": asdict(config.target),
+        "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
+        "types": dict(config.types),
+        "tables": rules,
+    }
+    return json.dumps(settings, sort_keys=True)
+
+
+def refuse_other_settings(settings: str, config: Config, tables: Iterable[Name], batch: int) -> None:
+    """Raises RunError if a batch that an earlier run began would be finished under another configuration: some of its
+    tables would then be written under the one, and some under the other.
+
+    `settings`: those that it was begun with; `tables`: all that it may write. A table may be skipped in the meantime:
+    it is left behind until it is rebuilt.
+    """
+    then, now = json.loads(settings), json.loads(settings_of(config))
+    differing = [name for name in ("target", "origins", "types") if then[name] != now[name]]
+    before = replace(config, tables=tuple(_rule(rule) for rule in then["tables"]))
+    named = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name))]
+    differing += [f"tables, for {'.'.join(name)}" for name in sorted(named)[:1]]
+    if differing:
+        raise RunError(
+            f"batch {batch} was begun by a run that died, under another configuration: {'; '.join(differing)}. Some of "
+            "its tables would be written under each: set the configuration back for this run, and change it when the "
+            "batch is done. A table that is in the way can be skipped"
+        )
+
+
+def _rule(told: Mapping[str, Any]) -> TableRule:
+    key = None if told["key"] is None else tuple(told["key"])
+    return TableRule(told["match"], told["skip"], Mode(told["mode"]), key, told["columns"], told["rename"])
+
+
+def _is_same_rule(then: TableRule, now: TableRule) -> bool:
+    if now.skip:
+        return True
+    of_both = [(rule.skip, rule.mode, rule.key, dict(rule.columns), rule.rename) for rule in (then, now)]
+    return of_both[0] == of_both[1]
 
 
 def find_cuts(assembly: Assembly, tally: Tally, tables: Iterable[int], path_of: Callable[[int], str]) -> dict[int, Cut]:

@@ -92,7 +92,8 @@ class Batch:
 
     ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew. backfill:
     what is done again, as JSON, in a batch that reads no new files. since: the batch from which on the ledger's rows
-    count about files, relations, types and transactions: then the whole archive was assembled anew.
+    count about files, relations, types and transactions: then the whole archive was assembled anew. settings: of the
+    configuration that it was begun with (batch_plan.settings_of); None in a ledger that is older.
     """
 
     ledger_id: str
@@ -104,6 +105,7 @@ class Batch:
     last_commit_lsn: int
     backfill: str | None = None
     since: int = 0
+    settings: str | None = None
 
     @classmethod
     def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
@@ -230,7 +232,8 @@ class Ledger:
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
         resumed, since = newest != last_done, done.get("since") or 0
-        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since)
+        settings = row.get("settings")
+        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since, settings)
 
     def last_after(self, batch: Batch) -> Batch:
         """The batch, now that it is done: for the run's next one to go on from. Raises RunError if another run came
@@ -321,7 +324,8 @@ class Ledger:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
-        self._append_rows("batches", [row | {"backfill": batch.backfill}], batch.number, "begun")
+        row |= {"backfill": batch.backfill, "settings": batch.settings}
+        self._append_rows("batches", [row], batch.number, "begun")
         of_it = (F.col("batch") == batch.number) & (F.col("status") == "begun")
         [found] = self._look_up("batches", lambda rows: rows.where(of_it).select("ledger_id", "files", "backfill"))
         if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):

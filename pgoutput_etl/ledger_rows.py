@@ -27,7 +27,8 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
         "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
         "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string, uses: string, snapshot: long, last_row: array<long>>>, backfill string, since long"
+        "rows: long, mode: string, uses: string, snapshot: long, last_row: array<long>>>, backfill string, "
+        "since long, settings string"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "

@@ -14,11 +14,14 @@ from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
 from pgoutput_etl.arranging import Arrangement
 from pgoutput_etl.backfill import finish_backfill
+from pgoutput_etl.batch_plan import settings_of
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.metrics import Stages
+from pgoutput_etl.numbering import is_consecutive
 from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
@@ -87,7 +90,7 @@ def _apply_new(
     later: Sequence[Arrangement] = ()
     read = partial(read_files, spark, config, files, known, paths)
     while later or (files and not summaries):
-        batch = Batch.after(last, {})
+        batch = replace(Batch.after(last, {}), settings=settings_of(config))
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except NotAsListedError:
@@ -197,7 +200,28 @@ def _apply_batch(
     damages = said_of_damages(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
     after = {**batch.tables, **{table.oid: table for table in tables}}
-    return replace(summary, logical_messages=dict(tally.messages), ahead=_ahead(after, assembly.last_commit_lsn))
+    return replace(
+        summary,
+        logical_messages=dict(tally.messages),
+        ahead=_ahead(after, assembly.last_commit_lsn),
+        commits_without_prepare=_without_prepare(config, ledger, batch, assembly),
+    )
+
+
+def _without_prepare(config: Config, ledger: Ledger, batch: Batch, assembly: Assembly) -> tuple[str, ...]:
+    """Commits of prepared transactions that may have been in a file that is missing: before PostgreSQL 18, one that was
+    empty looks the same. Names of files that are numbered without a gap prove that it is one."""
+    if config.source.gaps is not Gaps.REFUSE or not assembly.unknown_prepared:
+        return ()
+    paths = [path for _, path in sorted(batch.paths.items())]
+    if is_consecutive([ledger.path_of(batch, batch.first_file - 1), *paths]):
+        return ()
+    return tuple(
+        f"transaction {each.xid}, prepared as {each.gid!r} and committed at {format_lsn(each.commit_lsn)}: the archive "
+        "has no Prepare of it. It was empty, if the server is older than PostgreSQL 18; else a file is missing. If none "
+        "is, say source.gaps: accept"
+        for each in assembly.unknown_prepared
+    )
 
 
 def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import Rows, assemble
-from pgoutput_etl.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.batch_plan import BatchPlan, plan_batch, refuse_other_settings
 from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
@@ -19,7 +19,7 @@ from pgoutput_etl.protected import protection_of
 from pgoutput_etl.protecting import Protection
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.sources import Landed
-from pgoutput_etl.targets import tables_ahead
+from pgoutput_etl.targets import Name, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import refuse_strangers
@@ -55,10 +55,19 @@ def prepare(
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
 
+    if batch.resumed and batch.settings is not None:
+        refuse_other_settings(batch.settings, config, _names(assembly, batch), batch.number)
     planned = plan_batch(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
         refuse_strangers(spark, planned.tables)
     return Prepared(rows, before, planned)
+
+
+def _names(assembly: Assembly, batch: Batch) -> set[Name]:
+    """Under which a table may be written."""
+    relations = [entry.relation for entry in assembly.relations.entries]
+    relations += [state.relation for state in batch.tables.values()]
+    return {(relation.namespace, relation.name) for relation in relations}
 
 
 def _is_as_now(protected: Protection | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:

@@ -33,6 +33,7 @@ from pgoutput_etl.superseded import events_of, net_events_of, typed_events_of
 from pgoutput_etl.tallies import TALLIED, CommitWindow, Tally, TallyRequest, places_in
 from pgoutput_etl.versions import NO_SCOPE, RowPlaces, VersionSpan, spans_of
 from pgoutput_etl.windows import Window
+from pgoutput_etl.xids import XIDS
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 _CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
@@ -160,7 +161,7 @@ def tally(blocks: DataFrame, fates: Fates, request: TallyRequest) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Of transactions: those of a file with an xid within limits, and those with these xids."""
+    """Of transactions: those of a file from an oldest xid to a newest one, and those with these xids."""
 
     of_files: Mapping[int, tuple[int, int]]
     xids: frozenset[int]
@@ -170,8 +171,10 @@ class Which:
         found = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
             if number in self.of_files:
-                low, high = self.of_files[number]
-                within = pc.and_(pc.greater_equal(xid, low), pc.less_equal(xid, high))
+                oldest, newest = self.of_files[number]
+                # Counted from the oldest, as xids begin again: those that are not newer than the newest.
+                since = pc.bit_wise_and(pc.subtract(xid, oldest), XIDS - 1)
+                within = pc.less_equal(since, (newest - oldest) % XIDS)
                 found = pc.or_(found, pc.and_(pc.equal(file, number), within))
         return found
 
