@@ -218,8 +218,8 @@ def _without_prepare(config: Config, ledger: Ledger, batch: Batch, assembly: Ass
         return ()
     return tuple(
         f"transaction {each.xid}, prepared as {each.gid!r} and committed at {format_lsn(each.commit_lsn)}: the archive "
-        "has no Prepare of it. It was empty, if the server is older than PostgreSQL 18; else a file is missing. If none "
-        "is, say source.gaps: accept"
+        "has no Prepare of it. It was empty, if the server is older than PostgreSQL 18; else a file is missing. If no "
+        "file is, say source.gaps: accept"
         for each in assembly.unknown_prepared
     )
 

@@ -58,9 +58,7 @@ class RunSummary:
     resent_transactions: int = 0
     aborted_transactions: int = 0
     unknown_prepared: int = 0
-    commits_without_prepare: tuple[
-        str, ...
-    ] = ()  # of those, what may be missing, if no name of a file proves otherwise
+    commits_without_prepare: tuple[str, ...] = ()  # of those, why their Prepare may be in a missing file
     quarantined_transactions: int = 0
     skipped: tuple[str, ...] = ()
     content_bytes: int = 0
