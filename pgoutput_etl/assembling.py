@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -19,7 +20,7 @@ from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
 from pgoutput_etl.origins import Origins
-from pgoutput_etl.outcomes import Fate, control_rows
+from pgoutput_etl.outcomes import CONTROL_COLUMNS, Control, Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.shipping import (
     Which,
@@ -57,7 +58,7 @@ class Scanned:
     """The driver's part of a scan, by the files' numbers: summaries, control messages, and why there are none."""
 
     scans: dict[int, FileScan]
-    controls: dict[int, list[dict[str, Any]]]
+    controls: dict[int, list[Control]]
     errors: dict[int, str]
 
     def of(self, numbers: Collection[int]) -> Scanned:
@@ -69,18 +70,26 @@ class Scanned:
 def collect_scans(blocks: DataFrame) -> Scanned:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body"]
     scanned = Scanned({}, {}, {})
     of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
-        for row in unpacked(block, columns).to_pylist():
+        rows = unpacked(block, ["file", *CONTROL_COLUMNS])
+        for file, of_file in _by_file(rows):
+            scanned.controls.setdefault(file, []).extend(control_rows([of_file]))
+        for row in rows.filter(pc.is_in(rows.column("tag"), pa.array([SUMMARY_TAG, ERROR_TAG]))).to_pylist():
             if row["tag"] == SUMMARY_TAG:
                 scanned.scans[row["file"]] = FileScan.from_json(row["body"])
-            elif row["tag"] == ERROR_TAG:
-                scanned.errors[row["file"]] = row["body"].decode()
             else:
-                scanned.controls.setdefault(row["file"], []).append(row)
+                scanned.errors[row["file"]] = row["body"].decode()
     return scanned
+
+
+def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Stretches of rows of one file."""
+    files = rows.column("file").to_numpy()
+    begins = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist()]
+    for begin, end in zip(begins, [*begins[1:], len(files)], strict=True):
+        yield int(files[begin]), rows.slice(begin, end - begin)
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ def assemble(blocks: DataFrame, scanned: Scanned, paths: Mapping[int, str], asse
     """Takes the files into `assembly`, in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
-            assembly.add_file(scanned.scans[number], control_rows(scanned.controls.get(number, [])))
+            assembly.add_file(scanned.scans[number], scanned.controls.get(number, []))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}") from None
     _replace_streams(blocks, paths, assembly)

@@ -25,7 +25,7 @@ from pgoutput_etl.identity import KnownContents, Task
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.noted import Noted
-from pgoutput_etl.outcomes import ControlRow, Fate, UnitId, control_rows
+from pgoutput_etl.outcomes import Control, Fate, UnitId, control_rows
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.server_settings import Seen, settings_seen
 from pgoutput_etl.tallies import TALLIED, Tally, TallyRequest
@@ -46,7 +46,7 @@ class Look:
     number: int
     scan: FileScan | None = None
     error: str | None = None
-    controls: tuple[ControlRow, ...] = ()
+    controls: tuple[Control, ...] = ()
     noted: Noted = field(default_factory=Noted)
     settings: Seen = field(default_factory=Counter)
 
@@ -60,15 +60,10 @@ def look(
         scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
     except ArchiveError as error:
         return Look(task.number, error=str(error)), b""
-    controls = [row for batch in scanned.rows for row in _controls_of(batch)]
+    controls = control_rows(scanned.rows)
     noted = scanned.noted or Noted()
     found = Look(task.number, scanned.summary, None, tuple(controls), noted, settings_seen(scanned.rows))
     return found, _heads(scanned.batches)
-
-
-def _controls_of(batch: pa.RecordBatch) -> list[ControlRow]:
-    columns = ["ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
-    return control_rows(batch.filter(batch.column("body").is_valid()).select(columns).to_pylist())
 
 
 def _heads(batches: list[pa.RecordBatch]) -> bytes:

@@ -16,7 +16,7 @@ from pgoutput_etl.fates import Fates
 from pgoutput_etl.looking import Look
 from pgoutput_etl.message_rows import HEAD, Begins, FileScan
 from pgoutput_etl.messages import Commit, Prepare
-from pgoutput_etl.outcomes import ControlRow, Fate, Outcome, UnitId, Watermark
+from pgoutput_etl.outcomes import Control, ControlRow, Fate, Outcome, UnitId, Watermark
 from pgoutput_etl.transactions import Assembly
 
 
@@ -63,7 +63,7 @@ class Placing:
         if scan.begins == Begins.INSIDE.value:
             self._ended.append(Outcome(Fate.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
-    def _break(self, scan: FileScan, controls: Iterable[ControlRow], before: dict[str, Any], reason: str) -> None:
+    def _break(self, scan: FileScan, controls: Iterable[Control], before: dict[str, Any], reason: str) -> None:
         listed = list(controls)
         is_beginning = self._is_empty
         self._begin_anew(scan.file, before, _missing_tail(scan, listed, reason))
@@ -127,7 +127,7 @@ def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
     return [outcome for outcome in kept if outcome.units]
 
 
-def _missing_tail(scan: FileScan, controls: list[ControlRow], reason: str) -> dict[str, Any] | None:
+def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[str, Any] | None:
     """What must have been open where the file begins, in the form of Assembly.state."""
     if scan.begins == Begins.EITHER.value:
         return None
@@ -135,6 +135,8 @@ def _missing_tail(scan: FileScan, controls: list[ControlRow], reason: str) -> di
     if scan.begins == Begins.INSIDE.value:
         return {"kind": "segment", "of": of}
     for row in controls:
+        if not isinstance(row, ControlRow):
+            continue
         message = decode(row.body, False) if row.unit == HEAD and row.body[:1] in (b"C", b"P") else None
         match message:
             case Prepare():

@@ -69,7 +69,7 @@ class Replay:
         self.assembly.origins = self.origins
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
         try:
-            self.assembly.add_file(scanned.summary, control_rows(rows))
+            self.assembly.add_file(scanned.summary, control_rows(scanned.batches))
         except SequenceError as error:
             raise SequenceError(f"{path}: {error}") from None
         for row in rows:

@@ -11,10 +11,13 @@ exact): the server sends commits in LSN order, so that anything else was sent al
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
+
+import numpy as np
 
 from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import SequenceError
@@ -29,7 +32,6 @@ from pgoutput_etl.messages import (
     Prepare,
     Relation,
     RollbackPrepared,
-    StreamAbort,
     StreamCommit,
     StreamPrepare,
     StreamStart,
@@ -37,12 +39,27 @@ from pgoutput_etl.messages import (
     Type,
 )
 from pgoutput_etl.origins import Origins
-from pgoutput_etl.outcomes import ControlRow, Fate, Loss, Outcome, UnitId, UnknownPrepared, Watermark
+from pgoutput_etl.outcomes import (
+    Control,
+    ControlRow,
+    Fate,
+    Loss,
+    Outcome,
+    StreamAborts,
+    UnitId,
+    UnknownPrepared,
+    Watermark,
+)
 from pgoutput_etl.relations import RelationHistory
 from pgoutput_etl.units import stored_origin_lsn
 from pgoutput_etl.xids import is_newer
 
 STATE_VERSION = 1
+_XID = "Q"  # as `array` has it
+
+
+def _no_xids() -> array[int]:
+    return array(_XID)
 
 
 @dataclass(slots=True)
@@ -52,7 +69,7 @@ class _Open:
     xid: int | None
     units: list[UnitId]
     scope: int | None = None
-    aborted_subxids: list[int] = field(default_factory=list)
+    aborted_subxids: array[int] = field(default_factory=_no_xids)
     gid: str | None = None
     lsn: int | None = None
     cut_off: bool = False  # within a segment
@@ -63,7 +80,12 @@ class _Open:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> _Open:
-        return cls(**{**state, "units": [(file, unit) for file, unit in state["units"]]})
+        units = [(file, unit) for file, unit in state["units"]]
+        return cls(**{**state, "units": units, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
+
+    def to_state(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "aborted_subxids": list(self.aborted_subxids)}
 
     def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
         self.damage = self.damage or damage
@@ -124,7 +146,7 @@ class Assembly:
         self._empty_prepared: set[str] = set()  # gids of transactions that were prepared without anything to decode
         self._file: _FileState
 
-    def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
+    def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         watermarks = self._stretch_watermarks(scan)
         head_has_changes = scan.begins != Begins.EITHER.value or scan.head_needs_owner
@@ -140,7 +162,10 @@ class Assembly:
         for row in sorted(controls, key=lambda r: r.ordinal):
             while damages and damages[0].ordinal <= row.ordinal:
                 self._damage(scan, damages.pop(0))
-            self._control(row)
+            if isinstance(row, StreamAborts):
+                self._stream_aborts(row)
+            else:
+                self._control(row)
         for damage in damages:
             self._damage(scan, damage)
         for ended in scan.damaged:
@@ -419,8 +444,6 @@ class Assembly:
         match message:
             case StreamCommit():
                 self._stream_commit(message, row)
-            case StreamAbort():
-                self._stream_abort(message)
             case BeginPrepare():
                 streamed = self._streams.pop(message.xid, None)
                 if streamed is not None:  # sent again after the receiver connected again, this time in one piece
@@ -471,19 +494,22 @@ class Assembly:
         self._promote(stream, row)
         self._end(stream, message.commit_lsn, message.commit_timestamp, row)
 
-    def _stream_abort(self, message: StreamAbort) -> None:
-        """Drops the transaction, or the changes of one subtransaction and nothing else.
+    def _stream_aborts(self, aborts: StreamAborts) -> None:
+        """Each drops the transaction, or the changes of one subtransaction and nothing else.
 
         PostgreSQL 18 sends it for transactions that it never streamed, too.
         """
-        stream = self._streams.get(message.xid)
-        if stream is None:
-            return
-        if message.subxid == message.xid:
-            del self._streams[message.xid]
-            self._note_end(Fate.ABORTED, stream)
-        else:
-            stream.aborted_subxids.append(message.subxid)
+        self._cut_off_tail()
+        for xid in np.unique(aborts.xids).tolist():
+            stream = self._streams.get(xid)
+            if stream is None:
+                continue
+            subxids = aborts.subxids[aborts.xids == xid]
+            is_whole = subxids == xid
+            stream.aborted_subxids.extend(subxids[~is_whole].tolist())
+            if is_whole.any():
+                del self._streams[xid]
+                self._note_end(Fate.ABORTED, stream)
 
     def _prepare(self, message: Prepare, row: ControlRow) -> None:
         """PostgreSQL 18 sends it without a Begin Prepare for a transaction that has an xid and nothing to decode; so do
@@ -599,13 +625,13 @@ class Assembly:
         """What the next run has to know, for JSON. Relations and types are kept apart."""
         tail = None
         if self._tail is not None:
-            tail = {"kind": self._tail.kind.value, "of": asdict(self._tail.of)}
+            tail = {"kind": self._tail.kind.value, "of": self._tail.of.to_state()}
         return {
             "version": STATE_VERSION,
             "last_commit_lsn": self.last_commit_lsn,
             "next_scope": self._next_scope,
-            "streams": [asdict(stream) for stream in self._streams.values()],
-            "prepared": [asdict(transaction) for transaction in self._prepared.values()],
+            "streams": [stream.to_state() for stream in self._streams.values()],
+            "prepared": [transaction.to_state() for transaction in self._prepared.values()],
             "tail": tail,
             "cut_off_lsn": self._cut_off_lsn,
             "cut_off_gids": sorted(self._cut_off_gids),
@@ -684,7 +710,7 @@ def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int |
         transaction.scope,
         lsn,
         time,
-        tuple(transaction.aborted_subxids),
+        transaction.aborted_subxids,
         transaction.damage,
         None if transaction.lost is None else frozenset(transaction.lost),
         transaction.origin,

@@ -238,7 +238,7 @@ def _assemble(assembly: Assembly, scanned: list[ScannedFile]) -> None:
     ends: list[tuple[int, UnitId]] = []
     for file in scanned:
         rows = [row for batch in file.batches for row in batch.to_pylist()]
-        assembly.add_file(file.summary, control_rows(rows))
+        assembly.add_file(file.summary, control_rows(file.batches))
         ends += [(row["top_xid"], (row["file"], row["unit"])) for row in rows if row["tag"] == "C" and row["unit"]]
     assembly.replace_streams(ends)
 
