@@ -206,6 +206,19 @@ def test_commit_prepared_of_an_empty_transaction_that_was_never_sent_means_nothi
     assert replayed([*messages, *messages]).assembly.unknown_prepared == [UnknownPrepared(99, "gid-99", 15)]
 
 
+def test_xids_that_begin_again_are_newer_than_those_before() -> None:
+    """No file after the end of the xids is compared with all of history, in whatever night."""
+    late = [transaction(2**32 - 3 + n, 10 + n, BAG, insert(str(n), "v")) for n in range(3)]
+    early = [transaction(3 + n, 20 + n, insert(str(n), "v")) for n in range(3)]
+    replay = over_nights(copydata(messages) for messages in (*late, *early))
+    assert not replay.assembly.looks_back
+    assert len(rows_of(*late, *early)) == 6
+    in_one_file = scan_file("0", 0, copydata([message for part in (*late, *early) for message in part])).summary
+    assert in_one_file.xids == (2**32 - 3, 5)
+    again = replayed([message for part in (*late, *early) for message in part], transaction(4, 40, insert("9", "v")))
+    assert again.assembly.overlaps == {1: (4, 5)}, "an xid that is not newer than all before"
+
+
 def prepare(xid: int) -> Messages:
     """Without a Begin Prepare, as PostgreSQL 18 sends it for a transaction with nothing to decode."""
     return [Prepare(1, 9, 0, xid, f"gid-{xid}")]
