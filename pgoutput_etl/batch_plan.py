@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from pgoutput_etl.config import Config, Mode, TableRule
-from pgoutput_etl.cuts import Cut, cuts, with_paths
+from pgoutput_etl.cuts import Cut, find_cuts
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.relations import RelationVersions, Run
 from pgoutput_etl.tallies import CommitWindow, RelationTally, Tally, TallyRequest
@@ -61,7 +61,7 @@ def plan_batch(
     tally = counted = rows.tally(request)
     if tally.last_commit is not None:
         assembly.see_commit(*tally.last_commit)
-    found = find_cuts(assembly, tally, states, path_of)
+    found = {oid: cut.with_paths(path_of) for oid, cut in find_cuts(assembly, tally, states).items()}
     if found:
         windows = {
             oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
@@ -127,14 +127,6 @@ def _is_same_rule(then: TableRule, now: TableRule) -> bool:
         return True
     of_both = [(rule.skip, rule.mode, rule.key, dict(rule.columns), rule.rename) for rule in (then, now)]
     return of_both[0] == of_both[1]
-
-
-def find_cuts(assembly: Assembly, tally: Tally, tables: Iterable[int], path_of: Callable[[int], str]) -> dict[int, Cut]:
-    """By relation. `tables`: those that are known already."""
-    if not assembly.was_damaged:
-        return {}
-    found = cuts(assembly, tally.quarantined_from, tally.changed, tables)
-    return {oid: Cut(cut.lsn, with_paths(cut.reason, path_of)) for oid, cut in found.items()}
 
 
 def table_changes(

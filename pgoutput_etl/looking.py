@@ -130,7 +130,6 @@ class Counted:
 
     changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
     changes. own_units: those with an outcome of their own. times: of the first and the last commit.
-    quarantined_from: by relation, the first commit in quarantine.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -139,7 +138,6 @@ class Counted:
     biggest: list[UnitSize] = field(default_factory=list)
     own_units: dict[UnitId, UnitTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
-    quarantined_from: dict[int, int] = field(default_factory=dict)
 
     def take(self, other: Counted) -> None:
         self.tally.take(other.tally)
@@ -148,8 +146,6 @@ class Counted:
         self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
         self.own_units.update(other.own_units)
         self.times = spanned(self.times, other.times)
-        for oid, lsn in other.quarantined_from.items():
-            self.quarantined_from[oid] = min(lsn, self.quarantined_from.get(oid, lsn))
 
 
 def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -206,10 +202,6 @@ def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided:
     pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
     for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
         found.changes[relation, row["tag"], FATES[row["fate"]].value] += row["count_all"]
-    in_quarantine = pc.equal(of_fates, _QUARANTINED)
-    lsn = pc.min(decided.commit_lsn.filter(in_quarantine)).as_py()
-    if lsn is not None:
-        found.quarantined_from[relation] = min(lsn, found.quarantined_from.get(relation, lsn))
 
 
 def _count_commits(

@@ -16,9 +16,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import whole_file
 from pgoutput_etl.assembling import Rows, assemble, committed
-from pgoutput_etl.batch_plan import find_cuts
 from pgoutput_etl.config import OnError
-from pgoutput_etl.cuts import Cut
+from pgoutput_etl.cuts import Cut, find_cuts
 from pgoutput_etl.identity import LandedFile, Task
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
@@ -95,7 +94,8 @@ class Redriving:
     ) -> tuple[list[Outcome], list[str], int]:
         batch, assembly = self.batch, rows.assembly
         held = {oid: state for oid, state in batch.tables.items() if state.status == HELD}
-        cuts = find_cuts(assembly, rows.tally(TallyRequest()), batch.tables, self._path_of)
+        found = find_cuts(assembly, rows.tally(TallyRequest()), batch.tables)
+        cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
         chosen = committed(changes).where(~F.col("relation").isin(*applied, *worse))
