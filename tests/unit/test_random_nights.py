@@ -1,5 +1,5 @@
-"""Random histories of a model server in nights that are cut anywhere: after each, the tables that the plan writes are the
-replay's, and each stands where committed rows say."""
+"""Random histories of a model server in nights that are cut anywhere: after each, the tables that the plan writes are
+the replay's, and each stands where committed rows say."""
 
 from __future__ import annotations
 
