@@ -1,0 +1,53 @@
+"""A smaller history that fails in the same way: whatever can be left out of one is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from tests.model.history import History
+from tests.model.slot import Connection
+
+T = TypeVar("T")
+Fails = Callable[[History], bool]
+
+
+def shrink(history: History, fails: Fails) -> History:
+    """`fails(history)` is true, and is true of what is returned."""
+    smaller: History | None = history
+    while smaller is not None:
+        history = smaller
+        smaller = next((candidate for candidate in _smaller(history) if fails(candidate)), None)
+    return history
+
+
+def _smaller(history: History) -> Iterator[History]:
+    *earlier, last = history.connections
+    for connections in _without_parts(earlier):
+        yield replace(history, connections=[*connections, last])
+    for actions in _without_parts(history.actions):
+        yield replace(history, actions=actions)
+    for number, connection in enumerate(history.connections):
+        for simpler in _simpler(connection):
+            connections = list(history.connections)
+            connections[number] = simpler
+            yield replace(history, connections=connections)
+
+
+def _without_parts(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Without the half of them, a quarter, … one of them."""
+    size = (len(things) + 1) // 2
+    while size:
+        for begin in range(0, len(things), size):
+            yield [*things[:begin], *things[begin + size :]]
+        size //= 2
+
+
+def _simpler(connection: Connection) -> Iterator[Connection]:
+    if connection.lags:
+        yield replace(connection, lags=False)
+    if connection.early_invalidations:
+        yield replace(connection, early_invalidations=frozenset())
+    for evictions in _without_parts(sorted(connection.evictions.items())):
+        yield replace(connection, evictions=dict(evictions))
