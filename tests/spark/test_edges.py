@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_etl import pipeline
+from pgoutput_etl import writing
 from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.messages import Prepare
@@ -93,7 +93,7 @@ def test_a_batch_is_not_finished_under_another_configuration(nights: Nights, mon
 
     nights.land(transaction(4, 20, insert("2", "b")))
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline.Writer, "write", dies)
+        patched.setattr(writing.Writer, "write", dies)
         with pytest.raises(KeyboardInterrupt):
             nights.job.run()
     with pytest.raises(RunError, match="batch 2 was begun by a run that died, under another configuration: origins"):
