@@ -61,7 +61,7 @@ _UINT64 = struct.Struct(">Q")
 
 _STREAM_START = ord("S")
 # Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
-_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrp")
+_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
 
 _COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _COPY_HEADER = len(_COPY_SIGNATURE) + 4 + 4

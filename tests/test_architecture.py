@@ -15,14 +15,14 @@ PACKAGE = ROOT / "pgoutput_etl"
 
 # Each module may import those before it. The core needs no JVM.
 CORE = (
-    "errors", "lsn", "commit_time", "compiled", "copying", "wire", "messages", "decode", "inflate", "content",
+    "errors", "lsn", "xids", "commit_time", "compiled", "copying", "wire", "messages", "decode", "inflate", "content",
     "framing", "noted", "resync", "message_rows", "salvage", "columnar", "following", "units", "bulk", "scanner",
     "scan", "blocks",
-    "identity", "parts", "arranging", "steps", "numbering", "relations", "outcomes", "origins", "fates",
+    "identity", "parts", "arranging", "steps", "numbering", "relations", "versions", "outcomes", "origins", "fates",
     "logical_messages", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
     "reshaping", "replay", "remembering", "naming", "column_uses", "config_file", "config", "rewriting", "protecting",
-    "protected", "modes", "target_places", "targets", "report", "telemetry", "metrics", "backfill_report",
+    "protected", "modes", "target_places", "targets", "batch_plan", "report", "telemetry", "metrics", "backfill_report",
     "backfill_request", "claims",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
     "archive_report", "archive_rows", "table_rows", "archive_page", "inspect_report", "plan_report", "comparing",

@@ -125,7 +125,7 @@ def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], 
     for number, content in enumerate(contents):
         scanned = scan_file(f"{number:03}", number, content)
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
-        assembly.add_file(scanned.summary, control_rows(rows))
+        assembly.add_file(scanned.summary, control_rows(scanned.batches))
         ends = [(row["top_xid"], (row["file"], row["unit"])) for row in rows if row["tag"] == "C"]
         assembly.replace_streams((xid, unit) for xid, unit in ends if xid is not None)
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
