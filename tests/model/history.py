@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    PgoutputMessage,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+)
 from tests.model.catalog import Name, Publication
 from tests.model.receiver import TwoPhase, divided, random_connections
 from tests.model.server import FIRST_NORMAL_XID, XIDS, Server
@@ -34,6 +44,7 @@ class Options:
     two_phase: TwoPhase = TwoPhase.OFF
     messages: bool = True
     publishes_origins: bool = True
+    evicts_prepared: bool = True
     for_tables: bool = False
     actions: int = 60
     connections: int = 3
@@ -53,7 +64,7 @@ class Options:
 
     @property
     def slot(self) -> Slot:
-        return Slot(self.server_version, self.streaming, self.messages, self.publishes_origins)
+        return Slot(self.server_version, self.streaming, self.messages, self.publishes_origins, self.evicts_prepared)
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,26 @@ class History:
     def nights(self, chance: random.Random) -> list[Night]:
         """Nights of files of messages, cut anywhere."""
         return divided(chance, divided(chance, self.messages, most=8), most=4)
+
+    @cached_property
+    def unfinished(self) -> set[int]:
+        """The transactions, by xid, that the messages begin and do not end after that."""
+        found: set[int] = set()
+        begun = 0
+        for message in self.messages:
+            match message:
+                case Begin(xid=xid) | BeginPrepare(xid=xid) | StreamStart(xid=xid):
+                    begun = xid
+                    found.add(xid)
+                case Commit():
+                    found.discard(begun)
+                case StreamCommit(xid=xid) | CommitPrepared(xid=xid) | RollbackPrepared(xid=xid):
+                    found.discard(xid)
+                case StreamAbort(xid=xid, subxid=subxid) if xid == subxid:
+                    found.discard(xid)
+                case _:
+                    pass
+        return found
 
     @cached_property
     def truth(self) -> Truth:

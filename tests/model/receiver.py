@@ -32,9 +32,9 @@ def random_connections(
     two_phase_at = 0 if two_phase is TwoPhase.ON else None
     on_from = chance.randrange(count) if two_phase is TwoPhase.LATER else count
     for number in range(count):
-        # A server that crashed knows what it last wrote of the slot to disk; mostly that is what was confirmed last.
-        begins_at = confirmed[-1] if chance.random() < 0.8 else chance.choice(confirmed)
-        begins_at = max(begins_at, two_phase_at or 0)
+        if chance.random() < 0.2:  # a server that crashed knows of the slot what it last wrote to disk
+            del confirmed[chance.randrange(len(confirmed)) + 1 :]
+        begins_at = max(confirmed[-1], two_phase_at or 0)
         if number >= on_from and two_phase_at is None:
             two_phase_at = begins_at
         evictions = _random_evictions(chance, wal, eviction_chance)
@@ -51,6 +51,25 @@ def random_connections(
             confirmed.append(chance.choice((begins_at, received[-1], chance.choice(received))))
         connections.append(connection)
     return connections
+
+
+def are_possible(connections: Sequence[Connection]) -> bool:
+    """No connection begins past all that earlier ones received, or before two-phase decoding was switched on."""
+    received = 0
+    two_phase_at: int | None = None
+    for number, connection in enumerate(connections):
+        is_last = number == len(connections) - 1
+        if connection.begins_at > received or (connection.ends_at is None) != is_last:
+            return False
+        if two_phase_at is not None and connection.two_phase_at != two_phase_at:
+            return False
+        two_phase_at = connection.two_phase_at
+        if connection.begins_at < (two_phase_at or 0):
+            return False
+        if connection.ends_at is not None:
+            is_whole = connection.ends_after == _EVERYTHING
+            received = max(received, end_of(connection.ends_at) if is_whole else connection.ends_at)
+    return True
 
 
 def _random_evictions(chance: random.Random, wal: Sequence[Record], eviction_chance: float) -> dict[int, Eviction]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tests.model.history import History
+from tests.model.receiver import are_possible
 from tests.model.slot import Connection
 
 T = TypeVar("T")
@@ -23,16 +24,23 @@ def shrink(history: History, fails: Fails) -> History:
 
 
 def _smaller(history: History) -> Iterator[History]:
-    *earlier, last = history.connections
-    for connections in _without_parts(earlier):
-        yield replace(history, connections=[*connections, last])
+    for connections in _fewer(history.connections):
+        if are_possible(connections):
+            yield replace(history, connections=connections)
     for actions in _without_parts(history.actions):
         yield replace(history, actions=actions)
     for number, connection in enumerate(history.connections):
         for simpler in _simpler(connection):
-            connections = list(history.connections)
-            connections[number] = simpler
-            yield replace(history, connections=connections)
+            connections = [*history.connections[:number], simpler, *history.connections[number + 1 :]]
+            if are_possible(connections):
+                yield replace(history, connections=connections)
+
+
+def _fewer(connections: Sequence[Connection]) -> Iterator[Sequence[Connection]]:
+    *earlier, last = connections
+    for left in _without_parts(earlier):
+        yield [*left, last]
+        yield [*left, replace(last, begins_at=last.two_phase_at or 0)]
 
 
 def _without_parts(things: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -49,5 +57,7 @@ def _simpler(connection: Connection) -> Iterator[Connection]:
         yield replace(connection, lags=False)
     if connection.early_invalidations:
         yield replace(connection, early_invalidations=frozenset())
+    if connection.begins_at != (connection.two_phase_at or 0):
+        yield replace(connection, begins_at=connection.two_phase_at or 0)
     for evictions in _without_parts(sorted(connection.evictions.items())):
         yield replace(connection, evictions=dict(evictions))

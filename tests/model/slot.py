@@ -17,12 +17,14 @@ class Streaming(Enum):
 @dataclass(frozen=True, slots=True)
 class Slot:
     """The settings of all connections. version: PostgreSQL's. messages: send logical decoding Messages.
-    publishes_origins: send transactions that came from another server."""
+    publishes_origins: send transactions that came from another server. evicts_prepared: a transaction whose Prepare was
+    sent in an earlier connection may be streamed all the same, for want of memory; only its Commit Prepared follows."""
 
     version: int
     streaming: Streaming = Streaming.OFF
     messages: bool = True
     publishes_origins: bool = True
+    evicts_prepared: bool = True
 
 
 IMMEDIATE = -1

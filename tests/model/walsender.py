@@ -106,6 +106,8 @@ class Walsender:
         is_immediate = eviction.victim == IMMEDIATE
         candidates = queued if is_immediate else self._buffer.values()
         found = [t for t in candidates if t.changes and t.is_streamable and not t.is_aborted]
+        if not self.slot.evicts_prepared:
+            found = [t for t in found if t.prepare is None]
         if not found:
             return
         for transaction in found if is_immediate else [found[eviction.victim % len(found)]]:
