@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pgoutput_etl.errors import ArchiveError, RunError
+from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import (
     DISTINCTIVE_TAGS,
@@ -23,7 +23,7 @@ from pgoutput_etl.identity import (
     Prefix,
     uncompressed_name,
 )
-from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.message_rows import FileScan, ScanError
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -73,6 +73,36 @@ class KnownFiles:
         """The part where the archive ends."""
         return max((number for number, part in self.parts.items() if part.was_read), default=None)
 
+    @cached_property
+    def newest(self) -> str | None:
+        """Of the names under which contents were found last, the last one in the archive's order."""
+        return max(self.names.values(), key=natural_order, default=None)
+
+    @cached_property
+    def left(self) -> dict[str, int]:
+        """The files of which an earlier run left all bytes, and none has read any since: by path, the number under
+        which that was noted last."""
+        found: dict[str, int] = {}
+        for number, part in sorted(self.parts.items()):
+            if part.is_left:
+                found[part.path] = number
+            elif part.status != FileStatus.REFUSED.value:
+                found.pop(part.path, None)
+        return found
+
+    @property
+    def left_behind(self) -> dict[str, int]:
+        """Of the files that were left, those behind which others were read since."""
+        newest = self.newest
+        if newest is None:
+            return {}
+        return {path: n for path, n in self.left.items() if natural_order(path) < natural_order(newest)}
+
+    def tails(self, landed: Iterable[LandedFile]) -> list[FilePart]:
+        """Of the files that are there, those of which bytes were left for a later run."""
+        last = [self.by_path[file.path][1] for file in landed if file.path in self.by_path]
+        return [part for part in last if part.has_tail]
+
     @property
     def contents(self) -> KnownContents:
         extended = {part.same_as for part in self.parts.values() if part.was_read}
@@ -99,11 +129,18 @@ class KnownFiles:
 def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
     """The files that may hold something new, by the number that each gets if its place is its name's."""
     files = {file.path: file for file in landed}
-    found = [file for file in files.values() if not _is_as_it_was(file, known)]
+    found = {path: file for path, file in files.items() if not _is_as_it_was(file, known)}
     last = None if known.last is None else known.names[known.roots[known.last]]
-    if found and last in files and files[last] not in found and _is_unfinished(last, known):
-        found.append(files[last])
-    in_order = sorted(found, key=lambda file: (file.path != last, natural_order(file.path)))
+    behind = known.left_behind
+    for path in known.left:
+        part = known.by_path[path][1]
+        # A version that didn't ask whether bytes can become a message gave no reason for leaving them.
+        is_due = path in behind or part.reason is None
+        if path in files and part.is_left and (found or is_due):
+            found[path] = files[path]
+    if found and last in files and _is_unfinished(last, known):
+        found[last] = files[last]
+    in_order = sorted(found.values(), key=lambda file: (file.path != last, natural_order(file.path)))
     return dict(enumerate(in_order, start=known.next_number))
 
 
@@ -138,7 +175,7 @@ class Arrangement:
 def arrange(
     files: Mapping[int, LandedFile],
     scans: Mapping[int, FileScan],
-    errors: Mapping[int, str],
+    errors: Mapping[int, ScanError],
     known: KnownFiles,
     landed: Collection[str],
 ) -> Arrangement:
@@ -162,17 +199,20 @@ class _Arranging:
         self,
         files: Mapping[int, LandedFile],
         scans: Mapping[int, FileScan],
-        errors: Mapping[int, str],
+        errors: Mapping[int, ScanError],
         known: KnownFiles,
         landed: frozenset[str],
     ) -> None:
         self.files, self.scans, self.errors, self.known, self.landed = files, dict(scans), errors, known, landed
         self.numbers = {file.path: number for number, file in files.items()}
         self.names = dict(known.names)
+        self.newest: str | None = None
         # Those whose bytes are not, or not only, what was read from a file of this name.
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
         self.noted: list[tuple[int, FilePart]] = []
         self.same: list[tuple[int, FilePart]] = []
+        # Those that have nothing new but the first part of a message.
+        self.own_ends: set[int] = set()
         self.scan_again = False
         self.remarks = [
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
@@ -182,10 +222,16 @@ class _Arranging:
         for number in sorted(self.fresh - set(self.errors)):
             self._renamed(number)
         grown = self._follow_names()
+        self.newest = max(self.names.values(), key=natural_order, default=None)
         new = self._new_files(grown)
         ordered = [*grown, *self._in_order(new)]
-        if not any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
-            ordered = [(number, part) for number, part in ordered if part.was_read or (number, part) not in grown]
+        if any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
+            self._say_what_is_gone()
+        else:
+            waiting = [(number, part) for number, part in grown if not part.was_read]
+            ordered = [each for each in ordered if each not in waiting]
+            self.noted += [(n, replace(p, status=FileStatus.MOVED.value)) for n, p in waiting if self._has_moved(p)]
+            self.remarks += [said_of_tail(part) for _, part in waiting if not self._has_moved(part)]
         numbers = [number for number, _ in ordered]
         again = self.scan_again or numbers != sorted(numbers)
         renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if again else numbers, strict=False))
@@ -222,6 +268,21 @@ class _Arranging:
         self.fresh.remove(number)
         self.scan_again = self.scan_again or scan.consumed > before.consumed
 
+    def _has_moved(self, part: FilePart) -> bool:
+        return part.same_as is not None and part.path != self.known.names[self.known.roots[part.same_as]]
+
+    def _say_what_is_gone(self) -> None:
+        """Bytes that were left where the archive ended, and that no file has any more."""
+        known, last = self.known, self.known.last
+        ends = {path: number for path, number in known.left.items() if last is None or number > last}
+        if last is not None and _is_unfinished(known.names[known.roots[last]], known):
+            ends[self.names[known.roots[last]]] = last
+        self.remarks += [
+            f"{path}: what followed offset {known.parts[number].consumed} was left, and the file is not there any more"
+            for path, number in ends.items()
+            if path not in self.landed
+        ]
+
     def _follow_names(self) -> list[tuple[int, FilePart]]:
         """Notes the files that hold nothing new; gives the one that goes on where the archive ended."""
         grown: dict[int, bool] = {}
@@ -235,11 +296,13 @@ class _Arranging:
                 continue
             name = self.names[root]
             has_moved = path != name and not self._holds(name, root)
-            if scan.consumed > scan.offset or (scan.tail is not None and path == name):
+            if scan.consumed > scan.offset or (scan.tail is not None and (path == name or has_moved)):
                 grown[number] = has_moved or path == name
             elif has_moved:
                 self.noted.append((number, self._part(number, FileStatus.MOVED)))
                 self.names[root] = path
+            elif path != name and self._has_own_end(number, name):
+                self._is_sent_anew(number)
             elif path != name:
                 self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
             else:
@@ -255,7 +318,7 @@ class _Arranging:
         for number in sorted(grown, key=lambda n: self.scans[n].consumed == self.scans[n].offset):
             scan, path = self.scans[number], self.files[number].path
             root = self.known.roots[scan.same_as or 0]
-            has_more = scan.consumed > scan.offset
+            has_more = scan.size > scan.offset
             if root == last and not found and grown[number]:
                 found.append((number, self._part(number, FileStatus.READ)))
                 self.names[root] = path
@@ -267,10 +330,26 @@ class _Arranging:
                     "the others"
                 )
             elif has_more:
-                self.scans[number] = replace(scan, same_as=None, offset=0, begins_in_stream=None)
-                self.fresh.add(number)
-                self.scan_again = True
+                self._is_sent_anew(number)
+            elif path != self.names[root]:
+                self.noted.append((number, self._part(number, FileStatus.MOVED)))
+                self.names[root] = path
         return found
+
+    def _has_own_end(self, number: int, name: str) -> bool:
+        """Whether bytes that are no whole message stand behind a known content, other than in the file of its name."""
+        scan = self.scans[number]
+        holder = self.numbers.get(name)
+        same = None if holder is None or holder in self.errors else self.scans[holder].tail_hash
+        return scan.size > scan.consumed and scan.tail_hash != same
+
+    def _is_sent_anew(self, number: int) -> None:
+        scan = self.scans[number]
+        if scan.consumed == scan.offset:
+            self.own_ends.add(number)
+        self.scans[number] = replace(scan, same_as=None, offset=0, begins_in_stream=None)
+        self.fresh.add(number)
+        self.scan_again = True
 
     def _holds(self, path: str, root: int) -> bool:
         """Whether the file of this name still is what it was."""
@@ -286,26 +365,44 @@ class _Arranging:
         """Those that are new, each content once. Notes the others, and the ones that took the name of one read."""
         occupied = set(self.names.values())
         found: list[tuple[int, FilePart]] = []
-        by_content = {(part.prefix_hash, ""): number for number, part in grown}
+        by_content = {(part.prefix_hash, "", self.scans[number].tail_hash): number for number, part in grown}
         unreadable = []
         for number in sorted(self.fresh):
-            path = self.files[number].path
-            if path in occupied:
-                self.noted.append((number, self._refused(number)))
+            path, error = self.files[number].path, self.errors.get(number)
+            if path in occupied and (error is None or not error.offset):
+                self.noted.append((number, self._refused(number, _has_other_bytes(path))))
                 continue
-            if number in self.errors:
-                unreadable.append(self.errors[number])
+            if error is not None:
+                if path in self.known.left and self._is_late(path):
+                    self.noted.append((number, self._refused(number, _left_behind(path))))
+                else:
+                    unreadable.append(error.text)
                 continue
             part = self._part(number, FileStatus.READ)
             under = "" if part.distinctive else uncompressed_name(path)
-            twin = by_content.setdefault((part.prefix_hash, under), number) if part.was_read else number
+            content = (part.prefix_hash, under, self.scans[number].tail_hash)
+            twin = by_content.setdefault(content, number) if part.was_read else number
             if twin == number:
                 found.append((number, part))
             else:
                 copied = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
                 self.noted.append((number, copied))
+        self._refuse_framing([number for number, _ in found])
         refuse(unreadable)
         return found
+
+    def _refuse_framing(self, new: Iterable[int]) -> None:
+        """Raises FramingError if the configured framing fits none of the new files, and another one does."""
+        scans = [(self.files[number].path, self.scans[number]) for number in new if self.scans[number].size]
+        if any(scan.messages for _, scan in scans):
+            return
+        for path, scan in scans:
+            if scan.fits is not None:
+                raise FramingError(
+                    f"{path}: expected messages in the framing {scan.framing}, as source.framing says, found messages "
+                    f"in the framing {scan.fits}; none of the new files ({len(scans):,}) has any in {scan.framing}. "
+                    f"Nothing was written. Set source.framing to {scan.fits}, or to auto"
+                )
 
     def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
         """By name; but the one that took the name of a file which was renamed was begun after that."""
@@ -314,15 +411,23 @@ class _Arranging:
         if len(reused) != 1:
             reused = []
         others = sorted((each for each in new if each not in reused), key=lambda each: natural_order(each[1].path))
-        newest = max(self.names.values(), key=natural_order, default=None)
-        for _, part in others:
-            has_content = part.was_read or part.unfinished
-            if newest is not None and has_content and natural_order(part.path) < natural_order(newest):
+        in_place = []
+        for number, part in others:
+            if not (part.was_read or part.unfinished) or not self._is_late(part.path):
+                in_place.append((number, part))
+            elif part.path in self.known.left:
+                self.noted.append((number, self._refused(number, _left_behind(part.path))))
+            elif number in self.own_ends:
+                self.noted.append((number, self._refused(number, _ends_on_its_own(part.path))))
+            else:
                 raise RunError(
-                    f"{part.path} is new, but belongs before {newest}, which was read already: its transactions "
+                    f"{part.path} is new, but belongs before {self.newest}, which was read already: its transactions "
                     "would come too late. Give new files names that sort behind the older ones"
                 )
-        return [*others, *reused]
+        return [*in_place, *reused]
+
+    def _is_late(self, path: str) -> bool:
+        return self.newest is not None and natural_order(path) < natural_order(self.newest)
 
     def _part(self, number: int, status: FileStatus) -> FilePart:
         file, scan = self.files[number], self.scans[number]
@@ -343,19 +448,39 @@ class _Arranging:
             scan.ends_in_stream,
             scan.same_as,
             scan.tail is not None,
+            scan.tail,
+            scan.size,
         )
 
-    def _refused(self, number: int) -> FilePart:
+    def _refused(self, number: int, why: str) -> FilePart:
         file = self.files[number]
-        why = (
-            f"{file.path} was read before, and has other bytes now; they were not applied. If they are new, land them "
-            "under a name of their own, which sorts behind the others"
-        )
         if number in self.errors:
             refused = FilePart(file.path, file.size, file.modified)
         else:
             refused = self._part(number, FileStatus.REFUSED)
-        return replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed, reason=why)
+        refused = replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed)
+        return replace(refused, unfinished=False, reason=why)
+
+
+def _has_other_bytes(path: str) -> str:
+    return (
+        f"{path} was read before, and has other bytes now; they were not applied. If they are new, land them under a "
+        "name of their own, which sorts behind the others"
+    )
+
+
+def _left_behind(path: str) -> str:
+    return (
+        f"{path}: an earlier run left its bytes, and files behind it were read since; they were not applied. "
+        "jobs/backfill.py --from-quarantine reads the archive anew, with this file in its place"
+    )
+
+
+def _ends_on_its_own(path: str) -> str:
+    return (
+        f"{path} begins with what was read before, and goes on with bytes that are no whole message; they were not "
+        "applied, as files that sort behind it were read already. Take it out of the landing folder"
+    )
 
 
 def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
@@ -372,6 +497,28 @@ def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
         begins_in_stream=scan.begins_in_stream,
         ends_in_stream=scan.ends_in_stream,
         unfinished=scan.tail is not None,
+        reason=scan.tail,
+        decompressed_size=scan.size,
+    )
+
+
+def said_of_tail(part: FilePart) -> str:
+    why = "" if part.reason is None else f": {part.reason}"
+    return f"{part.path}: what follows offset {part.consumed} is left for the next run{why}"
+
+
+def as_scanned(part: FilePart, scan: FileScan) -> FilePart:
+    """A part that was scanned again, now that it is known where it stands in the archive."""
+    return replace(
+        part,
+        consumed=scan.consumed,
+        prefix_hash=scan.prefix_hash,
+        distinctive=part.distinctive or is_distinctive(scan),
+        varied=part.varied or scan.varied,
+        ends_in_stream=scan.ends_in_stream,
+        unfinished=scan.tail is not None,
+        reason=scan.tail,
+        decompressed_size=scan.size,
     )
 
 

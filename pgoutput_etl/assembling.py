@@ -18,7 +18,7 @@ from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
-from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan
+from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan, ScanError
 from pgoutput_etl.origins import Origins
 from pgoutput_etl.outcomes import CONTROL_COLUMNS, Control, Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
@@ -59,7 +59,7 @@ class Scanned:
 
     scans: dict[int, FileScan]
     controls: dict[int, list[Control]]
-    errors: dict[int, str]
+    errors: dict[int, ScanError]
 
     def of(self, numbers: Collection[int]) -> Scanned:
         """Without the other files."""
@@ -73,14 +73,14 @@ def collect_scans(blocks: DataFrame) -> Scanned:
     scanned = Scanned({}, {}, {})
     of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
-        rows = unpacked(block, ["file", *CONTROL_COLUMNS])
+        rows = unpacked(block, ["file", "begin", *CONTROL_COLUMNS])
         for file, of_file in _by_file(rows):
             scanned.controls.setdefault(file, []).extend(control_rows([of_file]))
         for row in rows.filter(pc.is_in(rows.column("tag"), pa.array([SUMMARY_TAG, ERROR_TAG]))).to_pylist():
             if row["tag"] == SUMMARY_TAG:
                 scanned.scans[row["file"]] = FileScan.from_json(row["body"])
             else:
-                scanned.errors[row["file"]] = row["body"].decode()
+                scanned.errors[row["file"]] = ScanError(row["body"].decode(), row["begin"])
     return scanned
 
 

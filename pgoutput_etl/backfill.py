@@ -81,8 +81,9 @@ def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> Order
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is behind {format_lsn(last)}")
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].status == HELD]
     anew = bool(held) and archive.assembly.was_damaged and request.into is None
-    if request.tables is None and archive.assembly.was_damaged:
-        anew = anew or archive.ledger.has_transactions_in_quarantine()  # those that changed no table hold none
+    if request.tables is None and not anew:  # bytes that are about no known table hold none
+        has_lost = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
+        anew = has_lost or bool(archive.known.left_behind)
     if anew and request.tables is not None:
         raise RunError(
             f"{archive.name(held[0])} is held, and what holds it may be bytes that could not be read: "

@@ -48,6 +48,7 @@ from pgoutput_etl.wire import Reader
 # MaxTupleAttributeNumber of src/include/access/htup_details.h: no tuple has more columns.
 MAX_COLUMNS = 1664
 _KNOWN_TRUNCATE_OPTIONS = TruncateOption.CASCADE | TruncateOption.RESTART_IDENTITY
+_MOST_OIDS = 1 << 28  # of a Truncate: PostgreSQL builds no message of more than 1 GiB
 _ABORT_WITH_LSN = 1 + 4 + 4 + 8 + 8
 _TUPLE_N, _TUPLE_U, _TUPLE_T, _TUPLE_B = b"nutb"
 
@@ -265,8 +266,10 @@ def _truncate(reader: Reader, in_stream: bool) -> Truncate:
     options = reader.uint8("options")
     if options & ~_KNOWN_TRUNCATE_OPTIONS:
         raise reader.fail("options", "bits 1 (CASCADE) and 2 (RESTART IDENTITY)", str(options), options_at)
-    if not 1 <= count <= (reader.end - reader.position) // 4:
-        raise reader.fail("relations", "a count of OIDs that fill the message, 1 or more", str(count), begin)
+    left = (reader.end - reader.position) // 4
+    if not 1 <= count <= left:
+        refusal = reader.fail("relations", "a count of OIDs that fill the message, 1 or more", str(count), begin)
+        raise replace(refusal, short=left < count <= _MOST_OIDS)
     return Truncate(xid, options, tuple(reader.uint32(f"relation_oids[{i}]") for i in range(count)))
 
 

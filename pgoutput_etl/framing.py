@@ -54,12 +54,16 @@ class Frame:
 
 
 _DETECTED_FROM = 16  # leading frames
+_KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
+_MOST_OF_A_MESSAGE = 1 << 30  # PostgreSQL builds none that is larger
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _UINT64 = struct.Struct(">Q")
 
 _STREAM_START = ord("S")
+_STREAM_ABORT = ord("A")
+_STREAM_ABORT_SIZES = (9, 25)  # with LSN and time from protocol version 4 on, if asked for
 # Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
 _OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
 
@@ -69,6 +73,8 @@ _COPY_HAS_OIDS = 1 << 16
 _COPY_CRITICAL_FLAGS = 0xFFFF0000
 _COPY_COLUMNS = 3
 _COPY_ROW_HEAD = 2 + (4 + 8) + (4 + 4) + 4  # field count, lsn, xid, length of data
+_ANY_LSN, _ANY_XID = (None,) * 8, (None,) * 4
+_COPY_ROW = (*b"\0\3", *b"\0\0\0\x08", *_ANY_LSN, *b"\0\0\0\x04", *_ANY_XID)
 
 _COPYDATA, _XLOGDATA, _KEEPALIVE = b"dwk"
 _XLOGDATA_HEAD = 1 + 8 + 8 + 8
@@ -85,7 +91,7 @@ def detect(data: bytes) -> Framing:
         return Framing.COPYDATA  # as good as any: there is nothing to cut
     if data.startswith(_COPY_SIGNATURE):
         return Framing.PGCOPY
-    trials = [_try(data, f) for f in (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)]
+    trials = [_try(data, framing) for framing in _KNOWN]
     fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
     if len(fits) == 1:
         return fits[0].framing
@@ -93,24 +99,89 @@ def detect(data: bytes) -> Framing:
         names = ", ".join(t.framing.value for t in fits)
         raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
     refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
-    short = any(t.refusal.short and _may_begin(data, t.framing) for t in trials if t.refusal is not None)
-    raise FramingError(f"offset 0: expected one of the known framings, found none that fits: {refusals}", short=short)
+    raise FramingError(
+        f"offset 0: expected one of the known framings, found none that fits: {refusals}",
+        short=first_framing(data) is not None,
+    )
 
 
-def _may_begin(data: bytes, framing: Framing) -> bool:
-    """Whether less than a message is likely to become one: most bytes could begin a long one."""
+def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) -> bool:
+    """Whether bytes that are less than a frame can be the first part of one that a receiver is still writing. In doubt
+    they can: more bytes then tell.
+
+    `begins_file`: the bytes stand at offset 0, where PGCOPY has its header.
+    """
+    if not data:
+        return True
     match framing:
         case Framing.RECVLOGICAL:
-            return data[0] in MESSAGE_TAGS
+            return _may_become_message(data, 0, None)
         case Framing.PGCOPY:
-            return data.startswith(_COPY_SIGNATURE[: len(data)])
+            return _may_become_pgcopy(data, begins_file)
         case Framing.COPYDATA:
-            tag = data[5 + _XLOGDATA_HEAD : 6 + _XLOGDATA_HEAD]
-            return data[5:6] in (b"", b"k") or (data[5] == _XLOGDATA and (not tag or tag[0] in MESSAGE_TAGS))
+            return _may_become_copydata(data)
         case Framing.LENGTH_PREFIXED:
-            return len(data) <= 4 or data[4] in MESSAGE_TAGS
+            size = _claimed(data, 0, 1)
+            return size is not None and _may_become_message(data, 4, size)
         case Framing.AUTO:
             raise ValueError("detect() finds the framing")
+
+
+def first_framing(data: bytes) -> Framing | None:
+    """Of a file that has less than a frame: the framing that may_become_frame finds."""
+    return next((framing for framing in _KNOWN if may_become_frame(data, framing)), None)
+
+
+def _may_become_pgcopy(data: bytes, begins_file: bool) -> bool:
+    if begins_file:
+        try:
+            data = data[_pgcopy_header(data) :]
+        except FramingError as error:
+            return error.short
+    if data[:1] == b"\xff":
+        return len(data) == 1  # COPY's trailer is whole with its next byte
+    if any(expected is not None and byte != expected for byte, expected in zip(data, _COPY_ROW, strict=False)):
+        return False
+    size = _claimed(data, _COPY_ROW_HEAD - 4, 1)
+    return size is not None and _may_become_message(data, _COPY_ROW_HEAD, size)
+
+
+def _may_become_copydata(data: bytes) -> bool:
+    length = _claimed(data, 1, 5)
+    if data[:1] not in (b"", b"d") or length is None:
+        return False
+    kind, size = data[5:6], length - 4
+    if kind in (b"", b"k") and size == _KEEPALIVE_SIZE:
+        return len(data) < 5 + size
+    is_message = kind in (b"", b"w") and size > _XLOGDATA_HEAD
+    return is_message and _may_become_message(data, 5 + _XLOGDATA_HEAD, size - _XLOGDATA_HEAD)
+
+
+def _claimed(data: bytes, at: int, least: int) -> int | None:
+    """The Int32 at data[at], or the most that it can become if a part of it is missing. None if no message has such a
+    length."""
+    there = data[at : at + 4]
+    low, high = (int.from_bytes(there.ljust(4, fill), "big") for fill in (b"\0", b"\xff"))
+    return high if low <= _MOST_OF_A_MESSAGE and high >= least else None
+
+
+def _may_become_message(data: bytes, start: int, size: int | None) -> bool:
+    """`size`: of the message; None where the framing doesn't say, and a new line stands behind it."""
+    if size is not None and len(data) >= start + size:
+        return False
+    if len(data) <= start:
+        return True
+    if size is not None and data[start] == _STREAM_ABORT:
+        return size in _STREAM_ABORT_SIZES
+    return any(_is_first_part(data, start, size, in_stream) for in_stream in (False, True))
+
+
+def _is_first_part(data: bytes, start: int, size: int | None, in_stream: bool) -> bool:
+    try:
+        end = message_end(data, start, in_stream)
+    except WireError as error:
+        return error.short
+    return size is None and end == len(data)
 
 
 def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:

@@ -44,7 +44,8 @@ class FilePart:
     """What the ledger has of a file: content[offset:consumed], decompressed, was read from its first `size` bytes.
 
     same_as: the number of the part that this one goes on from, or that ends where this file ends. unfinished: behind
-    `consumed` stood what was not a whole message yet.
+    `consumed` stood what was not a whole message yet. reason: why that was so, or why the file was refused.
+    decompressed_size: of all the content that there was, None in a ledger from before batches noted it.
     """
 
     path: str
@@ -62,11 +63,22 @@ class FilePart:
     same_as: int | None = None
     unfinished: bool = False
     reason: str | None = None
+    decompressed_size: int | None = None
 
     @property
     def was_read(self) -> bool:
         """Whether there were whole messages in it."""
         return self.status == FileStatus.READ.value and self.consumed > self.offset
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether a later run has to read on behind `consumed`."""
+        return self.status in (FileStatus.READ.value, FileStatus.MOVED.value) and self.unfinished
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the file had bytes, and all of them were left for a later run."""
+        return self.status == FileStatus.READ.value and self.unfinished and not self.consumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +118,27 @@ class KnownContents:
         return cls(by_length)
 
     def match(self, path: str, hashes: Hashes) -> Match:
-        """The longest known prefix of a file's content; of several parts with the same, that of its name or the last.
+        """What is known of the file of that name, if it begins with that: another session may have been sent more of
+        the same bytes. Else the longest known prefix; of several parts with the same, that of its name or the last.
 
         A content that goes on otherwise than the known one does was sent anew: it is no continuation.
         """
         lengths = sorted(length for length in self.by_length if 0 < length <= len(hashes.data))
         name = uncompressed_name(path)
-        resembles = None
         digests = [hashes.of(length) for length in lengths]
-        for length, digest in zip(reversed(lengths), reversed(digests), strict=True):
-            same = self.by_length[length].get(digest, ())
-            known = [prefix for prefix in same if prefix.distinctive or name == prefix.name]
+        same = [self.by_length[n].get(digest, ()) for n, digest in zip(lengths, digests, strict=True)]
+        same.reverse()
+        own = next((p for prefixes in same for p in prefixes if p.name == name and not p.goes_on), None)
+        if own is not None:
+            return Match(own)
+        resembles = None
+        for prefixes in same:
+            known = [prefix for prefix in prefixes if prefix.distinctive or name == prefix.name]
             if known:
                 best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
-                return Match(best) if not best.goes_on or length == len(hashes.data) else Match()
-            if same and resembles is None:
-                resembles = max(prefix.number for prefix in same)
+                return Match(best) if not best.goes_on or best.consumed == len(hashes.data) else Match()
+            if prefixes and resembles is None:
+                resembles = max(prefix.number for prefix in prefixes)
         return Match(None, resembles)
 
 
@@ -154,7 +171,7 @@ class Task:
     """How a file is to be read: its first `size` bytes. part: what of it, if that was decided before; end: of its
     content, if that was.
 
-    leaves_tail: what is not a whole message at its end is left unread.
+    leaves_tail: bytes at its end that may become a message are left unread.
     """
 
     number: int
@@ -162,6 +179,13 @@ class Task:
     leaves_tail: bool = True
     part: FilePart | None = None
     end: int | None = None
+
+
+def task_again(number: int, part: FilePart) -> Task:
+    """To read a part as it was read before, however its file has gone on since. The bytes that were left behind it are
+    looked at once more: without them, a message that was cut off may seem to be a whole one."""
+    end = part.consumed if part.decompressed_size is None else part.decompressed_size
+    return Task(number, part.size, part.unfinished, part, end)
 
 
 def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, Task]:

@@ -60,12 +60,13 @@ from pgoutput_etl.ledger_rows import (
     transaction_row,
     type_row,
 )
+from pgoutput_etl.leftovers import Leftovers
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Type
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, UnitId
-from pgoutput_etl.quarantine import parts_of_transactions, unreadable
+from pgoutput_etl.quarantine import TORN, parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
@@ -391,10 +392,19 @@ class Ledger:
             quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
-    def has_transactions_in_quarantine(self) -> bool:
-        """That no batch has taken up since."""
-        left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("xid").isNotNull()
-        return bool(self._look_up("quarantine", lambda rows: rows.where(left).select("xid").limit(1)))
+    def has_lost_bytes(self) -> bool:
+        """Whether any are in quarantine that nothing sent again, and that no batch has taken up since."""
+        left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("offset").isNotNull()
+        lost = left & ~F.col("reason").endswith(TORN)
+        return bool(self._look_up("quarantine", lambda rows: rows.where(lost).select("file").limit(1)))
+
+    def leftovers(self) -> Leftovers:
+        """What the last batch that read files set aside, as far as none has taken it up since."""
+        newest = self._look_up("files", lambda rows: rows.agg(F.max("batch").alias("batch")))
+        of_batch = F.col("batch") >= max((row["batch"] or 0 for row in newest), default=0)
+        names = ("file", "path", "offset", "length", "xid", "lsn", "reason")
+        left = of_batch & F.col("redriven").isNull() & F.col("relation").isNull()
+        return Leftovers.of(self._look_up("quarantine", lambda rows: rows.where(left).select(*names)))
 
     def _append_done(
         self, batch: Batch, last_commit_lsn: int, state: dict[str, Any] | None, tables: Iterable[TableState]

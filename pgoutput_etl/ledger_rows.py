@@ -24,11 +24,11 @@ SCHEMAS = {
         "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
         "path: string, size: long, modified: long, status: string, offset: long, consumed: long, prefix_hash: string, "
         "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
-        "same_as: long, unfinished: boolean, reason: string>>, last_commit_lsn long, state string, tables array<struct<"
-        "oid: long, schema: string, table: string, path: string, version: long, last_commit_lsn: long, "
-        "status: string, reason: string, relation: string, key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string, uses: string, snapshot: long, last_row: array<long>>>, backfill string, "
-        "since long, settings string"
+        "same_as: long, unfinished: boolean, reason: string, decompressed_size: long>>, last_commit_lsn long, "
+        "state string, tables array<struct<oid: long, schema: string, table: string, path: string, version: long, "
+        "last_commit_lsn: long, status: string, reason: string, relation: string, key: array<string>, retired: string, "
+        "types: array<string>, rows: long, mode: string, uses: string, snapshot: long, last_row: array<long>>>, "
+        "backfill string, since long, settings string"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "

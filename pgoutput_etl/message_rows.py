@@ -154,6 +154,8 @@ class FileScan:
     same_as: int | None = None  # the part that this file goes on from
     resembles: int | None = None  # a part that this file may go on from
     tail: str | None = None  # why what follows is not a whole message yet
+    tail_hash: str | None = None  # of all bytes of the file, if there is a tail
+    fits: str | None = None  # another framing that has messages where the configured one has none
     remark: str | None = None
 
     @property
@@ -184,11 +186,23 @@ class FileScan:
         return cls(**fields)
 
 
+@dataclass(frozen=True, slots=True)
+class ScanError:
+    """Why a file could not be scanned. offset: of the content behind what was read before; 0 if nothing of it was."""
+
+    text: str
+    offset: int = 0
+
+    def note(self, file: int) -> pa.RecordBatch:
+        """The file's only row."""
+        return note(file, ERROR_TAG, self.text.encode(), self.offset, self.offset)
+
+
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
-    """A row about a file rather than a message: its summary, or why it could not be read (then the only one)."""
+    """A row about a file rather than a message."""
     row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_UNIT}
     return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

@@ -6,12 +6,25 @@ from dataclasses import replace
 
 from pgoutput_etl.content import Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.framing import Framing, detect, first_framing
 from pgoutput_etl.identity import FilePart, Hashes, KnownContents, Match, Prefix, Task
 from pgoutput_etl.inflate import MAX_SIZE
-from pgoutput_etl.message_rows import HEAD, Begins, FileScan, OpenUnit, UnitKind
-from pgoutput_etl.scan import detected, scan_from_either_side
+from pgoutput_etl.message_rows import HEAD, Begins, FileScan, OpenUnit, ScanError, UnitKind
+from pgoutput_etl.salvage import framing_of_damaged
+from pgoutput_etl.scan import scan_from_either_side
 from pgoutput_etl.units import Part, ScannedFile
+
+
+class GrownFileError(ArchiveError):
+    """What follows an offset up to which a file was read before can't be read."""
+
+    def __init__(self, text: str, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+
+
+def scan_error(error: ArchiveError) -> ScanError:
+    return ScanError(str(error), error.offset if isinstance(error, GrownFileError) else 0)
 
 
 def scan_part(
@@ -26,11 +39,13 @@ def scan_part(
 ) -> ScannedFile:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
-    Raises ArchiveError naming file, offset and LSN.
+    Raises ArchiveError naming file, offset and LSN; GrownFileError, if that stands behind what is known.
     """
     try:
         read = read_content(_listed(content, task), path, max_size)
         return _scan(path, read, task, known, framing, salvages, notes)
+    except GrownFileError as error:
+        raise GrownFileError(f"{path}: {error}", error.offset) from error
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
@@ -49,20 +64,33 @@ def _scan(
     data = read.data[: task.end]
     hashes = Hashes(data)
     match = known.match(path, hashes) if task.part is None else Match(_decided(hashes, task))
-    part = Part(data, task.number, framing, salvages, task.leaves_tail, notes=notes)
+    part = Part(data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, notes=notes)
     start = match.prefix
     if start is not None:
         part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
         if start.framing is not None:
             part = replace(part, framing=Framing(start.framing))
-    scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
+    try:
+        scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
+    except ArchiveError as error:
+        if not part.start:
+            raise
+        raise GrownFileError(str(error), part.start) from error
     summary = scanned.summary
     summary.same_as = None if start is None else start.number
     summary.resembles = match.resembles
     summary.prefix_hash = hashes.of(summary.consumed)
     summary.tail = summary.tail or read.cut_off
+    summary.tail_hash = None if summary.tail is None else hashes.of(len(data))
     summary.remark = read.remark
     return scanned
+
+
+def _framing_of(task: Task, configured: Framing) -> Framing:
+    """A part that was looked at before has the framing that it had then, whatever the configuration says now."""
+    if task.part is None or task.part.framing is None:
+        return configured
+    return Framing(task.part.framing)
 
 
 def _decided(hashes: Hashes, task: Task) -> Prefix | None:
@@ -77,19 +105,57 @@ def _decided(hashes: Hashes, task: Task) -> Prefix | None:
 
 
 def _scan_in_its_framing(part: Part) -> ScannedFile:
-    if part.framing is not Framing.AUTO:
-        return scan_from_either_side(part)
+    if part.framing is Framing.AUTO:
+        return _scan_in_the_framing_found(part)
     try:
-        framing = detected(part.data, part.salvages and not part.leaves_tail)
+        scanned = scan_from_either_side(part)
     except FramingError as error:
-        if part.salvages and part.leaves_tail and not error.short:
-            return scan_from_either_side(replace(part, framing=detected(part.data, True)))
-        if not error.short or not part.leaves_tail:
+        fits = _other_framing(part)
+        if fits is None:
             raise
-        scanned = _nothing_in(part)
-        scanned.summary.tail = str(error)
-        return scanned
-    return scan_from_either_side(replace(part, framing=framing))
+        raise FramingError(f"{error}; {_said_of(fits)}", error.short) from None
+    summary = scanned.summary
+    fits = None if summary.messages else _other_framing(part)
+    if fits is not None:
+        summary.fits = fits.value
+        summary.damages[:1] = [replace(d, reason=f"{d.reason}; {_said_of(fits)}") for d in summary.damages[:1]]
+    return scanned
+
+
+def _other_framing(part: Part) -> Framing | None:
+    """The framing in which a new file's first messages can be read, if it is another one than the part's."""
+    if part.start:
+        return None
+    try:
+        found = detect(part.data)
+    except FramingError:
+        return None
+    return None if found is part.framing else found
+
+
+def _said_of(fits: Framing) -> str:
+    return f"as {fits.value} it can be read, but source.framing says otherwise"
+
+
+def _scan_in_the_framing_found(part: Part) -> ScannedFile:
+    try:
+        framing = detect(part.data)
+    except FramingError as error:
+        tried = _framing_to_try(part, error)
+        if tried is None:
+            raise
+        framing = tried
+    scanned = scan_from_either_side(replace(part, framing=framing))
+    if not scanned.summary.messages and scanned.summary.tail is not None:
+        scanned.summary.framing = Framing.AUTO.value  # more bytes will tell
+    return scanned
+
+
+def _framing_to_try(part: Part, refusal: FramingError) -> Framing | None:
+    """Of a file whose first message is not whole."""
+    if refusal.short and part.leaves_tail:
+        return first_framing(part.data)
+    return framing_of_damaged(part.data) if part.salvages else None
 
 
 def _nothing_in(part: Part) -> ScannedFile:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
-from pgoutput_etl.arranging import Arrangement
+from pgoutput_etl.arranging import Arrangement, KnownFiles, said_of_tail
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.batch_plan import settings_of
 from pgoutput_etl.claims import RELEASED, Claim
@@ -67,8 +66,9 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
         stages.begin("look")
         last, claim = ledger.last_batch(), None
         listed, rows = list_files(spark, config), ledger.file_rows()
-    summaries += _apply_new(spark, config, ledger, last, claim, listed, rows, progress, stages)
-    return summaries or [_nothing_new(config, last)]
+    known = ledger.known_files(rows, since=0 if last is None else last.since)
+    summaries += _apply_new(spark, config, ledger, last, claim, listed, known, progress, stages)
+    return summaries or [_nothing_new(config, ledger, last, map(said_of_tail, known.tails(listed)))]
 
 
 def _apply_new(
@@ -78,13 +78,12 @@ def _apply_new(
     last: Batch | None,
     claim: Claim | None,
     listed: list[LandedFile],
-    rows: Iterable[Mapping[str, Any]],
+    known: KnownFiles,
     progress: Progress,
     stages: Stages,
 ) -> list[RunSummary]:
-    """`listed`: the files as they were listed; `rows`: what the ledger has of files. Each batch is done before the next
-    one is claimed; where the files of a further one aren't as they were listed any more, they are looked for anew."""
-    known = ledger.known_files(rows, since=0 if last is None else last.since)
+    """`listed`: the files as they were listed. Each batch is done before the next one is claimed; where the files of a
+    further one aren't as they were listed any more, they are looked for anew."""
     files, paths = new_files(spark, config, known, listed)
     summaries: list[RunSummary] = []
     later: Sequence[Arrangement] = ()
@@ -95,8 +94,8 @@ def _apply_new(
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except NotAsListedError:
             stages.begin("look")
-            listed, rows = list_files(spark, config), ledger.file_rows()
-            return summaries + _apply_new(spark, config, ledger, last, None, listed, rows, progress, stages)
+            listed, known = list_files(spark, config), ledger.known_files(ledger.file_rows(), last.since if last else 0)
+            return summaries + _apply_new(spark, config, ledger, last, None, listed, known, progress, stages)
         summaries.append(summary)
         if later:
             progress(f"batch {batch.number} is done; what is left makes {len(later):,} more")
@@ -141,7 +140,7 @@ def _apply_claimed(
                 landed = reading.result()
                 batch = replace(batch, files=landed.parts)
                 if not batch.files:
-                    return _nothing_new(config, last, landed.remarks), ()
+                    return _nothing_new(config, ledger, last, landed.remarks), ()
                 assembly = known.result()
                 done = _apply_batch(spark, config, ledger, batch, landed, assembly, check_claim, progress, stages)
                 return done, landed.later
@@ -265,15 +264,16 @@ def _summary(
     )
 
 
-def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = ()) -> RunSummary:
+def _nothing_new(config: Config, ledger: Ledger, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
+    """With what earlier runs left (`remarks`) or set aside: nobody may have read what they said."""
     if last is None:
-        return RunSummary(config.source.name, batch=0, files=0, bytes=0, last_commit_lsn=0, files_not_read=remarks)
+        return RunSummary(config.source.name, 0, 0, 0, 0, files_not_read=tuple(remarks))
     held = tuple(
         TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
         for state in last.tables.values()
         if state.status == HELD
     )
-    time = None if last.state is None else last.state.get("last_commit_ts")
+    left = ledger.leftovers()
     return RunSummary(
         config.source.name,
         last.number,
@@ -281,7 +281,10 @@ def _nothing_new(config: Config, last: Batch | None, remarks: tuple[str, ...] = 
         0,
         last.last_commit_lsn,
         tables=held,
-        files_not_read=remarks,
-        last_commit_time=time,
+        quarantined_transactions=left.transactions,
+        damages=left.damages,
+        files_not_read=tuple(remarks),
+        refused_files=left.refused_files,
+        last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
         ahead=_ahead(last.tables, last.last_commit_lsn),
     )

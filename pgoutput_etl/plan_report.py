@@ -196,10 +196,12 @@ def _of_table(table: PlannedTable) -> list[str]:
 
 
 def _in_quarantine(plan: PlanSummary) -> list[str]:
-    lines = [f"Would be in quarantine: {line}" for line in plan.damages]
+    """Without files nothing would be set aside: earlier runs did that."""
+    where, how = ("Would be in", "Would not be") if plan.files else ("In", "Not")
+    lines = [f"{where} quarantine: {line}" for line in plan.damages]
     if plan.transactions.get("quarantined"):
-        lines.append(f"Would be in quarantine, in part unreadable: {plan.transactions['quarantined']:,} transactions.")
-    return [*lines, *(f"Would not be applied: {line}" for line in plan.refused_files)]
+        lines.append(f"{where} quarantine, in part unreadable: {plan.transactions['quarantined']:,} transactions.")
+    return [*lines, *(f"{how} applied: {line}" for line in plan.refused_files)]
 
 
 def _waiting(waiting: Sequence[PlannedTransaction]) -> list[str]:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.applying import window_of
 from pgoutput_etl.archive_report import kind_of_transaction
-from pgoutput_etl.arranging import KnownFiles
+from pgoutput_etl.arranging import KnownFiles, said_of_tail
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, TableShape
 from pgoutput_etl.config import Config
 from pgoutput_etl.errors import ArchiveError, TableError
@@ -57,28 +57,37 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
         batches = None if config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
         if last.backfill is not None:
             said = "a backfill was begun by a run that died: it would be finished first; plan again then"
-            return replace(_nothing(config, last), later_files=later, later_batches=batches, remarks=(said,))
+            return replace(_nothing(config, ledger, last), later_files=later, later_batches=batches, remarks=(said,))
         landed = read_again(spark, config, last.files)
         found = _planned(spark, config, ledger, last, landed, progress)
         return replace(found, later_files=later, later_batches=batches)
     files, paths = new_files(spark, config, known, listed)
     if not files:
-        return _nothing(config, last)
+        return replace(_nothing(config, ledger, last), files_not_read=tuple(map(said_of_tail, known.tails(listed))))
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, known, paths)
     if not landed.parts:
         landed.give_up()
-        return replace(_nothing(config, last), files_not_read=landed.remarks)
+        return replace(_nothing(config, ledger, last), files_not_read=landed.remarks)
     later = tuple(part.path for step in landed.later for part in step.to_read.values())
     found = _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
     return replace(found, later_files=later, later_batches=len(landed.later))
 
 
-def _nothing(config: Config, last: Batch | None) -> PlanSummary:
-    states = () if last is None else last.tables.values()
-    held = tuple(_of_state(state) for state in states if state.status == HELD)
-    number, lsn = (0, 0) if last is None else (last.number, last.last_commit_lsn)
-    return PlanSummary(config.source.name, number, lsn, tables=held)
+def _nothing(config: Config, ledger: Ledger, last: Batch | None) -> PlanSummary:
+    """With what earlier runs set aside, as apply would say it once more."""
+    if last is None:
+        return PlanSummary(config.source.name, 0, 0)
+    left = ledger.leftovers()
+    return PlanSummary(
+        config.source.name,
+        last.number,
+        last.last_commit_lsn,
+        transactions={Fate.QUARANTINED.value: left.transactions},
+        tables=tuple(_of_state(state) for state in last.tables.values() if state.status == HELD),
+        damages=left.damages,
+        refused_files=left.refused_files,
+    )
 
 
 def _of_state(state: TableState) -> PlannedTable:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut, quarantined, reason_of, with_paths
+from pgoutput_etl.leftovers import bytes_in_words
 from pgoutput_etl.message_rows import DAMAGE_TAG, FileScan
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.shipping import cut_out
@@ -17,7 +18,7 @@ from pgoutput_etl.transactions import Assembly
 
 _CUTS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 _REASONS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("path", pa.string()), ("reason", pa.string())])
-_TORN = "; cut off in the middle by a receiver that died: the server sent it again"
+TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
 
 def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cut]) -> DataFrame:
@@ -33,8 +34,7 @@ def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cu
 def said_of_damages(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
     """For people: one line each."""
     return [
-        f"{path_of(number)}: {damage.size:,} bytes at offset {damage.offset:,}: {damage.reason}"
-        + (_TORN if damage.is_torn else "")
+        bytes_in_words(path_of(number), damage.offset, damage.size, damage.reason + (TORN if damage.is_torn else ""))
         for number, scan in sorted(scans.items())
         for damage in scan.damages
     ]
@@ -51,7 +51,7 @@ def unreadable(
             "offset": damage.offset,
             "path": path_of(number),
             "length": damage.size,
-            "reason": damage.reason + (_TORN if damage.is_torn else ""),
+            "reason": damage.reason + (TORN if damage.is_torn else ""),
         }
         for number, scan in scans.items()
         for damage in scan.damages

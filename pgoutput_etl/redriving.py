@@ -3,6 +3,9 @@
 What such bytes are about is decided where the archive is assembled. So all of it is assembled anew, from its files as
 they are now: mended, landed again, or read by a version that knows more. What the ledger says of files, relations,
 types and transactions is written anew with it, and counts from this batch on (`batches.since`).
+
+Files whose bytes earlier runs left are read in their place, too. If others were read behind them, any table may lack
+rows: then all tables are rebuilt.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from pgoutput_etl.arranging import whole_file
 from pgoutput_etl.assembling import Rows, assemble, committed
 from pgoutput_etl.config import OnError
 from pgoutput_etl.cuts import Cut, find_cuts
-from pgoutput_etl.identity import LandedFile, Task
+from pgoutput_etl.identity import FilePart, LandedFile, Task, task_again
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import kept, let_go
@@ -38,7 +41,8 @@ from pgoutput_etl.writing import Outcome, Writer, as_it_was, refuse_strangers
 
 @dataclass(slots=True)
 class Redriving:
-    """All held tables rebuilt, and those that the archive has and the ledger does not."""
+    """All held tables rebuilt, and those that the archive has and the ledger does not; all tables, if the archive has
+    files that were passed over."""
 
     archive: Archive
     batch: Batch
@@ -55,6 +59,7 @@ class Redriving:
         changes: DataFrame | None = None
         try:
             parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
+            parts |= self._as_before(parts)
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
             assembly.origins = config.source.origins
@@ -77,23 +82,37 @@ class Redriving:
                 let_go(changes)
 
     def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
-        """Each file whole, but for what was added to the last one since: that is for the nightly job."""
-        known = self.archive.known
-        landed = self.archive.landed(known.names[root] for root in known.read_roots)
+        """Each file whole, but for what was added to the last one since: that is for the nightly job. One of which
+        nothing could be read may be gone."""
+        known, unread = self.archive.known, self.archive.unread_roots
+        numbers = {known.names[root]: root for root in known.read_roots} | known.left
+        gone = [*(known.names[root] for root in unread), *known.left]
+        landed = self.archive.landed(numbers.keys() - set(gone), gone)
         last = known.last
+        newest = max([-1 if last is None else last, *known.left.values()])
         tasks = {}
-        for root in sorted(known.read_roots):
-            path = known.names[root]
-            is_last = last is not None and known.roots[last] == root
-            end = known.parts[last].consumed if is_last and last is not None else None
-            tasks[path] = Task(root, landed[path].size, is_last, None, end)
+        for path in sorted(landed, key=lambda path: numbers[path]):
+            number, is_last = numbers[path], last is not None and known.roots[last] == numbers[path]
+            is_newest = newest in (number, last if is_last else None)
+            end = task_again(last, known.parts[last]).end if is_last and last is not None else None
+            tasks[path] = Task(number, landed[path].size, is_newest, None, end)
         return tasks, landed
+
+    def _as_before(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
+        """The file where the archive ends, as the nightly job left it: what was added since shows by size or time."""
+        known = self.archive.known
+        root = None if known.last is None else known.roots[known.last]
+        if root is None or root not in parts:
+            return {}
+        _, before = known.by_path[parts[root].path]
+        return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
     def _rebuild(
         self, rows: Rows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[Outcome], list[str], int]:
         batch, assembly = self.batch, rows.assembly
-        held = {oid: state for oid, state in batch.tables.items() if state.status == HELD}
+        every = bool(self.archive.known.left_behind)
+        held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
         found = find_cuts(assembly, rows.tally(TallyRequest()), batch.tables)
         cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}

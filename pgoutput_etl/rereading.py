@@ -24,7 +24,7 @@ from pgoutput_etl.config import Config
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.delta_table import read_table
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task
+from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task, task_again
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG
 from pgoutput_etl.outcomes import Fate, UnitId
@@ -219,15 +219,22 @@ class Archive:
         elsewhere = {row["file"] for row in ended.select("file").distinct().collect()}
         return [file for file in having if file.number in elsewhere or _overlap(file.commits, commits)]
 
-    def landed(self, paths: Iterable[str]) -> dict[str, LandedFile]:
-        """Raises ArchiveError if one isn't there any more."""
+    def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
+        """`others`: those that may be gone. Raises ArchiveError if one of `paths` isn't there any more."""
         landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing)}
         wanted = sorted(set(paths))
         gone = [path for path in wanted if path not in landed]
         refuse(f"{path} is not there any more: what is read again has to be as it was" for path in gone)
-        found = {path: landed[path] for path in wanted}
+        found = {path: landed[path] for path in (*wanted, *others) if path in landed}
         check_sizes(self.spark, found.values())
         return found
+
+    @cached_property
+    def unread_roots(self) -> frozenset[int]:
+        """The first parts of contents in which no message could be read."""
+        rows = self._read("files").where(F.size(F.map_keys("messages")) > 0).select("file").toArrow().to_pylist()
+        roots = self.known.roots
+        return self.known.read_roots - {roots[row["file"]] for row in rows}
 
     def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: Stretch) -> DataFrame:
         """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
@@ -294,7 +301,7 @@ def _rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list
     for file in files:
         here = landed[file.path]
         part = replace(file.part, path=here.path, size=here.size, modified=here.modified)
-        task = Task(file.number, here.size, part.unfinished, part, part.consumed)
+        task = task_again(file.number, part)
         free = next((tasks for tasks in rounds if file.path not in tasks), None)
         if free is None:
             rounds.append({file.path: task})

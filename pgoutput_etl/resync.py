@@ -168,15 +168,6 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
     return trial
 
 
-def is_cut_short(data: bytes, framing: Framing, in_stream: bool) -> bool:
-    """Whether bytes are the first part of a frame, and so what a receiver leaves that dies while it writes."""
-    try:
-        frame_at(data, framing, 0, in_stream)
-    except FramingError as error:
-        return error.short
-    return False
-
-
 def _has_plausible_head(data: bytes, frame: Frame) -> bool:
     """Of XLogData or a keepalive: the LSN that both begin with, and the time when it was sent."""
     head = frame.offset + 6

@@ -7,13 +7,25 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from pgoutput_etl.decode import MESSAGE_TAGS, decode, message_end
+from pgoutput_etl.decode import decode, message_end
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError, WireError
-from pgoutput_etl.framing import Frame, Framing, frame_at, frames, stands_in_stream
-from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.message_rows import Damage
-from pgoutput_etl.messages import Delete, Insert, Message, PgoutputMessage, Prepare, TupleData, Update
-from pgoutput_etl.resync import Budget, Resumption, follow, is_cut_short, next_connection, next_whole
+from pgoutput_etl.framing import Frame, Framing, first_framing, frame_at, frames, may_become_frame, stands_in_stream
+from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
+from pgoutput_etl.message_rows import STORED_TIMES, Damage
+from pgoutput_etl.messages import (
+    Begin,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    PgoutputMessage,
+    Prepare,
+    StreamCommit,
+    TupleData,
+    Update,
+)
+from pgoutput_etl.resync import Budget, Resumption, follow, next_connection, next_whole
 
 # What begins or ends a transaction, or is about one as a whole, whatever was open before it.
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
@@ -33,7 +45,8 @@ _MOST_GAPS = 1000  # in a file; what is behind them is one with the last
 class Gap:
     """Bytes that can't be read: data[offset:end]; behind them messages go on, inside a stream segment or not.
 
-    cut_short: they are the first part of a message, as a receiver leaves it that dies while it writes.
+    cut_short: they are the first part of a message, as a receiver leaves it that dies while it writes. may_grow: the
+    file ends with them, and further bytes may make a message of them.
     """
 
     offset: int
@@ -42,6 +55,7 @@ class Gap:
     reason: str
     cut_short: bool
     is_one_message: bool = False  # and nothing else can have been there
+    may_grow: bool = False
 
 
 # No server sends it: these bytes were zeroed, or belong to what was written behind a message that is cut off.
@@ -62,7 +76,8 @@ class Reached:
 class Reading:
     """How a file is to be read from data[start] on. refuses: asked at bytes that can't be read, whether to raise.
 
-    takes: may take many messages at once, from the frame of one that is right on; then they aren't given.
+    takes: may take many messages at once, from the frame of one that is right on; then they aren't given. begun: asked
+    for the commit LSN that the Begin of the open transaction announced, if that can be relied on.
     """
 
     data: bytes
@@ -71,6 +86,7 @@ class Reading:
     start: int
     refuses: Callable[[], bool]
     takes: Callable[[Frame, bool], Reached | None] | None = None
+    begun: Callable[[], int | None] = lambda: None
 
     def messages(self) -> Iterator[Read | Gap]:
         """All messages in order, and what stands between them. Raises ArchiveError naming offset and LSN."""
@@ -81,11 +97,16 @@ class Reading:
             if gap is None:
                 return
             if number == _MOST_GAPS:
-                gap = replace(gap, end=len(self.data), reason=f"{gap.reason}; the last of {number:,} that are told")
+                reason = f"{gap.reason}; the last of {number:,} that are told"
+                gap = replace(gap, end=len(self.data), reason=reason, cut_short=False, may_grow=False)
             yield gap
             position, in_stream = gap.end, gap.in_stream
             if position >= len(self.data):
                 return
+
+    def rest(self, position: int, in_stream: bool, reason: str) -> Gap:
+        """What begins at a position where a frame was refused."""
+        return self._refused(position, in_stream, reason, Budget.of(self.data))
 
     def _up_to_a_gap(
         self, position: int, in_stream: bool, ordinal: int, budget: Budget
@@ -97,7 +118,7 @@ class Reading:
         held_in_stream = in_stream
         while True:
             frame, refusal = _next(walk)
-            message, error = (None, None) if frame is None else self._decoded(frame, in_stream)
+            message, error = (None, None) if frame is None else self._decoded(frame, in_stream, held)
             if held is not None:
                 wrong = refusal or error
                 inside = None if wrong is None else self._inside(held[1], held_in_stream, budget)
@@ -122,22 +143,40 @@ class Reading:
             reached = None if self.takes is None else self.takes(frame, in_stream)
             if reached is not None:
                 ordinal += reached.messages
-                in_stream = reached.in_stream
-                walk = frames(self.data, self.framing, in_stream, reached.position)
-                if reached.position == len(self.data):
-                    held = None
+                position, in_stream = reached.position, reached.in_stream
+                walk, held = self._behind(reached)
+                if held is None:
                     continue
-                frame = next(walk)
-                message = decode(self.data[frame.start : frame.end], in_stream)
+                message, frame = held
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 
-    def _decoded(self, frame: Frame, in_stream: bool) -> tuple[PgoutputMessage | None, WireError | None]:
+    def _behind(self, reached: Reached) -> tuple[Iterator[Frame], Read | None]:
+        """The frames from there on; or those behind the message that stands there, if it is right, with that."""
+        if reached.position < len(self.data):
+            walk = frames(self.data, self.framing, reached.in_stream, reached.position)
+            frame = next(walk)
+            message, _ = self._decoded(frame, reached.in_stream, None)
+            if message is not None:
+                return walk, (message, frame)
+        return frames(self.data, self.framing, reached.in_stream, reached.position), None
+
+    def _decoded(
+        self, frame: Frame, in_stream: bool, before: Read | None
+    ) -> tuple[PgoutputMessage | None, WireError | None]:
+        """`before`: the message before it, if that was not given yet."""
         try:
             message = decode(self.data[frame.start : frame.end], in_stream)
         except WireError as error:
             return None, error
-        return (message, None) if not _has_nul(message) else (None, _NUL_IN_TEXT)
+        if _has_nul(message):
+            return None, _NUL_IN_TEXT
+        wrong = None if self.refuses() else _wrong_commit(message, self._begun(before))
+        return (message, None) if wrong is None else (None, wrong)
+
+    def _begun(self, before: Read | None) -> int | None:
+        last = None if before is None else before[0]
+        return last.final_lsn if isinstance(last, Begin) else self.begun()
 
     def _refused(self, position: int, in_stream: bool, reason: str, budget: Budget) -> Gap:
         """Of the keepalives that stand before what is refused, the last may be cut off and claim what follows."""
@@ -188,26 +227,24 @@ class Reading:
 
     def _gap(self, offset: int, resumed: Resumption | None, in_stream: bool, reason: str, budget: Budget) -> Gap:
         end = len(self.data) if resumed is None else resumed.position
-        cut_short = is_cut_short(self.data[offset:end], self.framing, in_stream)
+        cut_short = may_become_frame(self.data[offset:end], self.framing, begins_file=offset == 0)
         cut_short = cut_short or self._claims_a_first_part(offset, end, end, budget)
-        return Gap(offset, end, in_stream if resumed is None else resumed.in_stream, reason, cut_short)
+        in_stream = in_stream if resumed is None else resumed.in_stream
+        return Gap(offset, end, in_stream, reason, cut_short, may_grow=cut_short and end == len(self.data))
 
 
 def framing_of_damaged(data: bytes) -> Framing | None:
     """Of a file whose first message is damaged: that in which messages follow it, the nearest; or in which the file is
     the first part of one message. None if there is no such framing."""
     found: list[tuple[int, Framing]] = []
+    begins = first_framing(data)
     for framing in _MESSAGE_AT:
         resumed = None if framing is Framing.PGCOPY else next_whole(data, framing, 1, False)
-        if resumed is not None:
+        if resumed is None:
+            continue
+        if begins is None or follow(data, framing, resumed.position, resumed.in_stream).frames:
             found.append((resumed.position, framing))
-    if found:
-        return min(found, key=lambda each: each[0])[1]
-    for framing in (Framing.COPYDATA, Framing.RECVLOGICAL, Framing.LENGTH_PREFIXED):
-        tag = data[_MESSAGE_AT[framing] :][:1]
-        if is_cut_short(data, framing, False) and (not tag or tag[0] in MESSAGE_TAGS):
-            return framing
-    return None
+    return min(found, key=lambda each: each[0])[1] if found else begins
 
 
 def _next(walk: Iterator[Frame]) -> tuple[Frame | None, FramingError | None]:
@@ -263,6 +300,24 @@ def _has_nul(message: PgoutputMessage) -> bool:
         if data is not None
         for kind, value in zip(data.kinds, data.values, strict=True)
     )
+
+
+def _wrong_commit(message: PgoutputMessage, begun: int | None) -> WireError | None:
+    """What shows that a Commit, or its like, was cut off, and has the bytes behind it for its own."""
+    match message:
+        case Commit() | StreamCommit() | CommitPrepared():
+            pass
+        case _:
+            return None
+    name = type(message).__name__
+    if message.commit_lsn > MAX_STORED_LSN:
+        return WireError(0, name, "commit_lsn", "an LSN that a BIGINT holds", format_lsn(message.commit_lsn))
+    if message.commit_timestamp not in STORED_TIMES:
+        return WireError(0, name, "commit_timestamp", "a time in the years 1 to 9999", "another")
+    if isinstance(message, Commit) and begun not in (None, message.commit_lsn):
+        announced = format_lsn(begun or 0)
+        return WireError(0, name, "commit_lsn", f"{announced}, as Begin says", format_lsn(message.commit_lsn))
+    return None
 
 
 def _differs_by_one_byte(extent: bytes, in_stream: bool) -> bool:

@@ -58,7 +58,7 @@ def scan_from_either_side(part: Part) -> ScannedFile:
     Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as they are
     decoded anew, by who knows what is open. Where frames have LSNs, those of Messages are the same, read the right way.
     A head with changes that decodes both ways can't be told.
-    Where neither decodes, the one that goes further has the damage, or the tail that is left.
+    Where neither decodes, the one that goes further, or to the file's end, has the damage, or the tail that is left.
     """
     if part.begins_in_stream is not None:
         return _scan_from(part, part.begins_in_stream)
@@ -77,7 +77,7 @@ def scan_from_either_side(part: Part) -> ScannedFile:
     except HeadError as error:
         if failed is None:
             return outside.result()
-        further = max(failed, error, key=lambda e: e.messages_read)
+        further = max(failed, error, key=lambda e: (e.messages_read, e.is_short))
         if not part.salvages and not (part.leaves_tail and further.is_short):
             raise further.cause from None
         if failed.messages_read == error.messages_read and outside.head_matters:

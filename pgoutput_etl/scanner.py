@@ -114,29 +114,40 @@ class Scanner:
         return not self.salvages or (self.in_head and not self.head_too)
 
     def run(self) -> None:
+        reading = Reading(
+            self.data,
+            self.framing,
+            self.begins_in_stream,
+            self.part.start,
+            self._refuses,
+            self._take if compiled.AVAILABLE else None,
+            self._begun,
+        )
         try:
-            for read in Reading(
-                self.data,
-                self.framing,
-                self.begins_in_stream,
-                self.part.start,
-                self._refuses,
-                self._take if compiled.AVAILABLE else None,
-            ).messages():
-                if isinstance(read, Gap) and read.end == len(self.data) and self.part.leaves_tail:
+            for read in reading.messages():
+                if isinstance(read, Gap) and read.may_grow and self.part.leaves_tail:
                     self.summary.tail = read.reason
                 elif isinstance(read, Gap):
                     self._damage(read)
                 else:
                     self._frame(*read)
         except ArchiveError as error:
-            is_tail = isinstance(error, FramingError) and error.short and self.part.leaves_tail
             if self.in_head and not self.head_too:
                 raise HeadError(error, self.ordinal) from None
-            if not is_tail:
+            if not self._is_tail(reading, error):
                 raise
             self.summary.tail = str(error)
         self._finish()
+
+    def _begun(self) -> int | None:
+        unit = self.unit
+        return None if unit is None or unit.kind is not UnitKind.TRANSACTION or unit.is_damaged else unit.commit_lsn
+
+    def _is_tail(self, reading: Reading, error: ArchiveError) -> bool:
+        """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
+        if not (isinstance(error, FramingError) and error.short and self.part.leaves_tail):
+            return False
+        return reading.rest(self.read_to, self.in_stream, str(error)).may_grow
 
     def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""

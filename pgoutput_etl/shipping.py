@@ -23,8 +23,8 @@ from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
 from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
-from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
-from pgoutput_etl.parts import scan_part
+from pgoutput_etl.message_rows import MESSAGE_SCHEMA
+from pgoutput_etl.parts import scan_error, scan_part
 from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
@@ -91,7 +91,7 @@ def scan_files(
             try:
                 scanned = scan_part(path, content, task, known, framing, salvages, max_size)
             except ArchiveError as error:
-                yield note(task.number, ERROR_TAG, str(error).encode())
+                yield scan_error(error).note(task.number)
             else:
                 yield from scanned.batches if protection is None else map(protection.rewritten, scanned.batches)
 

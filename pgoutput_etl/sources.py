@@ -10,13 +10,21 @@ from functools import partial
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, is_distinctive, natural_order, refuse
+from pgoutput_etl.arranging import (
+    Arrangement,
+    KnownFiles,
+    arrange,
+    as_scanned,
+    candidates,
+    natural_order,
+    refuse,
+    said_of_tail,
+)
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, tasks_of
+from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, task_again, tasks_of
 from pgoutput_etl.managed import kept, let_go
-from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.protected import protects
@@ -80,22 +88,18 @@ class Landed:
         }
 
     def refused(self) -> tuple[str, ...]:
-        return tuple(part.reason for part in self.parts.values() if part.reason is not None)
+        of_refused = (part for part in self.parts.values() if part.status == FileStatus.REFUSED.value)
+        return tuple(part.reason for part in of_refused if part.reason is not None)
 
     def not_read(self) -> tuple[str, ...]:
         """What is to be said of files, or of their ends, that were left alone for a good reason."""
-        names = {number: part.path for number, part in self.parts.items()}
         lines = []
         for part in self.parts.values():
             if part.status == FileStatus.MOVED.value:
                 lines.append(f"{part.path}: read before, under another name")
             elif part.status == FileStatus.DUPLICATE.value:
                 lines.append(f"{part.path}: landed again, and not applied again: its bytes were read before")
-        for number, scan in sorted(self.scanned.scans.items()):
-            if scan.tail is not None:
-                lines.append(
-                    f"{names[number]}: what follows offset {scan.consumed} is left for the next run: {scan.tail}"
-                )
+        lines += [said_of_tail(part) for _, part in sorted(self.parts.items()) if part.has_tail]
         return (*lines, *self.remarks)
 
 
@@ -178,7 +182,7 @@ def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangem
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
     blocks, scanned = read_blocks(spark, config, tasks)
     parts = {
-        n: part if n not in scanned.scans else _as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
+        n: part if n not in scanned.scans else as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
     }
     again = partial(_protected, spark, config, parts)
     return Landed(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
@@ -212,21 +216,20 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
                 "name; put it back"
             )
     found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
-    tasks = _to_the_end({n: found[n] for n in to_read})
+    tasks = _tasks_again({n: found[n] for n in to_read})
     blocks, scanned = read_blocks(spark, config, tasks)
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
     return Landed(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
 
 
-def _to_the_end(parts: Mapping[int, FilePart]) -> dict[str, Task]:
-    """By path: what is to be read again, and nothing behind it."""
-    ends = {part.path: part.consumed for part in parts.values()}
-    return {path: replace(task, end=ends[path]) for path, task in tasks_of(parts).items()}
+def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+    """By path."""
+    return {part.path: task_again(number, part) for number, part in parts.items()}
 
 
 def _protected(spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: Protection) -> DataFrame:
     to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and part.was_read}
-    return read_blocks(spark, config, _to_the_end(to_read), protection)[0]
+    return read_blocks(spark, config, _tasks_again(to_read), protection)[0]
 
 
 def read_blocks(
@@ -236,7 +239,7 @@ def read_blocks(
     blocks = _scan(spark, config, tasks, KnownContents({}), protection)
     try:
         scanned = _collect(blocks, tasks)
-        refuse(scanned.errors.values())
+        refuse(error.text for error in scanned.errors.values())
     except BaseException:
         let_go(blocks)
         raise
@@ -266,18 +269,6 @@ def _collect(blocks: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
         if task.number not in scanned.scans and task.number not in scanned.errors:
             raise ArchiveError(f"{path}: it was listed, and was gone when it was to be read. Run again")
     return scanned
-
-
-def _as_scanned(part: FilePart, scan: FileScan) -> FilePart:
-    return replace(
-        part,
-        consumed=scan.consumed,
-        prefix_hash=scan.prefix_hash,
-        distinctive=part.distinctive or is_distinctive(scan),
-        varied=part.varied or scan.varied,
-        ends_in_stream=scan.ends_in_stream,
-        unfinished=scan.tail is not None,
-    )
 
 
 def _is_there(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:

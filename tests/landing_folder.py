@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, refuse
+from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, as_scanned, candidates, refuse, said_of_tail
+from pgoutput_etl.blocks import Kind, Packer, unpacked
+from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.identity import FilePart, LandedFile, Task
-from pgoutput_etl.parts import scan_part
+from pgoutput_etl.fates import Fates
+from pgoutput_etl.framing import Framing
+from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Task, task_again
+from pgoutput_etl.message_rows import FileScan, ScanError
+from pgoutput_etl.parts import scan_error, scan_part
 from pgoutput_etl.replay import Replay
 from pgoutput_etl.steps import commits_in, in_steps
+from pgoutput_etl.tallies import TALLIED, Tally
 from pgoutput_etl.units import ScannedFile
 from tests.small_archives import Rows, tables
 
 
 @dataclass
 class LandingFolder:
-    """Files by name; `known` is what the ledger keeps of them."""
+    """Files by name; `known` is what the ledger keeps of them, `accounts` what became of the bytes of each part."""
 
     files: dict[str, LandedFile] = field(default_factory=dict)
     content: dict[str, bytes] = field(default_factory=dict)
     known: dict[int, FilePart] = field(default_factory=dict)
+    accounts: dict[int, dict[str, int]] = field(default_factory=dict)
+    scans: dict[int, FileScan] = field(default_factory=dict)
     replay: Replay = field(init=False)
     salvages: bool = False
+    framing: Framing = Framing.AUTO
     clock: int = 0
     most: int | None = None  # transactions in one batch
     batches: int = 0
     dies: Callable[[], bool] = lambda: False  # asked between two batches of a run
+    # The last run's: the damages that it found, and the lines about tails and refused files.
+    damages: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.replay = Replay(salvages=self.salvages)
@@ -49,10 +61,15 @@ class LandingFolder:
         self.content[to] = self.remove(name)
         self.files[to] = file
 
+    def data(self, name: str) -> bytes:
+        """Decompressed."""
+        return read_content(self.content[name], name).data
+
     def run(self) -> Arrangement:
+        self.damages, self.said = [], []
         known = KnownFiles(dict(self.known))
         files = candidates(self.files.values(), known)
-        scanned, errors = self._scan({file.path: Task(n, file.size) for n, file in files.items()}, known)
+        scanned, errors = self._scan({file.path: Task(n, file.size) for n, file in files.items()}, known.contents)
         scans = {n: each.summary for n, each in scanned.items()}
         found = arrange(files, scans, errors, known, self.files)
         newest = max((n for n, part in found.to_read.items() if part.was_read or part.unfinished), default=None)
@@ -60,31 +77,61 @@ class LandingFolder:
         for i, step in enumerate(in_steps(found, commits, self.most)):
             if i and self.dies():
                 break
-            self._apply(step, newest, scanned, known)
+            self._apply(step, newest, scanned)
+        if not files:
+            self.said = [said_of_tail(part) for part in known.tails(self.files.values())]
+        self.said += found.remarks
         return found
 
-    def _apply(self, step: Arrangement, newest: int | None, scanned: dict[int, ScannedFile], known: KnownFiles) -> None:
+    def _apply(self, step: Arrangement, newest: int | None, scanned: dict[int, ScannedFile]) -> None:
         parts = step.parts
         if step.scan_again:
             tasks = {part.path: Task(n, part.size, n == newest, part) for n, part in step.to_read.items()}
-            scanned, errors = self._scan(tasks, known)
-            refuse(errors.values())
-            for n, each in scanned.items():
-                s = each.summary
-                parts[n] = replace(parts[n], consumed=s.consumed, prefix_hash=s.prefix_hash, unfinished=bool(s.tail))
+            scanned, errors = self._scan(tasks, KnownContents({}))
+            refuse(error.text for error in errors.values())
+            parts |= {n: as_scanned(parts[n], each.summary) for n, each in scanned.items()}
+        self.scans |= {n: scanned[n].summary for n in step.to_read}
         for number in sorted(step.to_read):
             self.replay.add_scanned(parts[number].path, scanned[number])
         self.known |= parts
         self.batches += bool(parts)
+        self._account(parts, {n: scanned[n] for n in step.to_read})
+        self.said += [said_of_tail(part) for part in parts.values() if part.has_tail]
+        self.said += [part.reason or "" for part in parts.values() if part.status == FileStatus.REFUSED.value]
 
-    def _scan(self, tasks: dict[str, Task], known: KnownFiles) -> tuple[dict[int, ScannedFile], dict[int, str]]:
+    def _account(self, parts: Mapping[int, FilePart], scanned: Mapping[int, ScannedFile]) -> None:
+        assembly = self.replay.assembly
+        fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+        tally = Tally()
+        for each in scanned.values():
+            packer = Packer(Kind.CHANGE)
+            blocks = [block for batch in each.batches for block in packer.add(batch)] + list(packer.rest())
+            for block in (row for blocks_of in blocks for row in blocks_of.to_pylist()):
+                tally.add(Kind(block["kind"]), block["relation"], unpacked(block, TALLIED), 0, fates)
+        self.accounts |= tally.accounts()
+        for number, part in parts.items():
+            if part.status in (FileStatus.DUPLICATE.value, FileStatus.REFUSED.value):
+                self.accounts[number] = {part.status: part.consumed}
+        self.damages += [f"{parts[n].path}: {d.reason}" for n, each in scanned.items() for d in each.summary.damages]
+
+    def _scan(
+        self, tasks: Mapping[str, Task], contents: KnownContents
+    ) -> tuple[dict[int, ScannedFile], dict[int, ScanError]]:
         scanned, errors = {}, {}
         for path, task in tasks.items():
             try:
-                scanned[task.number] = scan_part(path, self.content[path], task, known.contents, salvages=self.salvages)
+                scanned[task.number] = scan_part(
+                    path, self.content[path], task, contents, self.framing, salvages=self.salvages
+                )
             except ArchiveError as error:
-                errors[task.number] = str(error)
+                errors[task.number] = scan_error(error)
         return scanned, errors
+
+    def scanned_again(self, number: int) -> FileScan:
+        """As a run does that goes on after one that died."""
+        part = self.known[number]
+        task, content = task_again(number, part), self.content[part.path]
+        return scan_part(part.path, content, task, KnownContents({}), self.framing, self.salvages).summary
 
     def tables(self) -> dict[str, Rows]:
         return tables(self.replay)

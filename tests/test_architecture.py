@@ -23,7 +23,7 @@ CORE = (
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
     "reshaping", "replay", "remembering", "naming", "column_uses", "config_file", "config", "rewriting", "protecting",
     "protected", "modes", "target_places", "targets", "batch_plan", "report", "telemetry", "metrics", "backfill_report",
-    "backfill_request", "claims",
+    "backfill_request", "claims", "leftovers",
     "server_settings", "looking", "placing", "two_servers", "message_lines", "inspection", "local_files",
     "archive_report", "archive_rows", "table_rows", "archive_page", "inspect_report", "plan_report", "comparing",
     "server_queries", "postgres_csv", "verify_request", "verify_report", "retention", "maintain_report",

@@ -110,7 +110,9 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     [row] = nights.ledger("quarantine")
     assert (row["file"], row["batch"]) == (4, 2)
     assert row["reason"].startswith(f"file:{folder}/1.bin was read before")
-    assert job.run().exit_code == EXIT_DONE, "said once"
+    again = job.run()
+    assert (again.files, again.refused_files) == (0, summary.refused_files), "said until something else is read"
+    assert again.exit_code == EXIT_QUARANTINE
     assert files(nights) == [
         (0, "1.bin", "read", None),
         (1, "2.bin", "duplicate", 0),

@@ -158,10 +158,12 @@ def test_a_second_night_is_planned_without_a_look_at_the_tables(nights: Nights) 
 
 @pytest.mark.parametrize("name", ["9.odd name[1].bin", "0.odd name[1].bin"])
 def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Beside a file that is no archive: the newest, which may still be written, or one before others."""
+    """Beside the first part of a message: in the newest file, which may still be written, or in one before others. And
+    beside a file that is no archive."""
     for file in files_of(DATA / "pg16" / "v4_parallel"):
         shutil.copy(file, tmp_path)
-    (tmp_path / name).write_bytes(b"no archive at all")
+    (tmp_path / name).write_bytes(b"\0\0\0\x40r\0what a length_prefixed file may begin with")
+    (tmp_path / "1.txt").write_bytes(b"no archive at all")
     with TemporaryDirectory() as folder, LocalRunner(Path(folder)) as local, SparkRunner(spark) as there:
         here = inspect_archive(list_local([f"file:{tmp_path}"]), local, lambda _: None)
         elsewhere = inspect_archive(list_on_spark(spark, [str(tmp_path)]), there, lambda _: None)
@@ -176,6 +178,7 @@ def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_pa
     assert len(lines["here"]) > 40
     said = report_on(elsewhere).remarks if name[0] == "9" else report_on(elsewhere).damages
     assert any(name in line for line in said)
+    assert any("1.txt" in line for line in report_on(elsewhere).unreadable)
 
 
 def slots() -> Iterator[Path]:

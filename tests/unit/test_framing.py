@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 
 from pgoutput_etl.content import Content, decompress, read_content
 from pgoutput_etl.errors import FramingError
-from pgoutput_etl.framing import Frame, Framing, detect, frames
+from pgoutput_etl.framing import (
+    Frame,
+    Framing,
+    detect,
+    first_framing,
+    frame_at,
+    frames,
+    may_become_frame,
+)
 from pgoutput_etl.messages import (
     Begin,
     Commit,
@@ -297,6 +305,79 @@ def test_a_file_of_less_than_a_message_may_be_told_later(framing: Framing) -> No
             detect(file[:size])
         assert raised.value.short
     assert detect(file[:told]) is framing
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@given(archives, st.data())
+def test_every_first_part_of_a_frame_may_become_one(
+    framing: Framing, archive: list[PgoutputMessage], data: st.DataObject
+) -> None:
+    file = LAND[framing]([encode(message) for message in archive])
+    found = list(frames(file, framing))
+    for frame in found:
+        size = data.draw(st.integers(0, frame.next - frame.offset - 1))
+        first = file[frame.offset : frame.offset + size]
+        assert may_become_frame(first, framing, begins_file=False), first
+        whole = file[frame.offset : frame.next]
+        assert framing is Framing.RECVLOGICAL or not may_become_frame(whole, framing, begins_file=False), whole
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@given(archives, st.data())
+def test_the_first_part_of_a_file_may_become_a_frame(
+    framing: Framing, archive: list[PgoutputMessage], data: st.DataObject
+) -> None:
+    """With COPY's header, and a keepalive, before the first message."""
+    file = LAND[framing]([encode(message) for message in archive])
+    first = next((frame.offset for frame in frames(file, framing)), max(0, len(file) - 1))
+    size = data.draw(st.integers(0, first if framing is Framing.PGCOPY else min(first, 22)))
+    assert may_become_frame(file[:size], framing)
+
+
+IMPOSSIBLE = {
+    "no type of message": (Framing.RECVLOGICAL, b"\xff"),
+    "a flag that is none": (Framing.RECVLOGICAL, b"C\7"),
+    "no new line behind a message": (Framing.RECVLOGICAL, BEGIN + b"x"),
+    "a whole message": (Framing.RECVLOGICAL, BEGIN + b"\n"),
+    "no signature": (Framing.PGCOPY, b"PGCOPX"),
+    "other fields": (Framing.PGCOPY, b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\0\4"),
+    "another length of the LSN": (Framing.PGCOPY, b"PGCOPY\n\xff\r\n\0" + bytes(8) + b"\0\3\0\0\0\7"),
+    "no CopyData": (Framing.COPYDATA, b"e"),
+    "neither XLogData nor a keepalive": (Framing.COPYDATA, b"d\0\0\0\x40r"),
+    "a keepalive that is too long": (Framing.COPYDATA, b"d\0\0\0\x40k"),
+    "XLogData without a message": (Framing.COPYDATA, b"d\0\0\0\x1dw"),
+    "a message of two gigabytes": (Framing.COPYDATA, b"d\x7f\xff\xff\xffw"),
+    "a negative length": (Framing.LENGTH_PREFIXED, b"\xff"),
+    "a length of more than a message has": (Framing.LENGTH_PREFIXED, b"\x41"),
+    "a length of nothing": (Framing.LENGTH_PREFIXED, bytes(4)),
+    "another type of message": (Framing.LENGTH_PREFIXED, b"\0\0\0\x40z"),
+    "a message that is shorter than its frame": (Framing.LENGTH_PREFIXED, b"\0\0\0\x40" + BEGIN),
+    "a Stream Abort of another length": (Framing.LENGTH_PREFIXED, b"\0\0\0\x0aA" + bytes(8)),
+}
+
+
+@pytest.mark.parametrize(("framing", "data"), IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+def test_bytes_that_no_server_sends_become_no_frame(framing: Framing, data: bytes) -> None:
+    assert not may_become_frame(data, framing)
+
+
+def test_a_whole_stream_abort_may_be_the_first_part_of_a_longer_one() -> None:
+    assert may_become_frame(LONG_ABORT[:9], Framing.RECVLOGICAL)
+    assert may_become_frame(length_prefixed([LONG_ABORT])[:13], Framing.LENGTH_PREFIXED)
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_what_can_not_become_a_frame_is_never_the_first_part_of_one(data: bytes) -> None:
+    """Whatever follows: bytes that are refused for another reason than their end are refused for ever."""
+    for framing in (Framing.RECVLOGICAL, Framing.COPYDATA, Framing.LENGTH_PREFIXED):
+        try:
+            frame_at(data, framing, 0, False)
+        except FramingError as error:
+            if may_become_frame(data, framing):
+                assert first_framing(data) is not None
+            elif not error.short:
+                with pytest.raises(FramingError):
+                    frame_at(data + bytes(100), framing, 0, False)
 
 
 def test_length_prefixed_is_known_by_its_message_types() -> None:

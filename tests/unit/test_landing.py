@@ -5,16 +5,18 @@ from __future__ import annotations
 import gzip
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from pgoutput_etl.arranging import Arrangement
+from pgoutput_etl.arranging import Arrangement, KnownFiles
 from pgoutput_etl.content import decompress
-from pgoutput_etl.errors import ArchiveError, RunError
+from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.framing import Framing, detect, frames
-from pgoutput_etl.identity import FileStatus
+from pgoutput_etl.identity import FilePart, FileStatus
 from pgoutput_etl.messages import PgoutputMessage
 from tests import encoder
 from tests.captures import DATA
@@ -314,6 +316,18 @@ def sessions(messages: Messages, framing: str, seed: int) -> LandingFolder:
     return folder
 
 
+def test_a_session_that_is_sent_the_same_bytes_and_grows_past_those_of_the_one_before() -> None:
+    """It is the file that it was, and no other one that took its name."""
+    for framing in ("recvlogical", "length_prefixed"):
+        folder = LandingFolder()
+        folder.put("1.bin", landed([*ONE, *TWO], framing))
+        folder.put("2.bin", landed(ONE, framing))
+        folder.run()
+        folder.put("2.bin", landed([*ONE, *TWO, *THREE], framing))
+        assert read(folder.run()) == ["2.bin"]
+        assert folder.rows() == rows_to(3)
+
+
 # Landed again
 
 
@@ -437,6 +451,308 @@ def test_a_copy_that_sorts_last_is_not_the_newest_file() -> None:
     folder.put("2.bin", landed(TWO))
     folder.run()
     assert folder.rows() == rows_to(2)
+
+
+JUNK = b"\xff" + random.Random(1).randbytes(131)  # no message, no length and no frame begins with 0xFF
+
+
+def quarantining(framing: Framing = Framing.AUTO) -> LandingFolder:
+    return LandingFolder(salvages=True, framing=framing)
+
+
+def account(folder: LandingFolder, path: str) -> dict[str, int]:
+    """Of all bytes of a file together."""
+    total: Counter[str] = Counter()
+    for number, part in folder.known.items():
+        if part.path == path:
+            total.update(folder.accounts.get(number, {}))
+    return {name: size for name, size in total.items() if size}
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+def test_bytes_of_the_newest_file_that_no_message_begins_with_are_set_aside_at_once(framing: str) -> None:
+    folder = quarantining(Framing(framing))
+    folder.put("1.bin", landed(ONE, framing))
+    folder.run()
+    folder.put("2.bin", JUNK)
+    folder.run()
+    assert [line.partition(": ")[0] for line in folder.damages] == ["2.bin"]
+    assert account(folder, "2.bin") == {"quarantined": len(JUNK)}
+    assert folder.run().parts == {}
+    assert folder.said == [], "nothing waits"
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+def test_junk_behind_whole_messages_of_the_newest_file_is_set_aside_at_once(framing: str) -> None:
+    content = landed(ONE, framing)
+    folder = quarantining()
+    folder.put("1.bin", content[:-2] + JUNK if framing == "pgcopy" else content + JUNK)
+    folder.run()
+    assert len(folder.damages) == 1
+    assert account(folder, "1.bin")["quarantined"] >= len(JUNK)
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+def test_the_first_part_of_a_message_is_left_until_a_later_file_is_there(framing: str) -> None:
+    """Also where the file holds nothing else, so that nothing of it is known."""
+    first = landed(TWO, framing)[: 30 if framing == "pgcopy" else 10]
+    folder = quarantining()
+    folder.put("1.bin", landed(ONE, framing))
+    folder.run()
+    folder.put("2.bin", first)
+    for _ in range(3):
+        folder.run()
+        assert [line.partition(" is left")[0] for line in folder.said] == ["2.bin: what follows offset 0"]
+    folder.put("3.bin", b"")
+    folder.run()
+    assert folder.damages == [], "an empty file is none"
+    folder.put("4.bin", landed([*TWO, *THREE], framing))
+    folder.run()
+    assert [line.partition(": ")[0] for line in folder.damages] == ["2.bin"]
+    assert account(folder, "2.bin") == {"quarantined": len(first)}
+    assert folder.rows() == rows_to(3)
+
+
+def test_two_files_that_begin_with_a_part_of_a_message() -> None:
+    """The later one is the newest, though nothing of it can be read either."""
+    folder = quarantining()
+    folder.put("1.bin", landed(ONE))
+    folder.put("2.bin", landed(TWO)[:10])
+    folder.run()
+    folder.put("3.bin", landed(TWO)[:20])
+    folder.run()
+    assert account(folder, "2.bin") == {"quarantined": 10}
+    assert [line.partition(":")[0] for line in folder.said] == ["3.bin"]
+    folder.put("3.bin", landed(TWO))
+    folder.run()
+    assert folder.rows() == rows_to(2)
+
+
+def test_a_renamed_file_takes_the_first_part_of_a_message_along() -> None:
+    """Renamed in the night in which a later file lands: its end is torn, and not forgotten with the old name."""
+    folder = quarantining()
+    folder.put("current.bin", landed([*ONE, *TWO])[:-20])
+    folder.run()
+    folder.rename("current.bin", "2026-01.bin")
+    folder.put("2026-02.bin", landed([*TWO, *THREE]))
+    assert read(folder.run()) == ["2026-01.bin", "2026-02.bin"]
+    assert [line.partition(": ")[0] for line in folder.damages] == ["2026-01.bin"]
+    assert folder.rows() == rows_to(3)
+
+
+def test_a_renamed_file_waits_under_its_new_name() -> None:
+    folder = quarantining()
+    folder.put("current.bin", landed([*ONE, *TWO])[:-20])
+    folder.run()
+    folder.rename("current.bin", "2026-01.bin")
+    assert paths(folder.run(), FileStatus.MOVED) == ["2026-01.bin"]
+    assert folder.said[0].startswith("2026-01.bin: what follows offset")
+    folder.put("2026-01.bin", landed([*ONE, *TWO]))
+    folder.run()
+    assert folder.rows() == rows_to(2)
+
+
+def test_a_session_that_sends_what_was_sent_and_dies_in_the_next_message() -> None:
+    """Its whole messages are known, and the first part of another one stands behind them."""
+    both, more = landed([*ONE, *TWO], "recvlogical"), landed(THREE, "recvlogical")
+    for nights in ([1], [1, 2], [2]):
+        folder = quarantining()
+        folder.put("1.bin", both)
+        if 1 in nights:
+            folder.run()
+        folder.put("2.bin", both + more[:10])
+        if 2 in nights:
+            folder.run()
+            assert [line.partition(":")[0] for line in folder.said] == ["2.bin"]
+        folder.put("3.bin", both + more)
+        folder.run()
+        assert account(folder, "2.bin") == {"resent": len(both), "quarantined": 10}
+        assert folder.rows() == rows_to(3)
+
+
+def test_a_copy_of_a_file_that_is_still_being_written_is_one() -> None:
+    folder = quarantining()
+    content = landed([*ONE, *TWO])[:-20]
+    folder.put("1.bin", content)
+    folder.run()
+    folder.put("2.bin", content)
+    found = folder.run()
+    assert (paths(found, FileStatus.DUPLICATE), read(found)) == (["2.bin"], [])
+    assert folder.said[0].startswith("1.bin: what follows offset"), "said also where nothing else is new"
+
+
+def test_an_older_copy_with_an_end_of_its_own_is_set_aside() -> None:
+    folder = quarantining()
+    folder.put("2.bin", landed([*ONE, *TWO]))
+    folder.run()
+    folder.put("1.bin", landed([*ONE, *TWO]) + landed(THREE)[:10])
+    assert paths(folder.run(), FileStatus.REFUSED) == ["1.bin"]
+    assert "1.bin begins with what was read before, and goes on with bytes that are no whole message" in folder.said[0]
+    assert folder.run().parts == {}
+
+
+def test_an_older_file_that_grows_by_less_than_a_message_is_refused() -> None:
+    folder = quarantining()
+    folder.put("1.bin", landed(ONE))
+    folder.put("2.bin", landed(TWO))
+    folder.run()
+    folder.put("1.bin", landed(ONE) + landed(THREE)[:10])
+    with pytest.raises(RunError, match=r"1\.bin has grown since it was read, but 2\.bin was read after it"):
+        folder.run()
+
+
+def test_an_end_that_is_gone_when_a_later_file_lands_is_said() -> None:
+    folder = quarantining()
+    folder.put("1.bin", landed([*ONE, *TWO])[:-20])
+    folder.run()
+    folder.remove("1.bin")
+    folder.put("2.bin", landed([*TWO, *THREE]))
+    folder.run()
+    assert any(line.startswith("1.bin: what followed offset") for line in folder.said)
+    assert folder.rows() == rows_to(3)
+
+
+def test_on_error_fail_leaves_no_whole_messages_behind_a_torn_one() -> None:
+    torn = landed(TWO)[:60]
+    folder = LandingFolder()
+    folder.put("1.bin", landed(ONE) + torn)
+    folder.run()
+    assert "left for the next run" in folder.said[0]
+    folder.put("1.bin", landed(ONE) + torn + landed([*TWO, *THREE]))
+    with pytest.raises(ArchiveError, match=r"1\.bin: offset \d+"):
+        folder.run()
+
+
+@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+def test_on_error_fail_waits_for_the_rest_of_a_row_inside_a_stream_segment(framing: str) -> None:
+    """Read as outside a segment, the first part of the row is none."""
+    whole = landed(segment(5, insert("1", "v"), insert("2", "v"))[1:], framing)
+    folder = LandingFolder(framing=Framing(framing))
+    before = [*ONE, *segment(5, insert("0", "v"), first=True)[:-1]]
+    folder.put("1.bin", landed(before, framing))
+    folder.run()
+    for size in range(1, len(whole) + 1):
+        folder.put("2.bin", whole[:size])
+        folder.run()
+
+
+def test_a_message_that_claims_the_first_one_of_the_next_connection() -> None:
+    """Killed after the length and the type of a Commit: what the length claims is the Begin that follows, to the byte.
+    A run that goes on after one that died must not take the two for a Commit."""
+    begun = landed(ONE, "length_prefixed")
+    torn, again = landed([ONE[-1]], "length_prefixed")[:5], landed(TWO, "length_prefixed")
+    assert len(torn) + len(landed([TWO[0]], "length_prefixed")) == len(landed([ONE[-1]], "length_prefixed"))
+    folder = quarantining()
+    folder.put("1.bin", begun)
+    folder.run()
+    folder.put("1.bin", begun + torn + again[:30])
+    [(number, part)] = folder.run().to_read.items()
+    assert part.consumed == len(begun) + len(torn) + 25
+    assert folder.scans[number].messages == {"B": 1}
+    assert folder.scanned_again(number).messages == {"B": 1}
+    assert folder.scanned_again(number).consumed == part.consumed
+
+
+def test_a_run_that_goes_on_reads_a_torn_end_before_a_file_of_which_nothing_was_read() -> None:
+    folder = quarantining()
+    folder.put("1.bin", landed(ONE) + landed(TWO)[:20])
+    folder.put("2.bin", landed(TWO)[:20])
+    found = folder.run()
+    for number, part in found.to_read.items():
+        if part.was_read:
+            assert folder.scanned_again(number).damages == folder.scans[number].damages
+    assert account(folder, "1.bin")["quarantined"] == 20
+
+
+# Files that a run of an older version passed over
+
+
+def passed_over(*, reason: str | None = None) -> LandingFolder:
+    """The second of three files was noted with nothing read, and the third one was read nevertheless."""
+    folder = quarantining(Framing.RECVLOGICAL)
+    for number, messages in enumerate((ONE, TWO, THREE), start=1):
+        folder.put(f"{number}.bin", landed(messages, "recvlogical"))
+    content = folder.content.pop("2.bin")
+    kept = folder.files.pop("2.bin")
+    folder.run()
+    folder.files["2.bin"], folder.content["2.bin"] = kept, content
+    third = folder.known.pop(1)
+    left = FilePart(
+        "2.bin", kept.size, kept.modified, prefix_hash=hashlib.sha256().hexdigest(), framing="pgcopy", unfinished=True
+    )
+    folder.known |= {1: replace(left, reason=reason), 2: third}
+    return folder
+
+
+@pytest.mark.parametrize("reason", [None, "as a version says it that gives reasons"])
+def test_a_file_that_was_passed_over_is_set_aside_with_the_way_to_read_it(reason: str | None) -> None:
+    folder = passed_over(reason=reason)
+    assert KnownFiles(folder.known).left_behind == {"2.bin": 1}
+    assert paths(folder.run(), FileStatus.REFUSED) == ["2.bin"]
+    assert "jobs/backfill.py --from-quarantine reads the archive anew" in folder.said[0]
+    assert folder.run().parts == {}, "said once by a batch"
+    assert KnownFiles(folder.known).left_behind == {"2.bin": 1}, "which is what the backfill asks for"
+    folder.put("4.bin", landed(FOUR, "recvlogical"))
+    assert read(folder.run()) == ["4.bin"]
+    folder.append("2.bin", landed(one(9), "recvlogical"))
+    assert paths(folder.run(), FileStatus.REFUSED) == ["2.bin"], "no later run is stopped by it"
+
+
+def test_a_file_that_an_older_version_left_last_is_looked_at_again_at_once() -> None:
+    """That version left whatever stood at the end, also bytes that can be no message, and said no reason."""
+    for content, status in ((JUNK, "quarantined"), (landed(TWO, "recvlogical"), "applied")):
+        folder = quarantining(Framing.RECVLOGICAL)
+        folder.put("1.bin", landed(ONE, "recvlogical"))
+        folder.run()
+        folder.put("2.bin", content)
+        folder.known[1] = FilePart("2.bin", len(content), folder.files["2.bin"].modified, unfinished=True)
+        folder.run()
+        assert account(folder, "2.bin") == {status: len(content)}
+
+
+# The configured framing
+
+
+def test_a_framing_that_fits_no_file_stops_the_run_and_names_the_one_that_does() -> None:
+    for salvages in (True, False):
+        folder = LandingFolder(salvages=salvages, framing=Framing.PGCOPY)
+        for number, messages in enumerate((ONE, TWO, THREE), start=1):
+            folder.put(f"{number}.bin", landed(messages, "recvlogical"))
+        with pytest.raises(ArchiveError, match=r"1\.bin: .*recvlogical"):
+            folder.run()
+        assert folder.known == {}
+        folder.framing = Framing.RECVLOGICAL
+        folder.run()
+        assert folder.rows() == rows_to(3)
+
+
+def test_of_several_framings_those_that_the_configuration_does_not_name_are_set_aside() -> None:
+    folder = quarantining(Framing.RECVLOGICAL)
+    folder.put("1.bin", landed(ONE, "recvlogical"))
+    folder.put("2.bin", landed(TWO, "copydata"))
+    folder.put("3.bin", b"")
+    folder.run()
+    [line] = folder.damages
+    assert line.startswith("2.bin: ")
+    assert line.endswith("as copydata it can be read, but source.framing says otherwise")
+    folder.put("4.bin", landed(THREE, "length_prefixed"))
+    with pytest.raises(FramingError, match=r"4\.bin: expected messages in the framing recvlogical.*length_prefixed"):
+        folder.run()
+
+
+def test_where_no_framing_fits_it_is_damage() -> None:
+    folder = quarantining(Framing.PGCOPY)
+    folder.put("1.bin", JUNK)
+    folder.run()
+    assert account(folder, "1.bin") == {"quarantined": len(JUNK)}
+
+
+def test_a_run_that_goes_on_reads_in_the_framing_in_which_it_began() -> None:
+    folder = quarantining(Framing.RECVLOGICAL)
+    folder.put("1.bin", landed(ONE, "recvlogical"))
+    folder.run()
+    folder.framing = Framing.LENGTH_PREFIXED
+    assert folder.scanned_again(0).messages == folder.scans[0].messages
 
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
