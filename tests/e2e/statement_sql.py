@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from psycopg import sql
 
-from tests.model import ddl
+from tests.model import ddl, dml
 from tests.model import statements as do
 from tests.model.catalog import INT4, INT4_ARRAY, INT8, MOOD, NUMERIC, TEXT, TIMESTAMPTZ, Definition, Row, Value
 from tests.model.server import Server as ModelServer
@@ -47,12 +47,12 @@ def _row_is(definition: Definition, row: Row) -> str:
 def sql_of(statement: RunsOnServer, model: ModelServer, session: int, prefix: str) -> Iterator[str]:
     """The statement in SQL; several where the model has one. prefix: of gids, which are the whole cluster's."""
     match statement:
-        case do.InsertRow(oid, values):
+        case dml.InsertRow(oid, values):
             definition = model.tables[oid].definition
             known = [(name, value) for name, value in values if name in definition.places]
             names = ", ".join(f'"{name}"' for name, _ in known)
             yield f"insert into {_name(definition)} ({names}) values ({', '.join(_literal(v) for _, v in known)})"
-        case do.UpdateRow(oid, row, values):
+        case dml.UpdateRow(oid, row, values):
             definition = model.tables[oid].definition
             known = [(name, value) for name, value in values if name in definition.places]
             settings = [f'"{name}" = {_literal(value)}' for name, value in known]
@@ -60,14 +60,14 @@ def sql_of(statement: RunsOnServer, model: ModelServer, session: int, prefix: st
                 settings = ['"{0}" = "{0}"'.format(definition.columns[0].name)]
             which = _row_is(definition, model.tables[oid].rows[row])
             yield f"update {_name(definition)} set {', '.join(settings)} where {which}"
-        case do.DeleteRow(oid, row):
+        case dml.DeleteRow(oid, row):
             definition = model.tables[oid].definition
             yield f"delete from {_name(definition)} where {_row_is(definition, model.tables[oid].rows[row])}"
-        case do.LockRow(oid, row):
+        case dml.LockRow(oid, row):
             definition = model.tables[oid].definition
             which = _row_is(definition, model.tables[oid].rows[row])
             yield f"select from {_name(definition)} where {which} for update"
-        case do.Truncate(oids, options):
+        case dml.Truncate(oids, options):
             names = ", ".join(_name(model.tables[oid].definition) for oid in oids)
             identity = " restart identity" if options & 2 else ""
             yield f"truncate {names}{identity}{' cascade' if options & 1 else ''}"
@@ -81,13 +81,11 @@ def _sql_of_transaction(statement: RunsOnServer, model: ModelServer, session: in
     transaction = model.sessions[session]
     depth = 0 if transaction is None else len(transaction.stack)
     match statement:
-        case do.Begin(None):
-            yield "begin"
         case do.Begin(origin, origin_lsn):
-            yield f"select pg_replication_origin_session_setup('{prefix} {origin}')"
+            yield from () if origin is None else [_with_origin(prefix, origin)]
             yield "begin"
             lsn = f"{origin_lsn >> 32:X}/{origin_lsn & 0xFFFFFFFF:X}"
-            yield f"select pg_replication_origin_xact_setup('{lsn}', now())"
+            yield from () if origin is None else [f"select pg_replication_origin_xact_setup('{lsn}', now())"]
         case do.Savepoint():
             yield f"savepoint s{depth}"
         case do.ReleaseSavepoint(at):
@@ -95,29 +93,23 @@ def _sql_of_transaction(statement: RunsOnServer, model: ModelServer, session: in
         case do.RollBackToSavepoint(at):
             yield f"rollback to savepoint s{at}"
         case do.Commit() | do.RollBack() | do.PrepareTransaction():
-            match statement:
-                case do.Commit():
-                    yield "commit"
-                case do.RollBack():
-                    yield "rollback"
-                case do.PrepareTransaction(gid):
-                    yield f"prepare transaction '{prefix} {gid}'"
-            if transaction is not None and transaction.origin is not None:
-                yield "select pg_replication_origin_session_reset()"
+            gid = statement.gid if isinstance(statement, do.PrepareTransaction) else ""
+            words = {do.Commit: "commit", do.RollBack: "rollback"}
+            yield words.get(type(statement), f"prepare transaction '{prefix} {gid}'")
+            yield from () if transaction is None or transaction.origin is None else [_WITHOUT_ORIGIN]
         case do.CommitPrepared(gid, origin) | do.RollBackPrepared(gid, origin):
-            if origin is not None:
-                yield f"select pg_replication_origin_session_setup('{prefix} {origin}')"
+            yield from () if origin is None else [_with_origin(prefix, origin)]
             yield f"{'commit' if isinstance(statement, do.CommitPrepared) else 'rollback'} prepared '{prefix} {gid}'"
-            if origin is not None:
-                yield "select pg_replication_origin_session_reset()"
-        case ddl.CreateTable(oid, namespace, name, columns, key):
-            described = ", ".join(_column(*column) for column in columns)
-            constraint = "" if not key else f", constraint key{oid} primary key ({_listed(key)})"
-            yield f'create table {namespace}."{name}" ({described}{constraint})'
-        case ddl.PublishTable() | ddl.UnpublishTable() | ddl.SetOperations():
-            yield from _sql_of_publication(statement, model, session)
+            yield from () if origin is None else [_WITHOUT_ORIGIN]
         case _:
-            yield from _sql_of_ddl(statement, model)
+            yield from _sql_of_ddl(statement, model, session)
+
+
+_WITHOUT_ORIGIN = "select pg_replication_origin_session_reset()"
+
+
+def _with_origin(prefix: str, origin: str) -> str:
+    return f"select pg_replication_origin_session_setup('{prefix} {origin}')"
 
 
 def _column(name: str, type_oid: int) -> str:
@@ -128,22 +120,40 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _sql_of_ddl(statement: RunsOnServer, model: ModelServer) -> Iterator[str]:
-    assert isinstance(statement, ddl.TableStatement | ddl.DropTable | ddl.RenameTable)
-    before = model.tables[statement.oid].definition
-    table = f"alter table {_name(before)}"
+def _sql_of_ddl(statement: RunsOnServer, model: ModelServer, session: int) -> Iterator[str]:
     match statement:
-        case ddl.DropTable():
-            yield f"drop table {_name(before)}"
-        case ddl.RenameTable(_, namespace, name):
-            if namespace != before.namespace and name != before.name:  # both names may be another table's
-                yield f'{table} rename to "on its way"'
-                table = f'alter table {before.namespace}."on its way"'
-            if namespace != before.namespace:
-                yield f"{table} set schema {namespace}"
-                table = table.replace(f"{before.namespace}.", f"{namespace}.")
-            if name != before.name:
-                yield f'{table} rename to "{name}"'
+        case ddl.CreateTable(oid, namespace, name, columns, key):
+            described = ", ".join(_column(*column) for column in columns)
+            constraint = "" if not key else f", constraint key{oid} primary key ({_listed(key)})"
+            yield f'create table {namespace}."{name}" ({described}{constraint})'
+        case ddl.DropTable(oid):
+            yield f"drop table {_name(model.tables[oid].definition)}"
+        case ddl.RenameTable(oid, namespace, name):
+            yield from _renamed(model.tables[oid].definition, namespace, name)
+        case ddl.PublishTable() | ddl.UnpublishTable() | ddl.SetOperations():
+            yield from _sql_of_publication(statement, model, session)
+        case ddl.SetKey() | ddl.SetIdentity():
+            yield from _sql_of_keys(statement, model.tables[statement.oid].definition)
+        case ddl.TableStatement(oid):
+            yield from _sql_of_columns(statement, f"alter table {_name(model.tables[oid].definition)}")
+        case _:
+            raise TypeError(type(statement).__name__)
+
+
+def _renamed(before: Definition, namespace: str, name: str) -> Iterator[str]:
+    table = f"alter table {_name(before)}"
+    if namespace != before.namespace and name != before.name:  # both names may be another table's
+        yield f'{table} rename to "on its way"'
+        table = f'alter table {before.namespace}."on its way"'
+    if namespace != before.namespace:
+        yield f"{table} set schema {namespace}"
+        table = table.replace(f"{before.namespace}.", f"{namespace}.")
+    if name != before.name:
+        yield f'{table} rename to "{name}"'
+
+
+def _sql_of_columns(statement: ddl.TableStatement, table: str) -> Iterator[str]:
+    match statement:
         case ddl.AddColumn(_, name, type_oid, default):
             yield f"{table} add {_column(name, type_oid)}{'' if default is None else f' default {_literal(default)}'}"
             if default is not None:
@@ -155,24 +165,28 @@ def _sql_of_ddl(statement: RunsOnServer, model: ModelServer) -> Iterator[str]:
         case ddl.RetypeColumn(_, name, type_oid):
             storage = f', alter "{name}" set storage external' if type_oid == TEXT else ""
             yield f'{table} alter "{name}" type {TYPES[type_oid]} using "{name}"::{TYPES[type_oid]}{storage}'
-        case ddl.SetKey(oid, columns):
+        case _:
+            raise TypeError(type(statement).__name__)
+
+
+def _sql_of_keys(statement: ddl.SetKey | ddl.SetIdentity, before: Definition) -> Iterator[str]:
+    table, oid = f"alter table {_name(before)}", before.oid
+    match statement:
+        case ddl.SetKey(_, columns):
             if before.key:
                 yield f"{table} drop constraint key{oid}"
                 yield from _nullable(before, table, before.key, before.index)
             if columns:
                 yield f"{table} add constraint key{oid} primary key ({_listed(columns)})"
-        case ddl.SetIdentity(oid, identity, index):
-            name = f"{before.namespace}.index{oid}"
+        case ddl.SetIdentity(_, identity, index):
             if before.index:
-                yield f"drop index {name}"
+                yield f"drop index {before.namespace}.index{oid}"
                 yield from _nullable(before, table, before.index, before.key)
             for column in index:
                 yield f'{table} alter "{column}" set not null'
             if index:
                 yield f"create unique index index{oid} on {_name(before)} ({_listed(index)})"
             yield f"{table} replica identity {f'using index index{oid}' if index else identity.name.lower()}"
-        case _:
-            raise TypeError(type(statement).__name__)
 
 
 def _nullable(before: Definition, table: str, numbers: Sequence[int], others: Sequence[int]) -> Iterator[str]:

@@ -111,8 +111,8 @@ class Publication:
 
 
 class RowOperation(NamedTuple):
-    """before, after: the row; one of them is None for an INSERT or DELETE. assigned: places of the columns that an UPDATE
-    sets."""
+    """before, after: the row; one of them is None for an INSERT or DELETE. assigned: places of the columns that an
+    UPDATE sets."""
 
     before: Row | None
     after: Row | None

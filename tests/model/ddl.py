@@ -17,8 +17,9 @@ from tests.model.catalog import (
     Value,
     is_toasted,
 )
-from tests.model.server import NotPublished, Server, Table, Transaction
+from tests.model.server import Server, Table
 from tests.model.statements import Statement
+from tests.model.transaction import NotPublished, Transaction
 from tests.model.wal import EVERY_TABLE, THE_PUBLICATION
 
 # Not timestamptz to text, which depends on the session's TimeZone.

@@ -25,6 +25,7 @@ from tests.model.slot import Connection, Slot, Streaming
 from tests.model.truth import Table, Truth
 from tests.model.wal import Abort
 from tests.model.walsender import Walsender
+from tests.model.weights import PUBLISHED
 from tests.model.workload import Action, Workload
 
 Messages = list[PgoutputMessage]
@@ -172,4 +173,5 @@ def random_options(chance: random.Random) -> Options:
         for_tables=chance.random() < 0.4,
         actions=chance.choice((40, 80, 120, 200)),
         connections=chance.choice((1, 2, 3, 5)),
+        weights=PUBLISHED if chance.random() < 0.6 else {},
     )

@@ -50,6 +50,8 @@ def random_connections(
                 received.append(end_of(ends_at))
             confirmed.append(chance.choice((begins_at, received[-1], chance.choice(received))))
         connections.append(connection)
+        if connection.ends_at is None:
+            break
     return connections
 
 

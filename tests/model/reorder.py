@@ -12,9 +12,10 @@ Queued = Change | TruncateTables | LogicalMessage | Invalidation
 class BufferedTransaction:
     """A top-level transaction with what its subtransactions changed.
 
-    has_snapshot: something was queued, if only in a subtransaction that was rolled back. is_streamable: a row, a message
-    or a change of the catalog was, which is an UPDATE of a catalog that nobody is sent. altered: tables that it changed the definition of; altered_elsewhere: those that others changed while
-    it was open. streamed_subxids: subtransactions that the server takes for streamed.
+    has_snapshot: something was queued, if only in a subtransaction that was rolled back. is_streamable: a row was, or a
+    message, or a change of the catalog, which is an UPDATE of a catalog that nobody is sent. altered: tables whose
+    definition it changed; altered_elsewhere: those that other transactions changed while it was open. streamed_subxids:
+    subtransactions that the server takes for streamed.
     """
 
     __slots__ = (
@@ -68,8 +69,11 @@ class BufferedTransaction:
         self.streamed_subxids |= {change.xid for change in changes if change.xid != self.xid}
 
     def discard_as_aborted(self) -> None:
-        """ReorderBufferCheckAndTruncateAbortedTXN. Its subtransactions pass for streamed, which is why PostgreSQL 18 sends
-        Stream Aborts of subtransactions that it never streamed."""
+        """ReorderBufferCheckAndTruncateAbortedTXN.
+
+        The subtransactions pass for streamed, which is why PostgreSQL 18 sends Stream Aborts of some that it never
+        streamed.
+        """
         self.mark_subtransactions_streamed(self.changes)
         self.changes = []
         self.is_aborted = True

@@ -8,9 +8,17 @@ used by others, and neither is a changed row, a key or a name. A statement that 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import NamedTuple
 
 from tests.model.catalog import Definition, Layout, Name, Publication, Row
+from tests.model.transaction import (
+    DefinitionChange,
+    Entry,
+    NotPublished,
+    PublicationChange,
+    RowChange,
+    Subtransaction,
+    Transaction,
+)
 from tests.model.wal import (
     FIRST_LSN,
     LSN_PER_RECORD,
@@ -25,71 +33,6 @@ from tests.model.wal import (
 XIDS = 1 << 32
 FIRST_NORMAL_XID = 3
 OVERTAKEN = "the publication changed while another transaction used the table"
-
-
-class RowChange(NamedTuple):
-    oid: int
-    row: int
-    before: Row | None
-    after: Row | None
-
-
-class DefinitionChange(NamedTuple):
-    oid: int
-    before: Definition | None
-    after: Definition | None
-
-
-class PublicationChange(NamedTuple):
-    before: Publication | None
-    after: Publication
-
-
-class RowSent(NamedTuple):
-    """A row that is published: an archive learns the table's name and columns from it. empties: a TRUNCATE."""
-
-    oid: int
-    layout: Layout
-    empties: bool = False
-
-
-class NotPublished(NamedTuple):
-    """From here on no archive can know all rows of the table."""
-
-    oid: int
-    reason: str
-
-
-Entry = RowChange | DefinitionChange | PublicationChange | RowSent | NotPublished
-
-
-class Subtransaction:
-    __slots__ = ("children", "entries", "locks", "xid")
-
-    def __init__(self, entries: int = 0, locks: int = 0) -> None:
-        self.xid: int | None = None
-        self.children: list[int] = []  # xids of released subtransactions
-        self.entries, self.locks = entries, locks  # of the transaction, where this begins
-
-
-class Transaction:
-    """stack: itself, then its open subtransactions. overtaken: tables that it or another transaction used while the other
-    altered the publication. new_storage: tables whose files are of a (sub)transaction's own making."""
-
-    __slots__ = ("locks", "log", "new_storage", "origin", "origin_lsn", "overtaken", "publication", "stack")
-
-    def __init__(self, origin: str | None = None, origin_lsn: int = 0) -> None:
-        self.stack = [Subtransaction()]
-        self.log: list[Entry] = []
-        self.locks: list[tuple[str, Hashable]] = []
-        self.publication: Publication | None = None  # altered by this transaction
-        self.overtaken: set[int] = set()
-        self.new_storage: dict[int, Subtransaction] = {}
-        self.origin, self.origin_lsn = origin, origin_lsn
-
-    @property
-    def xid(self) -> int | None:
-        return self.stack[0].xid
 
 
 class Table:
@@ -159,7 +102,6 @@ class Server:
         if transaction not in holders:
             holders.append(transaction)
             transaction.locks.append(("share", oid))
-            self._note_use(transaction, oid)
         return True
 
     def lock(self, transaction: Transaction, thing: Hashable) -> bool:
@@ -171,11 +113,9 @@ class Server:
             return False
         self._exclusive[thing] = transaction
         transaction.locks.append(("lock", thing))
-        if isinstance(thing, int):
-            self._note_use(transaction, thing)
         return True
 
-    def _note_use(self, transaction: Transaction, oid: int) -> None:
+    def note_use(self, transaction: Transaction, oid: int) -> None:
         """A walsender may send a table's rows as if the transaction that alters the publication had not."""
         alters = self._exclusive.get("publication", transaction)
         if alters is not transaction:
@@ -184,7 +124,7 @@ class Server:
     def can_lock(self, transaction: Transaction, thing: Hashable) -> bool:
         return self._exclusive.get(thing, transaction) is transaction
 
-    def _unlock(self, transaction: Transaction, begin: int) -> None:
+    def unlock(self, transaction: Transaction, begin: int) -> None:
         for mode, thing in transaction.locks[begin:]:
             if mode == "lock":
                 del self._exclusive[thing]
@@ -271,7 +211,7 @@ class Server:
                 case _:
                     pass
         del transaction.log[level.entries :]
-        self._unlock(transaction, level.locks)
+        self.unlock(transaction, level.locks)
 
     def release_to(self, transaction: Transaction, depth: int) -> None:
         while len(transaction.stack) > depth:
@@ -299,7 +239,7 @@ class Server:
             self.wal.append(Commit(lsn, transaction.xid, self.subxids(transaction), origin, origin_lsn, gid))
             self.commits.append((lsn, transaction.log))
         self.publication = transaction.publication or self.publication
-        self._unlock(transaction, 0)
+        self.unlock(transaction, 0)
 
     def _note_overtaken(self, transaction: Transaction) -> None:
         """Rows of open transactions may be sent under the new publication."""

@@ -41,11 +41,11 @@ class Eviction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """begins_at: records before this LSN are not sent. two_phase_at: where the slot's two-phase decoding was switched on;
-    None where it is off. lags: the server knows how transactions ended long before their end is decoded. evictions: by
-    the LSN of a record. early_invalidations: LSNs of records at which the server heard of changes of the catalog ahead
-    of the WAL. ends_at, ends_after: the connection ends at this record after so many messages that it causes; None for
-    one that lasts.
+    """begins_at: records before this LSN are not sent. two_phase_at: where the slot's two-phase decoding was switched
+    on; None where it is off. lags: the server knows how transactions ended long before their end is decoded. evictions:
+    by the LSN of a record. early_invalidations: LSNs of records at which the server heard of changes of the catalog
+    ahead of the WAL. ends_at, ends_after: the connection ends at this record after so many messages that it causes;
+    None for one that lasts.
     """
 
     begins_at: int = 0

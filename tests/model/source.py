@@ -99,7 +99,13 @@ def _parts(messages: Sequence[PgoutputMessage], names: _Names) -> Iterator[str]:
             place += 1
         is_whole = place < len(messages) and type(messages[place]) is end
         place += is_whole
-        yield f"*{_unit(begin, changes, names)}{'' if is_whole else '[:-1]'}"
+        begins_at = 0
+        if top is not None and changes and changes[0].startswith("Origin("):  # which `segment` doesn't take
+            yield f"{_unit(begin, [], names)}[0]"
+            yield changes.pop(0)
+            begins_at = 1
+        slice_ = f"[{begins_at or ''}:{'' if is_whole else -1}]"
+        yield f"*{_unit(begin, changes, names)}{'' if slice_ == '[:]' else slice_}"
 
 
 _INSIDE = (Relation, Type, Insert, Update, Delete, Truncate, Message, Origin)

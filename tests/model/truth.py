@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.model.catalog import Column, Definition, Layout, Name, Row
-from tests.model.server import DefinitionChange, Entry, NotPublished, PublicationChange, RowChange, RowSent
+from tests.model.transaction import DefinitionChange, Entry, NotPublished, PublicationChange, RowChange, RowSent
 
 TextRow = tuple[str | None, ...]
 
@@ -94,7 +94,7 @@ class Truth:
 
     def _begin(self) -> None:
         self._tables: dict[int, _State] = {}
-        self._holders: dict[Name, int] = {}
+        self._names: dict[int, Name] = {}  # in the order of the last published rows
         self._read, self._lsn = 0, 0
 
     def tables_at(self, lsn: int) -> dict[int, Table]:
@@ -118,13 +118,13 @@ class Truth:
     def names_at(self, lsn: int) -> dict[int, Name]:
         """OID -> the name under which a row of the table was last committed."""
         self._read_to(lsn)
-        sent = {oid: state.sent.definition for oid, state in self._tables.items() if state.sent is not None}
-        return {oid: (definition.namespace, definition.name) for oid, definition in sent.items()}
+        return dict(self._names)
 
     def holders_at(self, lsn: int) -> dict[Name, int]:
-        """Name -> the OID of the table whose row was committed last under it."""
+        """Name -> the OID of the table whose row was committed last under it, unless a later row of that table was
+        committed under another."""
         self._read_to(lsn)
-        return dict(self._holders)
+        return {name: oid for oid, name in self._names.items()}
 
     def _read_to(self, lsn: int) -> None:
         if lsn < self._lsn:
@@ -145,7 +145,8 @@ class Truth:
                     rows[row] = after
             case RowSent(oid, layout, empties):
                 self._tables[oid].take_sent(layout, empties)
-                self._holders[layout.definition.namespace, layout.definition.name] = oid
+                self._names.pop(oid, None)
+                self._names[oid] = (layout.definition.namespace, layout.definition.name)
             case DefinitionChange(oid, _, after):
                 state = self._tables.setdefault(oid, _State())
                 if state.frozen is None:

@@ -81,7 +81,8 @@ class Commit(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """Of a transaction, prepared or not, or of a subtransaction, whose xid is not `top`. subxids: released ones in it."""
+    """Of a transaction, prepared or not, or of a subtransaction, whose xid is not `top`. subxids: what was released in
+    it."""
 
     lsn: int
     xid: int

@@ -1,93 +1,21 @@
-"""Random statements in several sessions, run on the model server as they are made up.
-
-A column's values are of the type that its name begins with, so that they fit it whatever becomes of its type.
-"""
+"""Random statements in several sessions, run on the model server as they are made up."""
 
 from __future__ import annotations
 
 import random
-from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from pgoutput_etl.messages import ReplicaIdentity
-from tests.model import ddl
+from tests.model import ddl, dml
 from tests.model import statements as do
-from tests.model.catalog import (
-    ALL_OPERATIONS,
-    INSERT,
-    INT4,
-    INT4_ARRAY,
-    INT8,
-    MOOD,
-    NUMERIC,
-    TEXT,
-    TIMESTAMPTZ,
-    Value,
-)
+from tests.model.catalog import ALL_OPERATIONS, INSERT, Value
 from tests.model.server import Server, Table
+from tests.model.values import VALUES, random_key, random_value
+from tests.model.weights import IN_TRANSACTION, OUTSIDE, Weights
 
-# What a session does in a transaction, and outside of one: how often.
-IN_TRANSACTION: Mapping[str, int] = MappingProxyType(
-    {
-        "insert": 30,
-        "update": 18,
-        "delete": 8,
-        "truncate": 2,
-        "lock_row": 1,
-        "message": 2,
-        "savepoint": 4,
-        "release": 2,
-        "roll_back_to": 4,
-        "commit": 7,
-        "roll_back": 2,
-        "prepare": 2,
-        "add_column": 2,
-        "add_default": 1,
-        "drop_column": 1,
-        "rename_column": 1,
-        "retype_column": 1,
-        "set_identity": 2,
-        "set_key": 1,
-        "rename_table": 2,
-        "swap_tables": 1,
-        "create_table": 1,
-        "drop_table": 1,
-        "replace_table": 1,
-        "publish_table": 1,
-        "list_columns": 1,
-        "unpublish_table": 1,
-        "set_operations": 1,
-    }
-)
-OUTSIDE: Mapping[str, int] = MappingProxyType(
-    {"begin": 100, "commit_prepared": 50, "roll_back_prepared": 12, "message": 3, "crash": 1}
-)
 _MOST_TABLES, _MOST_COLUMNS = 4, 6
 ORIGIN = "elsewhere"
-_VALUES: Mapping[str, tuple[int, Sequence[bytes]]] = MappingProxyType(
-    {
-        "i": (INT4, [b"0", b"1", b"-7", b"2147483647"]),
-        "b": (INT8, [b"0", b"2", b"-9223372036854775808"]),
-        "t": (TEXT, [b"", b"a", b"b c", "ü".encode(), b"~long", b"~longer"]),
-        "n": (NUMERIC, [b"0", b"1.50", b"-2.000", b"NaN"]),
-        "z": (TIMESTAMPTZ, [b"2024-02-29 12:00:00+00", b"1999-12-31 23:59:59.5+00"]),
-        "a": (INT4_ARRAY, [b"{}", b"{1,NULL,3}", b"{7}"]),
-        "m": (MOOD, [b"happy", b"sad"]),
-    }
-)
-_KEY_VALUES = {
-    "i": lambda n: b"%d" % n,
-    "b": lambda n: b"%d" % (n + (1 << 40)),
-    "t": lambda n: b"k%d" % n,
-    "n": lambda n: b"%d.5" % n,
-    "z": lambda n: b"2024-01-%02d 00:00:00+00" % n,
-    "m": lambda n: b"mood %d" % n,
-    "a": lambda n: b"{%d}" % n,
-}
-_KEYS = 14  # how many values a column of a key has: deleted keys come back
 
 
 class Action(NamedTuple):
@@ -102,17 +30,6 @@ class RunsOnServer(Protocol):
 def _origin(session: int) -> str:
     """Only one session at a time can have a replication origin."""
     return f"{ORIGIN} {session}"
-
-
-class Weights:
-    """Draws a kind with the probability that its weight has."""
-
-    def __init__(self, weights: Mapping[str, int]) -> None:
-        self.kinds = [kind for kind, weight in weights.items() if weight]
-        self.totals = list(accumulate(weights[kind] for kind in self.kinds))
-
-    def draw(self, chance: random.Random) -> str:
-        return self.kinds[bisect(self.totals, chance.random() * self.totals[-1])]
 
 
 class Workload:
@@ -145,8 +62,12 @@ class Workload:
         return self.actions
 
     def _do(self, session: int, statement: RunsOnServer) -> bool:
+        transaction = self.server.sessions[session]
+        locks = 0 if transaction is None else len(transaction.locks)
         self.server.begin_statement(len(self.actions) + 1)
         if not statement.run(self.server, session):
+            if transaction is not None:
+                self.server.unlock(transaction, locks)
             return False
         self.actions.append(Action(session, statement))
         return True
@@ -171,6 +92,12 @@ class Workload:
 
     def _prepare(self, session: int) -> None:
         self._do(session, do.PrepareTransaction(f"gid {len(self.actions)}"))
+
+    def _prepare_empty(self, session: int) -> None:
+        """A transaction that has an xid, and nothing that is decoded."""
+        found = self._row()
+        if found is not None and self._do(session, do.Begin()) and self._do(session, dml.LockRow(*found)):
+            self._prepare(session)
 
     def _commit_prepared(self, session: int) -> None:
         if self.server.prepared:
@@ -219,12 +146,7 @@ class Workload:
         return table.definition.oid, self.chance.choice(list(table.rows))
 
     def _value(self, name: str, in_key: bool) -> Value:
-        draw = self.chance.random
-        if in_key:
-            return _KEY_VALUES[name[0]](1 + int(draw() * _KEYS))
-        values = _VALUES[name[0]][1]
-        place = int(draw() * (len(values) + 1))
-        return values[place] if place < len(values) else None
+        return (random_key if in_key else random_value)(self.chance, name[0])
 
     def _insert(self, session: int) -> None:
         table = self._table()
@@ -233,7 +155,7 @@ class Workload:
         definition = table.definition
         keys = (*definition.key, *definition.index)
         values = tuple((c.name, self._value(c.name, c.number in keys)) for c in definition.columns)
-        self._do(session, do.InsertRow(definition.oid, values))
+        self._do(session, dml.InsertRow(definition.oid, values))
 
     def _update(self, session: int) -> None:
         found = self._row()
@@ -249,23 +171,23 @@ class Workload:
             for c in definition.columns
             if draw() < 0.5 and (moves or c.number not in keys)
         )
-        self._do(session, do.UpdateRow(oid, row, values))
+        self._do(session, dml.UpdateRow(oid, row, values))
 
     def _delete(self, session: int) -> None:
         found = self._row()
         if found is not None:
-            self._do(session, do.DeleteRow(*found))
+            self._do(session, dml.DeleteRow(*found))
 
     def _lock_row(self, session: int) -> None:
         found = self._row()
         if found is not None:
-            self._do(session, do.LockRow(*found))
+            self._do(session, dml.LockRow(*found))
 
     def _truncate(self, session: int) -> None:
         oids = list(self.server.tables)
         if oids:
             some = self.chance.sample(oids, self.chance.randint(1, min(2, len(oids))))
-            self._do(session, do.Truncate(tuple(some), self.chance.randrange(4)))
+            self._do(session, dml.Truncate(tuple(some), self.chance.randrange(4)))
 
     # Tables
 
@@ -279,7 +201,7 @@ class Workload:
         oid = self._next_oid
         self._next_oid += 1
         letters = [self.chance.choice(self.key_types), *self.chance.choices("ibtnzam", k=self.chance.randint(1, 3))]
-        columns = tuple((self._name(letter), _VALUES[letter][0]) for letter in letters)
+        columns = tuple((self._name(letter), VALUES[letter][0]) for letter in letters)
         key = (columns[0][0],) if self.chance.random() < 0.9 else ()
         name = name or ("public", self._name("table"))
         if not self._do(session, ddl.CreateTable(oid, *name, columns, key)):
@@ -343,10 +265,9 @@ class Workload:
         if len(table.definition.columns) >= _MOST_COLUMNS:
             return None
         letter = self.chance.choice("ibtnzam")
-        type_oid, values = _VALUES[letter]
-        return ddl.AddColumn(
-            table.definition.oid, self._name(letter), type_oid, None if default is None else self.chance.choice(values)
-        )
+        type_oid, values = VALUES[letter]
+        value = None if default is None else self.chance.choice(values)
+        return ddl.AddColumn(table.definition.oid, self._name(letter), type_oid, value)
 
     def _drop_column(self, session: int) -> None:
         self._on_table(session, lambda table: ddl.DropColumn(table.definition.oid, self._column_name(table)))
