@@ -33,7 +33,7 @@ from tests.spark.jobs import Job
 
 pytestmark = pytest.mark.spark
 
-INT, FLOAT4, FLOAT8, DATE = 23, 700, 701, 1082
+INT, FLOAT4, FLOAT8, FLOAT8_ARRAY, DATE = 23, 700, 701, 1022, 1082
 FLOATS = ("0", "-0", "1.5", "NaN", "-Infinity", None)
 DAYS = ("infinity", "-infinity", "2024-02-29", None)
 Cells = tuple[str | None, ...]
@@ -118,7 +118,7 @@ class KeyedTable:
 
 def _same(key: Cells) -> Cells:
     """To a unique index 0 and -0 are equal."""
-    return tuple("0" if part == "-0" else part for part in key)
+    return tuple({"-0": "0", "{-0}": "{0}"}.get(part or "", part) for part in key)
 
 
 @dataclass(slots=True)
@@ -151,7 +151,8 @@ class Bag:
 def _tables() -> list[KeyedTable | Bag]:
     mixed: list[str | tuple[str, int]] = [("id", INT), "big", "doc", ("f", FLOAT8), ("day", DATE)]
     ids: list[Cells] = [(str(i),) for i in range(15)]
-    days: list[Cells] = [(day, number) for day in DAYS[:3] for number in ("0", "-0", "2.5", "7") if day]
+    days: list[Cells] = [(day, number) for day in DAYS[:3] for number in ("0", "-0", "2.5", "NaN") if day]
+    lists: list[Cells] = [(key,) for key in ("{}", "{0}", "{-0}", "{NaN}", "{1,NULL}", "{1}", "{1,2}", "{2,1}")]
 
     def cells(random: Random) -> Cells:
         return (_long(random), _long(random), random.choice(FLOATS), random.choice(DAYS))
@@ -169,6 +170,7 @@ def _tables() -> list[KeyedTable | Bag]:
             table(("day", DATE), ("n", FLOAT8), "big", oid=2, name="dated", key=["day", "n"]), days, one_long, 2
         ),
         KeyedTable(table(*mixed, oid=3, name="configured", identity=full), ids, cells),
+        KeyedTable(table(("id", FLOAT8_ARRAY), "big", oid=5, name="lists"), lists, one_long),
         Bag(table("v", ("f4", FLOAT4), ("f8", FLOAT8), ("day", DATE), oid=4, name="bag", identity=full), equal_rows),
     ]
 
