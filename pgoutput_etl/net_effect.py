@@ -49,8 +49,9 @@ def prunable(shape: TableShape) -> tuple[int, ...]:
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
-    """Adds `_seq`. A move's two events come from one message: out first, should both keys be equal as values."""
-    step = F.when(F.col("_op") == MOVED_IN, 1).otherwise(0).alias("step")
+    """Adds `_seq`, which no two events share. An UPDATE that moves a row to another key is two events, and so is an
+    UPDATE of a bag: the old row goes first, as both rows may be equal."""
+    step = F.when(F.col("_op").isin(MOVED_IN, INSERTED), 1).otherwise(0).alias("step")
     return events.withColumn("_seq", F.struct("_lsn", "_file", "_ordinal", step))
 
 
