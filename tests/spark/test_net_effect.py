@@ -218,9 +218,9 @@ def _comparable(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...]]) -> None:
-    for replayed in replay.tables(keys).values():
-        name = replayed.shape.relation.name
-        want = Counter(map(_comparable, replayed.rows))
+    for held in replay.tables(keys).values():
+        name = held.shape.relation.name
+        want = Counter(map(_comparable, held.rows))
         have = Counter(map(_comparable, job.rows("public", name)))
         assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
 
