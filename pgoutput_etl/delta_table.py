@@ -71,6 +71,16 @@ def read_table(spark: SparkSession, place: str, version: int | None = None) -> D
     return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version:d}")
 
 
+def count_files(rows: DataFrame) -> int:
+    """How many files of Delta tables `rows` are read from, behind those that Delta's statistics leave out. Reads none.
+
+    0 also where Spark doesn't say: for rows that somebody cached, say. Then it is 0 for all of a table's rows, too.
+    """
+    if is_connect(rows.sparkSession):
+        return len(rows.inputFiles())
+    return len(rows._jdf.inputFiles())  # each name would be fetched by itself
+
+
 def save(writer: Any, place: str) -> None:
     """`writer`: a DataFrameWriter. A table that is to be made in a catalog needs its schema there."""
     if is_catalog_place(place):

@@ -15,7 +15,7 @@ from pgoutput_etl.applying import ChangeBlocks
 from pgoutput_etl.arranging import Arrangement
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.claims import RELEASED, Claim
-from pgoutput_etl.config import Config, Gaps
+from pgoutput_etl.config import Config
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.metrics import Stages
@@ -170,7 +170,7 @@ def _apply_batch(
     rows, plan, cuts, tally = prepared.rows, prepared.plan, prepared.cuts, prepared.tally
     stages.begin("write")
     check_claim()
-    changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
+    changes_of_tables = ChangeBlocks(rows, cuts)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
         begun = pool.submit(ledger.begin, batch)
         changes_of_tables.prepare(plan.tasks)

@@ -21,6 +21,16 @@ from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
+from pgoutput_etl.key_facts import (
+    KeyFacts,
+    KeyHashes,
+    fact_schema,
+    facts_of_buckets,
+    facts_of_rows,
+    hash_schema,
+    hashed_keys_of,
+    have_any,
+)
 from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.message_rows import ERROR_TAG, MESSAGE_SCHEMA, note
 from pgoutput_etl.parts import scan_part
@@ -223,6 +233,39 @@ def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape:
 def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
     """All change events of a table, truncates among them, from its relation's blocks."""
     return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def hashed_keys_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, buckets: int
+) -> DataFrame:
+    """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from hashed_keys_of(_each(batches), fates, window, shape, buckets)
+
+    return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
+
+
+def key_facts(hashed: DataFrame, shape: TableShape, buckets: int) -> KeyFacts:
+    """One small row per bucket comes to the driver."""
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from facts_of_buckets(batches, shape)
+
+    whole = hashed.coalesce(1) if buckets == 1 else hashed.repartition(buckets, "bucket")
+    return facts_of_rows(whole.mapInArrow(check, spark_schema(fact_schema(shape))).toArrow().to_pylist(), shape)
+
+
+def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
+    """Whether one of the others is among the hashes."""
+    schema = pa.schema([("found", pa.bool_())])
+
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([{"found": have_any(batch.column("hashes"), others)}], schema)
+
+    found = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(found.where("found").limit(1).count())
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]
