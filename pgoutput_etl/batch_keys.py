@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.fates import Fates
-from pgoutput_etl.key_facts import KeyFacts, KeyHashes, facts_of
-from pgoutput_etl.shipping import are_hashed, hashed_keys_of_blocks, key_facts
+from pgoutput_etl.key_facts import KeyFacts, KeyHashes, facts_of, facts_of_rows
+from pgoutput_etl.shipping import are_hashed, checked_keys, hashed_keys_of_blocks
 from pgoutput_etl.windows import Window
 
 _BUCKET_ROWS = 1 << 21  # whose hashes one task sorts
@@ -40,6 +40,7 @@ def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
 def keys_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, inserts: int) -> BatchKeys:
     """One pass over the table's blocks, which types the key's columns alone. `inserts`: about how many there are."""
     buckets = inserts // _BUCKET_ROWS + 1
-    hashed = hashed_keys_of_blocks(blocks, fates, window, shape, buckets).localCheckpoint()
-    facts = key_facts(hashed, shape, buckets)
-    return BatchKeys(facts, hashed if facts.are_known else None)
+    hashed = hashed_keys_of_blocks(blocks, fates, window, shape, buckets)
+    checked = checked_keys(hashed, shape, buckets).localCheckpoint(eager=False)  # its hashes may be asked for
+    facts = facts_of_rows(checked.drop("hashes").toArrow().to_pylist(), shape)
+    return BatchKeys(facts, checked if facts.are_known else None)

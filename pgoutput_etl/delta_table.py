@@ -71,14 +71,18 @@ def read_table(spark: SparkSession, place: str, version: int | None = None) -> D
     return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version:d}")
 
 
-def count_files(rows: DataFrame) -> int:
-    """How many files of Delta tables `rows` are read from, behind those that Delta's statistics leave out. Reads none.
-
-    0 also where Spark doesn't say: for rows that somebody cached, say. Then it is 0 for all of a table's rows, too.
+def files_left(table: DataFrame, rows: DataFrame) -> int | None:
+    """How many files of a Delta table `rows` may be in, some of the table's rows, by the statistics of its files. No
+    file is read. None where Spark doesn't say: of a table that somebody cached, or of another reader's.
     """
-    if is_connect(rows.sparkSession):
-        return len(rows.inputFiles())
-    return len(rows._jdf.inputFiles())  # each name would be fetched by itself
+    if is_connect(table.sparkSession):
+        left = len(rows.inputFiles())
+        return left if left or table.inputFiles() else None
+    java = cast(Any, rows)._jdf
+    leaves = java.queryExecution().optimizedPlan().collectLeaves()
+    if leaves.size() != 1 or leaves.apply(0).nodeName() != "LogicalRelation":
+        return None
+    return len(java.inputFiles())  # each name would be fetched by itself
 
 
 def save(writer: Any, place: str) -> None:

@@ -76,8 +76,9 @@ def hash_schema(shape: TableShape) -> pa.Schema:
 
 
 def fact_schema(shape: TableShape) -> pa.Schema:
+    """KeyFacts of some buckets, and their hashes."""
     flags = [("are_known", pa.bool_()), ("are_unique", pa.bool_())]
-    return pa.schema([("rows", pa.int64()), *flags, *_limit_fields(shape)])
+    return pa.schema([("rows", pa.int64()), *flags, ("hashes", pa.binary()), *_limit_fields(shape)])
 
 
 def _limit_fields(shape: TableShape) -> list[pa.Field]:
@@ -130,15 +131,15 @@ def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> It
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
-    hashes = [row["hashes"] for row in rows]
-    are_known = None not in hashes
-    are_unique = are_known and _are_distinct(np.frombuffer(b"".join(hashes), np.uint64))
-    flags = {"rows": sum(row["rows"] for row in rows), "are_known": are_known, "are_unique": are_unique}
-    yield pa.RecordBatch.from_pylist([{**flags, **_limits(rows, shape)}], fact_schema(shape))
+    parts = [row["hashes"] for row in rows]
+    hashes = None if None in parts else b"".join(parts)
+    are_unique = hashes is not None and _are_distinct(np.frombuffer(hashes, np.uint64))
+    found = {"rows": sum(row["rows"] for row in rows), "are_known": hashes is not None, "are_unique": are_unique}
+    yield pa.RecordBatch.from_pylist([{**found, "hashes": hashes, **_limits(rows, shape)}], fact_schema(shape))
 
 
 def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
-    """All of a batch's rows of fact_schema."""
+    """All of a batch's rows of fact_schema; without their hashes."""
     limits = _limits(rows, shape)
     ranges = {i: (limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
     are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
@@ -146,7 +147,7 @@ def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFa
 
 
 def have_any(hashes: pa.Array, others: KeyHashes) -> bool:
-    """Whether one of the others is in a row of hash_schema's `hashes`."""
+    """Whether one of the others is in a row of fact_schema's `hashes`, of keys that are known."""
     return any(bool(np.isin(others, np.frombuffer(part, np.uint64)).any()) for part in hashes.to_pylist())
 
 

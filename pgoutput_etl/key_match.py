@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.batch_keys import BatchKeys
 from pgoutput_etl.changes import TableShape
-from pgoutput_etl.delta_table import count_files, read_table
+from pgoutput_etl.delta_table import files_left, read_table
 from pgoutput_etl.key_facts import Ranges, hashes_of, ranged
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.net_effect import all_of, net_key_parts, target_key_parts
@@ -45,19 +45,23 @@ def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
     return {i: (found[f"min{i}"], found[f"max{i}"]) for i in ranged(shape)}
 
 
-def keys_are_absent(spark: SparkSession, path: str, shape: TableShape, keys: BatchKeys) -> bool:
+def keys_are_absent(
+    spark: SparkSession, path: str, shape: TableShape, keys: BatchKeys, rows: int | None = None
+) -> bool:
     """Whether it is certain that no row of the target has one of the batch's keys: by the statistics of its files, and
-    by the keys in few of them."""
+    by the keys in few of them. `rows`: how many it has, if that is known."""
     if not keys.facts.are_known or not keys.facts.rows:
         return not keys.facts.rows
+    if not keys.facts.ranges and (rows is None or rows > _NEAR_KEYS):
+        return False  # all of its keys would have to be looked at
     target = read_table(spark, path)
     near = target
     for _, is_within in _within(shape, keys.facts.ranges):
         near = near.where(is_within)
-    files = count_files(near)
-    if not files:
-        return count_files(target.limit(1)) > 0  # else nobody knows
-    return files <= _NEAR_FILES and _are_others(near, shape, keys)
+    files = files_left(target, near)
+    if files is None or files > _NEAR_FILES:
+        return False
+    return not files or _are_others(near, shape, keys)
 
 
 def _are_others(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:

@@ -145,7 +145,7 @@ def write(
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events, before)
-        facts = _facts(session, path, shape, events, before)
+        facts = _facts(session, path, shape, events, before, rows)
         net = _net(session, path, shape, events, before) if need_reduction(facts) else net_as_it_is(events.frame, shape)
         method = write_method(facts)
         match method:
@@ -159,11 +159,13 @@ def write(
         return written(session, path)
 
 
-def _facts(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> WriteFacts:
+def _facts(
+    spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, rows: int | None
+) -> WriteFacts:
     facts = WriteFacts(True, before is Before.NOTHING, events.only_inserts, events.is_net)
     if not absence_matters(facts) or events.keys is None:
         return facts
-    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys))
+    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:

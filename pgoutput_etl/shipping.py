@@ -22,11 +22,9 @@ from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
 from pgoutput_etl.key_facts import (
-    KeyFacts,
     KeyHashes,
     fact_schema,
     facts_of_buckets,
-    facts_of_rows,
     hash_schema,
     hashed_keys_of,
     have_any,
@@ -246,14 +244,13 @@ def hashed_keys_of_blocks(
     return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
 
 
-def key_facts(hashed: DataFrame, shape: TableShape, buckets: int) -> KeyFacts:
-    """One small row per bucket comes to the driver."""
+def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFrame:
+    """What buckets come to (key_facts.fact_schema)."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from facts_of_buckets(batches, shape)
 
-    whole = hashed.coalesce(1) if buckets == 1 else hashed.repartition(buckets, "bucket")
-    return facts_of_rows(whole.mapInArrow(check, spark_schema(fact_schema(shape))).toArrow().to_pylist(), shape)
+    return hashed.repartition(buckets, "bucket").mapInArrow(check, spark_schema(fact_schema(shape)))
 
 
 def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:

@@ -13,7 +13,7 @@ from pgoutput_etl import applying
 from pgoutput_etl.messages import Origin
 from pgoutput_etl.origins import Origins
 from pgoutput_etl.replay import Replay
-from tests.small_archives import Change, Messages, copydata, delete, insert, table, transaction, update
+from tests.small_archives import Change, Messages, T, copydata, delete, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights
 from tests.spark.test_net_effect import assert_same_rows
 
@@ -65,15 +65,16 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
     return [(row["operation"], row["operationParameters"].get("mode")) for row in reversed(rows)]
 
 
-@pytest.mark.parametrize("gaps", ["refuse", "accept"])
-@pytest.mark.parametrize("size", [applying.FEW, -1], ids=["on the driver", "on executors"])
+@pytest.mark.parametrize(
+    ("size", "gaps", "count"), [(applying.FEW, "refuse", 3), (-1, "accept", 2)], ids=["on the driver", "on executors"]
+)
 def test_a_key_that_is_inserted_again_is_one_row(
-    size: int, gaps: str, nights: Nights, monkeypatch: pytest.MonkeyPatch
+    size: int, gaps: str, count: int, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(applying, "FEW", size)
     nights.job = replace(nights.job, overrides=["source.origins=none", f"source.gaps={gaps}"])
     replay = Replay(origins=Origins(accepted=frozenset()))
-    for number, messages in enumerate(NIGHTS):
+    for number, messages in enumerate(NIGHTS[:count]):
         summary = nights.night(messages)
         replay.add_file(f"{number}", copydata(messages))
         assert_same_rows(nights.job, replay, {})
@@ -81,4 +82,28 @@ def test_a_key_that_is_inserted_again_is_one_row(
             held.shape.relation.name: len(held.rows) for held in replay.tables().values()
         }
     assert operations(nights.job, "rising")[:2] == [("WRITE", "Overwrite"), ("WRITE", "Append")]
-    assert [operation for operation, _ in operations(nights.job, "truncated")] == ["WRITE", "MERGE", "MERGE"]
+    assert [operation for operation, _ in operations(nights.job, "truncated")] == ["WRITE", *["MERGE"] * (count - 1)]
+
+
+@pytest.mark.soak
+def test_deleted_rows_compacted_files_and_keys_that_come_back(nights: Nights) -> None:
+    """A row that a deletion vector marks is gone; the statistics of its file still have its key."""
+    replay = Replay()
+
+    def night(*changes: Change) -> str:
+        number = nights.landed + 1
+        messages = transaction(number, 100 * number, *changes)
+        nights.night(messages)
+        replay.add_file(f"{number}", copydata(messages))
+        assert_same_rows(nights.job, replay, {})
+        operation, mode = operations(nights.job, "t")[-1]
+        return f"{operation} {mode}" if mode else operation
+
+    assert night(table(("id", INT8), "v"), *inserts(T, "a", 1, 2, 3, 4, 5)) == "WRITE Overwrite"
+    assert night(delete("2", None), delete("5", None)) == "MERGE"
+    assert night(*inserts(T, "b", 5, 6)) == "WRITE Append", "5 is not there"
+    nights.job.spark.sql(f"OPTIMIZE delta.`{nights.job.path('public', 't')}`")
+    assert night(*inserts(T, "c", 7, 8)) == "WRITE Append"
+    assert night(*inserts(T, "d", 6, 9)) == "MERGE", "6 is there: its DELETE was not published"
+    assert night(*inserts(T, "e", 10, 10)) == "WRITE Append", "the last INSERT of a key is what counts"
+    assert night(update("6", "f"), update("10", "f")) == "MERGE"
