@@ -15,7 +15,7 @@ from pgoutput_etl.arranging import Arrangement, KnownFiles, said_of_tail
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.batch_plan import settings_of
 from pgoutput_etl.claims import RELEASED, Claim
-from pgoutput_etl.config import Config, Gaps
+from pgoutput_etl.config import Config
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.lsn import format_lsn
@@ -173,7 +173,7 @@ def _apply_batch(
     cuts, tally = prepared.plan.cuts, prepared.plan.tally
     stages.begin("write")
     check_claim()
-    changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
+    changes_of_tables = ChangeBlocks(rows, cuts)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
         begun = pool.submit(ledger.begin, batch)
         changes_of_tables.prepare(plan.tasks)

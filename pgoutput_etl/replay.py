@@ -5,6 +5,7 @@ No Spark, no Delta: for tests, and for a notebook with a file or two. It holds e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -269,7 +270,7 @@ class KeyedRows:
     def key(self, event: Row) -> _Key:
         odd = event["_unrep"]
         columns = self.shape.columns
-        return tuple(x for i in self.shape.key for x in (event[f"c{i}"], odd.get(columns[i].name)))
+        return tuple(x for i in self.shape.key for x in (_key_value(event[f"c{i}"]), odd.get(columns[i].name)))
 
     def _filled(self, event: Row, base: Row | None) -> Row:
         """A value that is unchanged, of a row that the archive never had whole, is not known."""
@@ -293,6 +294,13 @@ class KeyedRows:
 
     def events(self) -> Iterable[Row]:
         return self.by_key.values()
+
+
+def _key_value(value: Any) -> Any:
+    """Equal for the values that PostgreSQL's unique indexes hold to be equal: NaN is NaN, and -0 is 0."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_key_value, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 class BagOfRows:

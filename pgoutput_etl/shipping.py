@@ -22,6 +22,14 @@ from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
+from pgoutput_etl.key_facts import (
+    KeyHashes,
+    fact_schema,
+    facts_of_buckets,
+    hash_schema,
+    hashed_keys_of,
+    have_any,
+)
 from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 from pgoutput_etl.parts import scan_error, scan_part
@@ -228,6 +236,38 @@ def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape:
 def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
     """All change events of a table, truncates among them, from its relation's blocks."""
     return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def hashed_keys_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, buckets: int
+) -> DataFrame:
+    """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from hashed_keys_of(_each(batches), fates, window, shape, buckets)
+
+    return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
+
+
+def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFrame:
+    """What buckets come to (key_facts.fact_schema)."""
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from facts_of_buckets(batches, shape)
+
+    return hashed.repartition(buckets, "bucket").mapInArrow(check, spark_schema(fact_schema(shape)))
+
+
+def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
+    """Whether one of the others is among the hashes."""
+    schema = pa.schema([("found", pa.bool_())])
+
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([{"found": have_any(batch.column("hashes"), others)}], schema)
+
+    found = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(found.where("found").limit(1).count())
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]

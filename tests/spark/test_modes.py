@@ -116,18 +116,21 @@ RANDOM_MODES = {
     "public.dated": Mode.SOFT_DELETE,
     "public.configured": Mode.APPEND,
     "public.bag": Mode.HISTORY,
+    "public.lists": Mode.HISTORY,
 }
 OTHER_MODES = {
     "public.keyed": Mode.SOFT_DELETE,
     "public.dated": Mode.APPEND,
     "public.configured": Mode.HISTORY,
     "public.bag": Mode.APPEND,
+    "public.lists": Mode.SOFT_DELETE,
 }
 THIRD_MODES = {
     "public.keyed": Mode.APPEND,
     "public.dated": Mode.HISTORY,
     "public.configured": Mode.SOFT_DELETE,
     "public.bag": Mode.MIRROR,
+    "public.lists": Mode.APPEND,
 }
 
 
