@@ -15,7 +15,7 @@ from pgoutput_etl.arranging import Arrangement, KnownFiles, said_of_tail
 from pgoutput_etl.backfill import finish_backfill
 from pgoutput_etl.batch_plan import settings_of
 from pgoutput_etl.claims import RELEASED, Claim
-from pgoutput_etl.config import Config
+from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.identity import LandedFile
 from pgoutput_etl.ledger import Batch, Ledger, Results
 from pgoutput_etl.lsn import format_lsn
