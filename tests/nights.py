@@ -1,13 +1,15 @@
 """The nightly job without Spark: the same scan, assembly and batch plan, on tables and a ledger in memory.
 
 What a night leaves to the next goes through the ledger's own forms (JSON, rows), so that nothing is remembered that the
-job would forget. The plan's tables are written one event after the other, as replay.py writes them; so what is tested
-is everything before: which transactions, versions, names, places, segments and windows.
+job would forget. The plan's tables are written one event after the other, as replay.py writes them, and appended to
+where the job would append; so what is tested is everything before: which transactions, versions, names, places,
+segments, windows and ways of writing.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +22,7 @@ from pgoutput_etl.blocks import Kind, Packer, unpacked
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.config import Config, Source, State, Target
 from pgoutput_etl.fates import Fates
+from pgoutput_etl.key_facts import KeyHashes, hashes_of
 from pgoutput_etl.ledger_rows import relation_of, relation_row, table_row, table_state
 from pgoutput_etl.message_rows import CHANGE_TAGS
 from pgoutput_etl.messages import Type
@@ -34,6 +37,7 @@ from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.units import ScannedFile
 from pgoutput_etl.versions import RowPlaces
 from pgoutput_etl.windows import Window
+from pgoutput_etl.write_method import WriteFacts, WriteMethod, need_reduction, write_method
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]
@@ -103,6 +107,7 @@ class Nights:
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     store: dict[str, StoredTable] = field(default_factory=dict)
     files: int = 0
+    methods: Counter[WriteMethod] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.replay.origins = self.config.source.origins
@@ -185,15 +190,19 @@ class Nights:
         for segment in task.segments:
             if segment.reshaping is not None:
                 there = reshaped(there, segment.reshaping)
-            table = rows_under(segment.shape)
+            before, table = there, rows_under(segment.shape)
             for row in there:
                 table.put(row)
             window = Window(
                 task.changes.truncated_at, segment.start, segment.end, None if task.cut is None else task.cut.lsn
             )
-            for event in _events(rows, window, segment.shape):
+            events = _events(rows, window, segment.shape)
+            method, is_reduced = self._method(task, segment.shape, before, events)
+            for event in events:
                 table.apply(event)
             there = list(table.events())
+            if method is WriteMethod.APPEND or (method is WriteMethod.OVERWRITE and not is_reduced):
+                there = [*before, *events] if method is WriteMethod.APPEND else events
         relation = task.shape.relation
         return TableState(
             task.oid,
@@ -210,6 +219,21 @@ class Nights:
             tuple(column.type.stored_as for column in task.shape.columns),
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
         )
+
+    def _method(self, task: Task, shape: TableShape, there: list[Row], events: list[Row]) -> tuple[WriteMethod, bool]:
+        """How the job would write these events, and whether the last one of each key is found out before. The facts are
+        proven from the keys, as the job does."""
+        changes = task.changes
+        only_inserts = not (changes.updates or changes.deletes or changes.truncates)
+        facts = WriteFacts(not shape.is_bag, not there, only_inserts)
+        if only_inserts and not shape.is_bag:
+            own, stored = (_hashes(rows, shape) for rows in (events, there))
+            if own is not None:
+                facts = replace(facts, keys_are_unique=len(np.unique(own)) == len(own))
+                facts = replace(facts, keys_are_absent=stored is not None and not np.isin(own, stored).any())
+        method = write_method(facts)
+        self.methods[method] += 1
+        return method, need_reduction(facts) or not only_inserts
 
     def rows(self, oid: int) -> list[str]:
         state = self.states[oid]
@@ -249,6 +273,11 @@ def _events(rows: MemoryRows, window: Window, shape: TableShape) -> list[Row]:
     for event in found:
         event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
     return sorted(found, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
+
+
+def _hashes(rows: list[Row], shape: TableShape) -> KeyHashes | None:
+    columns = [pa.array([row[f"c{i}"] for row in rows], shape.columns[i].type.arrow) for i in shape.key]
+    return hashes_of(columns, shape)
 
 
 def _open_units(assembly: Assembly) -> set[UnitId]:
