@@ -78,33 +78,8 @@ def fast_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     return events(rows, shape)
 
 
-def inserted_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array] | None:
-    """Columns of the key of INSERTs; no other is typed. None if a row has unchanged TOAST, which no server sends."""
-    if compiled.AVAILABLE:
-        try:
-            return _typed_keys(rows, shape)
-        except (UnsureError, ValueTextError, OverflowError):
-            pass
-    made = pa.Table.from_batches(event_batches(rows, shape), shape.event_schema()).combine_chunks()
-    if any(pc.any(made.column(f"u{i}")).as_py() for i in shape.toast):
-        return None
-    return [made.column(f"c{i}").combine_chunks() for i in shape.key]
-
-
-def _typed_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
-    _check_versions(rows, shape)
-    new = RawTuples.of(rows.column("new"))
-    if bool((new.starts < 0).any()):
-        raise UnsureError
-    tuples = split_tuples(new, len(shape.relation.columns))
-    if bool((tuples.seen & SEEN_UNCHANGED).any()):
-        raise UnsureError
-    every = np.arange(len(new), dtype=np.int32)
-    return [load_cells(shape.columns[i].type, tuples.cells(i, every)).array for i in shape.key]
-
-
 def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    _check_versions(rows, shape)
+    check_versions(rows, shape)
     new, old = RawTuples.of(rows.column("new")), RawTuples.of(rows.column("old"))
     has_old = bool((old.starts >= 0).any())
     if has_old or bool((new.starts < 0).any()):
@@ -116,7 +91,7 @@ def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     return _to_arrow(rows, shape, _Columns(shape, tuples, made))
 
 
-def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
+def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
     """Every row stands under a version that has the shape's columns, or UnsureError."""
     for name in ("file", "ordinal"):
         if rows.column(name).null_count:

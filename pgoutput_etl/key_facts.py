@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.changes import TableShape
-from pgoutput_etl.fast_events import inserted_keys
 from pgoutput_etl.fates import Fates
+from pgoutput_etl.key_columns import inserted_keys
 from pgoutput_etl.types import ColumnType, Storage
 from pgoutput_etl.windows import Window, rows_in
 

@@ -162,7 +162,12 @@ def write(
 def _facts(
     spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, rows: int | None
 ) -> WriteFacts:
-    facts = WriteFacts(True, before is Before.NOTHING, events.only_inserts, events.is_net)
+    facts = WriteFacts(
+        has_key=True,
+        is_empty=before is Before.NOTHING,
+        only_inserts=events.only_inserts,
+        keys_are_unique=events.is_net,
+    )
     if not absence_matters(facts) or events.keys is None:
         return facts
     return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
@@ -297,7 +302,7 @@ def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
     taken = net.where(F.col("_op") != INSERTED)
     named = 0 if events.only_inserts else taken.count()
-    match write_method(WriteFacts(False, before is Before.NOTHING, only_inserts=not named)):
+    match write_method(WriteFacts(has_key=False, is_empty=before is Before.NOTHING, only_inserts=not named)):
         case WriteMethod.OVERWRITE:
             return replace(begin_with(spark, path, rows), not_found=named)
         case WriteMethod.APPEND:

@@ -21,7 +21,7 @@ CORE = (
     "identity", "parts", "arranging", "steps", "numbering", "relations", "versions", "outcomes", "origins", "fates",
     "logical_messages", "tallies", "lineage",
     "transactions", "cuts", "types", "tuples", "changes", "fast_events", "windows", "superseded", "every_event",
-    "key_facts", "write_method",
+    "key_columns", "key_facts", "write_method",
     "reshaping", "replay", "remembering", "naming", "column_uses", "config_file", "config", "rewriting", "protecting",
     "protected", "modes", "target_places", "targets", "batch_plan", "report", "telemetry", "metrics", "backfill_report",
     "backfill_request", "claims", "leftovers",
