@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgoutput_etl import compiled
 from pgoutput_etl.changes import (
