@@ -1,6 +1,6 @@
 """Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
 
-    python -m benchmarks [decoding job merge growth memory heap known] [--scale 0.1] [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding job merge nights growth memory heap known] [--scale 0.1] [--runs 3] [--only pgbench]
 
 Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
 """
@@ -74,6 +74,14 @@ def _said_of(progress: Progress, name: str, step: str) -> None:
     progress(f"{name}: {step}")
 
 
+def nights(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.nights import measure_nights
+
+    found = [asdict(cost) for cost in measure_nights(options.scale, progress)]
+    show("What nights cost the driver by what earlier ones left, seconds", found)
+    return found
+
+
 def merge(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.merge_settings import measure_merge_settings
 
@@ -126,6 +134,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "job": job,
     "merge": merge,
+    "nights": nights,
     "growth": growth,
     "memory": memory,
     "heap": heap,

@@ -14,32 +14,31 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl import merge
 from pgoutput_etl.changes import MOVED_IN, MOVED_OUT, UNREPRESENTABLE, UPDATED, TableShape
-from pgoutput_etl.every_event import old_keys
+from pgoutput_etl.every_event import old_keys, sequence_numbers
 from pgoutput_etl.merge import Before, Written, as_map
 from pgoutput_etl.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.row_states import EveryEvent, target_values
 from pgoutput_etl.spark_types import spark_schema
 
-# `_pg_seq`: the file's number, the message's in it, and which of the two rows that a message may be.
-_MESSAGES_IN_A_FILE = 1 << 39
-_OF_A_MESSAGE = 2
-
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
     """One commit; the session has its settings."""
-    rows = _as_target(_with_old_keys(events.frame, shape), shape)
+    rows = _as_target(_completed(events.frame, shape), shape)
     if before is Before.NOTHING:
         return merge.begin_with(spark, path, rows)
     merge.append(spark, path, rows)
     return merge.written(spark, path)
 
 
-def _with_old_keys(events: DataFrame, shape: TableShape) -> DataFrame:
-    schema = shape.event_schema().append(pa.field("_old_key", UNREPRESENTABLE))
+def _completed(events: DataFrame, shape: TableShape) -> DataFrame:
+    """With `_number` and `_old_key`, for which the events' values are looked into."""
+    added = [pa.field("_number", pa.int64()), pa.field("_old_key", UNREPRESENTABLE)]
+    schema = pa.schema([*shape.event_schema(), *added])
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([*batch.columns, old_keys(batch, shape)], schema=schema)
+            columns = [*batch.columns, sequence_numbers(batch, shape), old_keys(batch, shape)]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return events.mapInArrow(add, spark_schema(schema))
 
@@ -48,14 +47,10 @@ def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
     """A row that moved to another key is one change, an UPDATE; in a table without a key, an UPDATE is two: the old row
     goes, the new one comes."""
     changes = events.where(F.col("_op") != MOVED_OUT)
-    is_second = F.lit(0)
-    if shape.is_bag:
-        is_second = F.when(F.col("_op") == "I", 1).otherwise(0)
-    seq = (F.col("_file") * _MESSAGES_IN_A_FILE + F.col("_ordinal")) * _OF_A_MESSAGE + is_second
     values = {
         **target_values(shape),
         OP_COLUMN: F.when(F.col("_op") == MOVED_IN, UPDATED).otherwise(F.col("_op")),
-        SEQ_COLUMN: seq,
+        SEQ_COLUMN: F.col("_number"),
         OLD_KEY_COLUMN: F.when(F.col("_old_key").isNotNull(), as_map(F.col("_old_key"))),
         UNCHANGED_COLUMN: _unchanged(shape),
     }

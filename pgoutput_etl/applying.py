@@ -16,13 +16,21 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.assembling import Rows, rows_to_apply
+from pgoutput_etl.batch_keys import keys_of_blocks, keys_of_events
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.every_event import every_event_of
-from pgoutput_etl.net_effect import Events, prunable
+from pgoutput_etl.key_facts import ranged
+from pgoutput_etl.net_effect import Events
 from pgoutput_etl.row_states import EveryEvent
-from pgoutput_etl.shipping import events_of_blocks, every_event_of_blocks, every_typed_event, typed_events
+from pgoutput_etl.shipping import (
+    all_events_of_blocks,
+    events_of_blocks,
+    every_event_of_blocks,
+    every_typed_event,
+    typed_events,
+)
 from pgoutput_etl.superseded import can_supersede, events_of, is_net_by_itself, without_superseded
 from pgoutput_etl.targets import Segment, Task
 from pgoutput_etl.windows import Window
@@ -60,11 +68,10 @@ class ChangeRows:
 
 @dataclass(slots=True)
 class ChangeBlocks:
-    """A batch's changes. is_gapless: no transaction is missing before them, so that inserted keys are new ones."""
+    """A batch's changes."""
 
     rows: Rows
     cuts: Mapping[int, Cut]
-    is_gapless: bool
     _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[Task]) -> None:
@@ -85,31 +92,41 @@ class ChangeBlocks:
         shape, changes = segment.shape, task.changes
         window = window_of(task, segment, self.cuts)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
-        are_new = only_inserts and shape.has_unique_key
-        if task.oid not in self._here:
-            as_net = not only_inserts and (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
+        if task.oid in self._here:
+            return self._on_driver(task, shape, window, only_inserts)
+        if not only_inserts or shape.is_bag:
+            as_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
             there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape, as_net)
-            is_net = are_new or as_net
-            return Events(there, is_net, are_new and self.is_gapless, changes.size, only_inserts=only_inserts)
-        batches = list(events_of(self._here[task.oid], self.rows.fates, window, shape))
-        table, is_net = _together(batches, shape)
-        limits = {i: _limits(table.column(f"c{i}")) for i in prunable(shape)} if table.num_rows else {}
-        there = frame(self.rows.spark, table)
-        return Events(
-            there,
-            is_net or are_new,
-            are_new and self.is_gapless,
-            changes.size,
-            is_here=True,
-            only_inserts=only_inserts,
-            limits=limits,
-        )
+            return Events(there, as_net, changes.size, only_inserts=only_inserts)
+        return self._of_inserts(task, shape, window)
+
+    def _on_driver(self, task: Task, shape: TableShape, window: Window, only_inserts: bool) -> Events:
+        events = _as_one(list(events_of(self._here[task.oid], self.rows.fates, window, shape)), shape)
+        keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
+        is_net = keys is not None and keys.facts.are_unique
+        if not is_net and can_supersede(shape):
+            events, is_net = without_superseded(events, shape)
+        ranges = {i: _limits(events.column(f"c{i}")) for i in ranged(shape)} if events.num_rows else {}
+        there = frame(self.rows.spark, pa.Table.from_batches([events]))
+        return Events(there, is_net, task.changes.size, True, only_inserts, keys, ranges)
+
+    def _of_inserts(self, task: Task, shape: TableShape, window: Window) -> Events:
+        """All events as they are if their keys are unique."""
+        blocks, fates, changes = self.rows.changes(), self.rows.fates, task.changes
+        keys = keys_of_blocks(blocks, fates, window, shape, changes.inserts)
+        ranges = keys.facts.ranges if keys.facts.are_known else None
+        if keys.facts.are_unique:
+            there = all_events_of_blocks(blocks, fates, window, shape)
+            return Events(there, True, changes.size, only_inserts=True, keys=keys, ranges=ranges)
+        as_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
+        there = events_of_blocks(blocks, fates, window, shape, as_net)
+        return Events(there, as_net, changes.size, only_inserts=True, keys=keys, ranges=ranges)
 
     def every_event(self, task: Task, segment: Segment) -> EveryEvent:
         shape, window = segment.shape, window_of(task, segment, self.cuts)
         if task.oid in self._here:
             batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
-            found = frame(self.rows.spark, _as_one(batches, shape))
+            found = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
         else:
             found = every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
         return EveryEvent(found, task.changes.size, bool(task.changes.truncates))
@@ -120,23 +137,15 @@ def window_of(task: Task, segment: Segment, cuts: Mapping[int, Cut]) -> Window:
     return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
 
 
-def _limits(column: pa.ChunkedArray) -> tuple[Any, Any]:
+def _limits(column: pa.Array) -> tuple[Any, Any]:
     found = pc.min_max(column).as_py()
     return found["min"], found["max"]
 
 
-def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.Table:
+def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
     """One batch: Spark takes no table of none that has lists."""
     schema = shape.event_schema()
     if not any(batch.num_rows for batch in batches):
-        return pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema)])
-    return pa.Table.from_batches(batches, schema).combine_chunks()
-
-
-def _together(batches: list[pa.RecordBatch], shape: TableShape) -> tuple[pa.Table, bool]:
-    table = _as_one(batches, shape)
-    if not table.num_rows or not can_supersede(shape):
-        return table, False
-    [batch] = table.to_batches()
-    reduced, is_net = without_superseded(batch, shape)
-    return pa.Table.from_batches([reduced]), is_net
+        return pa.RecordBatch.from_pylist([], schema)
+    [found] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return found

@@ -74,7 +74,6 @@ class VersionReport:
     file: str
     ordinal: int
     streamed: bool
-    resent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ def report_on(found: Inspection) -> ArchiveReport:
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
         transactions={fate.value: found.transactions()[fate.value] for fate in Fate},
-        unknown_prepared=found.placing.assembly.unknown_prepared + found.placing.unknown_prepared,
+        unknown_prepared=found.placing.unknown_prepared,
         sizes=_sizes(found),
         biggest=tuple(_biggest(found)),
         open=tuple(transaction_report(found, outcome) for outcome in found.placing.open),
@@ -315,7 +314,7 @@ def _relations(found: Inspection) -> Iterable[RelationReport]:
         is_committed = fate == Fate.COMMITTED.value
         (changed if is_committed else others).setdefault(oid, Counter())[tag if is_committed else fate] += count
     for oid in sorted({*entries, *changed, *others}):
-        latest = history.latest(oid) or (entries[oid][-1].relation if oid in entries else None)
+        latest = history.newest(oid)
         yield RelationReport(
             oid,
             None if latest is None else latest.namespace,
@@ -348,7 +347,6 @@ def _version(found: Inspection, entry: InForce, user_types: UserTypes) -> Versio
         found.paths.get(file, ""),
         ordinal,
         entry.scope is not None,
-        entry.resent,
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.batch_plan import runs_of
 from pgoutput_etl.blocks import Kind, unpacked
 from pgoutput_etl.changes import ROW_SCHEMA
 from pgoutput_etl.connecting import frame
@@ -18,20 +20,23 @@ from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, FileScan, ScanError
 from pgoutput_etl.origins import Origins
-from pgoutput_etl.outcomes import Fate, control_rows
+from pgoutput_etl.outcomes import CONTROL_COLUMNS, Control, Fate, control_rows
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.shipping import (
     Which,
+    committed_places,
     ended_transactions,
     logical_messages,
     message_rows,
     of_kind,
-    row_versions,
+    row_places,
     tally,
+    version_spans,
 )
-from pgoutput_etl.tallies import Tally
+from pgoutput_etl.tallies import CommitWindow, Tally, TallyRequest
 from pgoutput_etl.targets import Segment, TableChanges
 from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.versions import RowPlaces
 
 _OF_UNITS = pa.schema(
     [
@@ -53,7 +58,7 @@ class Scanned:
     """The driver's part of a scan, by the files' numbers: summaries, control messages, and why there are none."""
 
     scans: dict[int, FileScan]
-    controls: dict[int, list[dict[str, Any]]]
+    controls: dict[int, list[Control]]
     errors: dict[int, ScanError]
 
     def of(self, numbers: Collection[int]) -> Scanned:
@@ -65,18 +70,26 @@ class Scanned:
 def collect_scans(blocks: DataFrame) -> Scanned:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    columns = ["file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
     scanned = Scanned({}, {}, {})
     of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
-        for row in unpacked(block, columns).to_pylist():
+        rows = unpacked(block, ["file", *CONTROL_COLUMNS])
+        for file, of_file in _by_file(rows):
+            scanned.controls.setdefault(file, []).extend(control_rows([of_file]))
+        for row in rows.filter(pc.is_in(rows.column("tag"), pa.array([SUMMARY_TAG, ERROR_TAG]))).to_pylist():
             if row["tag"] == SUMMARY_TAG:
                 scanned.scans[row["file"]] = FileScan.from_json(row["body"])
-            elif row["tag"] == ERROR_TAG:
-                scanned.errors[row["file"]] = ScanError.from_json(row["body"])
             else:
-                scanned.controls.setdefault(row["file"], []).append(row)
+                scanned.errors[row["file"]] = ScanError.from_json(row["body"])
     return scanned
+
+
+def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Stretches of rows of one file."""
+    files = rows.column("file").to_numpy()
+    begins = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist()]
+    for begin, end in zip(begins, [*begins[1:], len(files)], strict=True):
+        yield int(files[begin]), rows.slice(begin, end - begin)
 
 
 @dataclass(frozen=True)
@@ -99,10 +112,13 @@ class Rows:
         outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
         return Fates.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
-    def tally(self, held_from: Mapping[int, int] | None = None) -> Tally:
-        """`held_from`: by relation, the commit LSN from which on its changes are not applied."""
+    def tally(self, request: TallyRequest) -> Tally:
         blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
-        return tally(blocks, self.fates, held_from or {})
+        return tally(blocks, self.fates, request)
+
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+        """Of each committed row of these relations."""
+        return committed_places(self.changes().where(F.col("relation").isin(*oids)), self.fates, windows)
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, those that waited too."""
@@ -151,7 +167,7 @@ def assemble(blocks: DataFrame, scanned: Scanned, paths: Mapping[int, str], asse
     """Takes the files into `assembly`, in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
-            assembly.add_file(scanned.scans[number], control_rows(scanned.controls.get(number, [])))
+            assembly.add_file(scanned.scans[number], scanned.controls.get(number, []))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}") from None
     _replace_streams(blocks, paths, assembly)
@@ -227,8 +243,9 @@ def behind(rows: DataFrame, reached: Mapping[int, int]) -> DataFrame:
     return rows
 
 
-def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
-    """By OID: one row per relation comes to the driver, whatever their changes."""
+def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:
+    """By OID, of committed rows with the outcome of their transactions: little comes to the driver, whatever their
+    changes."""
     tag = F.col("tag")
     position = F.struct("commit_lsn", "file", "ordinal")
     unchanged = F.col("unchanged").isNotNull()
@@ -238,52 +255,35 @@ def count_changes(rows: DataFrame) -> dict[int, TableChanges]:
         F.max(F.when(tag == "T", position)).alias("truncated_at"),
         F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
         F.coalesce(F.bool_or(moves), F.lit(False)).alias("moves_toast"),
+        F.max(position).alias("last_row"),
     )
-    found = {}
-    for row in counted.collect():
-        at = None if row.truncated_at is None else tuple(row.truncated_at)
-        found[row.relation] = TableChanges(
-            row.relation, row.I, row.U, row.D, row.T, at, frozenset(row.unchanged), row.moves_toast
-        )
-    return found
-
-
-def counted_changes(found: Tally) -> dict[int, TableChanges]:
-    """By OID."""
+    counts = {row.relation: row for row in counted.collect()}
+    runs = _runs(rows, history, counts)
     return {
         oid: TableChanges(
             oid,
-            each.tags["I"],
-            each.tags["U"],
-            each.tags["D"],
-            each.tags["T"],
-            each.truncated_at,
-            frozenset(each.unchanged),
-            each.moves_toast,
-            found.block_sizes[oid],
+            row.I,
+            row.U,
+            row.D,
+            row.T,
+            None if row.truncated_at is None else tuple(row.truncated_at),
+            frozenset(row.unchanged),
+            row.moves_toast,
+            runs=runs[oid],
+            last_row=tuple(row.last_row),
         )
-        for oid, each in found.relations.items()
+        for oid, row in counts.items()
     }
 
 
-def find_runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, list[Run]]:
-    """Under which versions the committed rows of these relations stood, in the order of commits.
-
-    A Relation message of a part that was rolled back, or of a prepared transaction that was, changed no table. What
-    comes to the driver is one row for each time that the version changes.
-    """
+def _runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, tuple[Run, ...]]:
     versions = {oid: history.versions(oid) for oid in oids}
-    if not versions:
-        return {}
-    in_order = Window.partitionBy("relation").orderBy("commit_lsn", "file", "ordinal")
-    numbered = row_versions(rows, versions).where(F.col("version") >= 0)
-    changes = numbered.withColumn("before", F.lag("version").over(in_order))
-    changes = changes.where(F.col("before").isNull() | (F.col("before") != F.col("version")))
-    found: dict[int, list[Run]] = {}
-    for row in sorted(changes.collect(), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"])):
-        start = (row["commit_lsn"], row["file"], row["ordinal"])
-        found.setdefault(row["relation"], []).append(Run(start, versions[row["relation"]].relations[row["version"]]))
-    return found
+    several = {oid: each for oid, each in versions.items() if len(each.relations) > 1}
+    found = {oid: tuple(Run((0, 0, 0), relation) for relation in each.relations) for oid, each in versions.items()}
+    if not several:
+        return found
+    spans = version_spans(rows, several)
+    return found | runs_of({oid: spans.get(oid, ()) for oid in several}, several, partial(row_places, rows))
 
 
 def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment, with_truncates: bool = False) -> DataFrame:

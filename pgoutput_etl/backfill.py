@@ -36,8 +36,8 @@ from pgoutput_etl.naming import path_segment
 from pgoutput_etl.net_effect import all_of, event_key_parts
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.redriving import Redriving
-from pgoutput_etl.relations import Place, Run
-from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable, runs_of
+from pgoutput_etl.relations import Place
+from pgoutput_etl.rereading import Archive, ReadFile, Stretch, refuse_unreadable
 from pgoutput_etl.snapshot_request import SnapshotOrder
 from pgoutput_etl.snapshotting import finish_snapshot
 from pgoutput_etl.target_places import target_name
@@ -122,13 +122,8 @@ def _chosen(archive: Archive, patterns: Sequence[str] | None) -> tuple[int, ...]
     if patterns is None:
         return tuple(sorted(oid for oid, state in states.items() if state.status == HELD))
     found: set[int] = set()
-    names = {}
-    for name, oid in archive.relations.name_holders().items():
-        latest = archive.relations.latest(oid)
-        if latest is not None and (latest.namespace, latest.name) == name:
-            names[".".join(name)] = oid
     for pattern in patterns:
-        matching = {oid for name, oid in names.items() if fnmatchcase(name, pattern)}
+        matching = {oid for name, oid in archive.names.items() if fnmatchcase(name, pattern)}
         if not matching:
             raise ConfigError(f"--tables: the archive has no table {pattern!r}")
         found |= matching
@@ -173,7 +168,7 @@ class _InPlace:
         state = self.batch.tables.get(oid)
         if not self.order.is_range:
             return ""
-        if state is None or state.status == HELD:
+        if state is None or not state.is_complete:
             return "it was not applied up to now"
         if state.mode is not Mode.MIRROR:
             return f"mode {state.mode.value} keeps what was"
@@ -188,11 +183,10 @@ class _InPlace:
         try:
             refuse_unreadable(rows)
             tasks: dict[int, Task] = {}
-            counted = count_changes(rows)
-            runs = runs_of(rows, archive.relations, counted)
+            counted = count_changes(rows, archive.relations)
             for oid in partly:
                 if oid in counted:
-                    found = self._task(oid, counted[oid], runs)
+                    found = self._task(oid, counted[oid])
                     if isinstance(found, Task):
                         tasks[oid] = found
                     else:
@@ -201,17 +195,17 @@ class _InPlace:
         finally:
             let_go(rows)
 
-    def _task(self, oid: int, changes: TableChanges, runs: Mapping[int, Sequence[Run]]) -> Task | str:
+    def _task(self, oid: int, changes: TableChanges) -> Task | str:
         """What to merge, or why nothing less than the whole table will do."""
         state, archive = self.batch.tables[oid], self.archive
         if changes.truncates:
             return "it was truncated since"
         if changes.moves_toast:
             return "keys changed, and large values that were not sent went with their rows"
-        of_table = {oid: runs[oid]} if oid in runs else {}
+        tables = self.batch.tables
         try:
             plan = make_plan(
-                archive.config, archive.relations, {oid: changes}, {oid: state}, of_table, archive.user_types
+                archive.config, archive.relations, {oid: changes}, {oid: state}, archive.user_types, named=tables
             )
         except RunError:
             return "the configuration has changed"
@@ -245,7 +239,14 @@ class _InPlace:
             places = {oid: state.path for oid, state in batch.tables.items() if oid in whole}
             places = {oid: path for oid, path in places.items() if path}
             rebuilding = Rebuilding(
-                archive.spark, archive.config, archive.assembly, since, self.progress, self._writer(), self._scratch()
+                archive.spark,
+                archive.config,
+                archive.assembly,
+                batch.tables,
+                since,
+                self.progress,
+                self._writer(),
+                self._scratch(),
             )
             known = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
             lacking = rebuilding.lacking(all_rows)
@@ -318,7 +319,14 @@ class _Beside:
             )
             root = self.folder.rstrip("/")
             rebuilding = Rebuilding(
-                archive.spark, archive.config, archive.assembly, since, self.progress, writer, f"{root}/_rebuilt"
+                archive.spark,
+                archive.config,
+                archive.assembly,
+                last.tables,
+                since,
+                self.progress,
+                writer,
+                f"{root}/_rebuilt",
             )
             lacking = rebuilding.lacking(rows)
             cut = archive.cut_before(self.order.oids, commits.last)
@@ -327,8 +335,9 @@ class _Beside:
                 Held(oid, state.relation, state.reason or "", TableChanges(oid), state) for oid, state in cut.items()
             ]
             for n, task in enumerate(plan.tasks):
-                latest = archive.relations.latest(task.oid) or task.shape.relation
-                place = "/".join([root, *map(path_segment, target_name(archive.config, latest))])
+                state = last.tables.get(task.oid)
+                relation = task.shape.relation if state is None else state.relation
+                place = "/".join([root, *map(path_segment, target_name(archive.config, relation))])
                 self._refuse_others(place, task.oid)
                 plan.tasks[n] = replace(task, path=place)
             built, left = rebuilding.write(plan, lacking)
@@ -363,7 +372,7 @@ def _news(
     return [
         (outcome.state, place, change)
         for outcome in outcomes
-        if outcome.summary.held is None and outcome.state.oid in before and before[outcome.state.oid].status == HELD
+        if outcome.summary.held is None and outcome.state.oid in before and not before[outcome.state.oid].is_complete
         for place, change in outcome.schema_changes
         if place is not None and place[0] > before[outcome.state.oid].last_commit_lsn
     ]

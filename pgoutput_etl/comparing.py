@@ -235,20 +235,3 @@ def collected(rows: Iterable[Mapping[str, Any]]) -> dict[int, Digest]:
         part = Digest(int(row["rows"]), int(row["first"]) % _MODULUS, int(row["second"]) % _MODULUS)
         found[int(row["range"])] = found.get(int(row["range"]), Digest()).plus(part)
     return {number: digest for number, digest in found.items() if digest.rows}
-
-
-def newest_xid(xids: Sequence[int]) -> int | None:
-    """The last to be given out of transactions committed near each other, though xids begin again at 2^32. `xids`: that
-    of the last commit first."""
-    if not xids:
-        return None
-    return (xids[0] + max(_distance(xids[0], xid) for xid in xids)) % 2**32
-
-
-def is_newer(xid: int, newest: int) -> bool:
-    """Whether an xid was given out after another one."""
-    return _distance(newest, xid) > 0
-
-
-def _distance(before: int, after: int) -> int:
-    return (after - before + 2**31) % 2**32 - 2**31

@@ -6,11 +6,15 @@ gets nothing that was committed after it either: a later row may build on one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pgoutput_etl.outcomes import Fate, Outcome
+from pgoutput_etl.tallies import Tally
 from pgoutput_etl.transactions import Assembly
+
+_FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,9 @@ class Cut:
     lsn: int
     reason: str
 
+    def with_paths(self, path_of: Callable[[int], str]) -> Cut:
+        return replace(self, reason=with_paths(self.reason, path_of))
+
 
 def quarantined(assembly: Assembly) -> list[Outcome]:
     return [outcome for outcome in assembly.outcomes if outcome.fate is Fate.QUARANTINED]
@@ -28,6 +35,19 @@ def quarantined(assembly: Assembly) -> list[Outcome]:
 def reason_of(outcome: Outcome) -> str:
     which = "" if outcome.xid is None else f" {outcome.xid}"
     return f"transaction{which} is in quarantine: {outcome.reason}"
+
+
+def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
+    """Assembly knows a file by its number."""
+    return _FILE.sub(lambda found: path_of(int(found[1])), reason)
+
+
+def find_cuts(assembly: Assembly, tally: Tally, tables: Iterable[int]) -> dict[int, Cut]:
+    """By relation. `tally`: of all rows; `tables`: those that are known from before. Notes in `assembly` from where on
+    none can be relied on."""
+    if not assembly.was_damaged:
+        return {}
+    return cuts(assembly, tally.quarantined_from, tally.changed, tables)
 
 
 def cuts(assembly: Assembly, own: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]) -> dict[int, Cut]:

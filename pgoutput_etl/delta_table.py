@@ -71,6 +71,20 @@ def read_table(spark: SparkSession, place: str, version: int | None = None) -> D
     return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version:d}")
 
 
+def files_left(table: DataFrame, rows: DataFrame) -> int | None:
+    """How many files of a Delta table `rows` may be in, some of the table's rows, by the statistics of its files. No
+    file is read. None where Spark doesn't say: of a table that somebody cached, or of another reader's.
+    """
+    if is_connect(table.sparkSession):
+        left = len(rows.inputFiles())
+        return left if left or table.inputFiles() else None
+    java = cast(Any, rows)._jdf
+    leaves = java.queryExecution().optimizedPlan().collectLeaves()
+    if leaves.size() != 1 or leaves.apply(0).nodeName() != "LogicalRelation":
+        return None
+    return len(java.inputFiles())  # each name would be fetched by itself
+
+
 def save(writer: Any, place: str) -> None:
     """`writer`: a DataFrameWriter. A table that is to be made in a catalog needs its schema there."""
     if is_catalog_place(place):

@@ -51,7 +51,7 @@ def _complete(theirs: DataFrame) -> DataFrame:
 
 
 def _is_newer(xid: Column, newest: int | None) -> Column:
-    """As comparing.is_newer."""
+    """As xids.is_newer."""
     if newest is None:
         return F.lit(False)
     return F.coalesce(F.pmod(xid - newest + 2**31, F.lit(2**32)) > 2**31, F.lit(False))

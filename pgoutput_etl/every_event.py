@@ -8,16 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.changes import MOVED_IN, POSTGRES_EPOCH_MICROSECONDS, TIMESTAMP, UNREPRESENTABLE, TableShape
+from pgoutput_etl.changes import (
+    INSERTED,
+    MOVED_IN,
+    POSTGRES_EPOCH_MICROSECONDS,
+    TIMESTAMP,
+    UNREPRESENTABLE,
+    TableShape,
+)
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import Fates
 from pgoutput_etl.types.printing import print_text
 from pgoutput_etl.windows import Window, rows_in
 
 TRUNCATED = "T"
+# A file has less than 2 GiB when it is decompressed, and a message at least a byte.
+_MESSAGES_IN_A_FILE = 1 << 31
+_MOST_FILES = 1 << 31
+_ROWS_OF_A_MESSAGE = 2
 
 
 def every_event(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
@@ -71,3 +84,21 @@ def old_keys(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
     for n, place in enumerate(moved.to_pylist()):
         found[place] = [{"key": name, "value": odd[n].get(name, of[n])} for name, of in texts.items()]
     return pa.array(found, UNREPRESENTABLE)
+
+
+def sequence_numbers(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
+    """Per event, `_pg_seq`: the file's number, the message's in it, and for the INSERT of a bag's UPDATE 1.
+
+    A snapshot's rows have a file number far below 0, and may be more than a file has messages. Raises TableError for a
+    number that 64 bits can't hold.
+    """
+    files = events.column("_file").to_numpy(zero_copy_only=False)
+    messages = events.column("_ordinal").to_numpy(zero_copy_only=False)
+    room = np.where(files < 0, -files, 1) * _MESSAGES_IN_A_FILE  # up to the first number of file 0, or of the next file
+    if ((files >= _MOST_FILES) | (files < -_MOST_FILES)).any() or ((messages < 0) | (messages >= room)).any():
+        raise TableError(
+            f"mode append numbers the changes of {_MOST_FILES:,} files of up to {_MESSAGES_IN_A_FILE:,} messages, and "
+            "this source has more: land the archive under another source.name, with a target of its own"
+        )
+    is_second = pc.equal(events.column("_op"), INSERTED).to_numpy(zero_copy_only=False) & shape.is_bag
+    return pa.array((files * _MESSAGES_IN_A_FILE + messages) * _ROWS_OF_A_MESSAGE + is_second, pa.int64())

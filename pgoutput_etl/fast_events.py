@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pgoutput_etl import compiled
 from pgoutput_etl.changes import (
@@ -35,6 +34,7 @@ from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.tuples import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
 from pgoutput_etl.types import LoadedColumn, ValueTextError
 from pgoutput_etl.types.kernels import BINARY, Numbers, UnsureError, are_texts, load_cells
+from pgoutput_etl.versions import NO_SCOPE, numbers_in_force
 
 # Rows that are made events at a time: as many as the processor's caches hold.
 BATCH_ROWS = 8192
@@ -78,7 +78,7 @@ def fast_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
 
 def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    _check_versions(rows, shape)
+    check_versions(rows, shape)
     new, old = RawTuples.of(rows.column("new")), RawTuples.of(rows.column("old"))
     has_old = bool((old.starts >= 0).any())
     if has_old or bool((new.starts < 0).any()):
@@ -90,7 +90,7 @@ def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     return _to_arrow(rows, shape, _Columns(shape, tuples, made))
 
 
-def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
+def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
     """Every row stands under a version that has the shape's columns, or UnsureError."""
     for name in ("file", "ordinal"):
         if rows.column(name).null_count:
@@ -108,33 +108,8 @@ def _check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
 
 def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
     """What versions.at gives for each row, by `file`, `ordinal` and `scope`; -1 for None."""
-    files, ordinals = _numbers(rows, "file"), _numbers(rows, "ordinal")
-    numbers = versions_at(versions, files, ordinals, None)
-    scopes = rows.column("scope")
-    if scopes.null_count < len(scopes):
-        for scope in scopes.unique().drop_null().to_pylist():
-            if scope in versions.holds_from:
-                at = pc.indices_nonzero(pc.equal(scopes, scope)).to_numpy()
-                own = versions_at(versions, files[at], ordinals[at], scope)
-                numbers[at] = np.where(own >= 0, own, numbers[at])
-    return numbers
-
-
-def versions_at(versions: RelationVersions, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
-    """What versions.at gives for each position of that scope alone; -1 for None."""
-    entries = versions.holds_from.get(scope, ())
-    found = np.full(len(files), -1, np.int64)
-    if not entries or not len(files):
-        return found
-    first_file, last_file = files.min(), files.max()
-    first = (int(first_file), int(ordinals[files == first_file].min()))
-    last = (int(last_file), int(ordinals[files == last_file].max()))
-    for (file, ordinal), number in entries:
-        if (file, ordinal) <= first:
-            found[:] = number
-        elif (file, ordinal) <= last:
-            found[(files > file) | ((files == file) & (ordinals >= ordinal))] = number
-    return found
+    scopes = rows.column("scope").fill_null(NO_SCOPE).to_numpy(zero_copy_only=False)
+    return numbers_in_force(_numbers(rows, "file"), _numbers(rows, "ordinal"), scopes, versions.holds_from)
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:

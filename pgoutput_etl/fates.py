@@ -7,7 +7,7 @@ origin that it names. Rows of aborted subtransactions are aborted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,7 +83,7 @@ class Fates:
             np.array([i for _, i in pairs], np.int32),
             np.array([FATES.index(outcome.fate) for outcome in listed], np.uint8),
             commits,
-            np.array(sorted(_place(i, xid) for i, each in enumerate(listed) for xid in each.aborted_subxids), np.int64),
+            _sorted_places([(i, each.aborted_subxids) for i, each in enumerate(listed) if len(each.aborted_subxids)]),
             np.array([place for place, _ in marks], np.int64),
             np.array([lsn for _, lsn in marks], np.int64),
             np.array(sorted(left_out), np.int64),
@@ -151,11 +151,16 @@ class Fates:
             fate[of_it[np.isin(_places(outcome[of_it].astype(np.int64), xid[of_it]), self.aborted)]] = ABORTED
 
 
+def _sorted_places(numbers: Iterable[tuple[int, Sequence[int]]]) -> Integers:
+    parts = [_places(np.int64(first), np.asarray(others, np.int64)) for first, others in numbers]
+    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+
 def _place(file: int, number: int) -> int:
     return (file << 32) + number
 
 
-def _places(file: Integers, number: Integers) -> Integers:
+def _places(file: Integers | np.int64, number: Integers) -> Integers:
     return (file << 32) + number
 
 

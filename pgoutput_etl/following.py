@@ -36,6 +36,7 @@ from pgoutput_etl.columnar import (
 )
 from pgoutput_etl.compiled import compiled
 from pgoutput_etl.message_rows import NO_UNIT, STORED_TIMES
+from pgoutput_etl.xids import XIDS
 
 # What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
 NO_KIND, HEAD_UNIT, TRANSACTION, SEGMENT, OTHER = range(5)
@@ -61,8 +62,8 @@ class Place:
     last_commit: int
     commit_lsn: int  # the highest in the file
     has_xids: bool
-    lowest_xid: int
-    highest_xid: int
+    oldest_xid: int
+    newest_xid: int
     first_lsn: int  # of frames
     last_lsn: int
     head_matters: bool
@@ -84,7 +85,7 @@ _PLACE_NAMES = tuple(each.name for each in fields(Place))
 _PLACE_IS_BOOL = tuple(each.type == "bool" for each in fields(Place))
 (
     KIND, UNIT, UNITS, UNIT_XID, UNIT_LSN, UNIT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_LAST, FIRST_COMMIT,
-    LAST_COMMIT, COMMITTED, HAS_XIDS, LOWEST_XID, HIGHEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS, ORDINAL, ACCOUNTED_TO,
+    LAST_COMMIT, COMMITTED, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS, ORDINAL, ACCOUNTED_TO,
     ORIGIN,
 ) = range(len(_PLACE_NAMES))  # fmt: skip
 
@@ -101,6 +102,7 @@ HAS_UNCHANGED, HAS_BODY, HAS_TRANSACTION, HAS_CHANGES = 16, 32, 64, 128
 
 _A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
 _FIRST_TIME, _LAST_TIME = STORED_TIMES[0], STORED_TIMES[-1]
+_HALF_OF_XIDS = XIDS // 2
 SLOTS = 1024  # of a hash table of relations
 _MOST_RELATIONS = 512
 
@@ -220,10 +222,13 @@ def follow(  # noqa: C901 - one loop, for speed
                 place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
                 if not place[HAS_XIDS]:
                     place[HAS_XIDS] = 1
-                    place[LOWEST_XID] = unit_xid
-                    place[HIGHEST_XID] = unit_xid
-                place[LOWEST_XID] = min(place[LOWEST_XID], unit_xid)
-                place[HIGHEST_XID] = max(place[HIGHEST_XID], unit_xid)
+                    place[OLDEST_XID] = unit_xid
+                    place[NEWEST_XID] = unit_xid
+                # As xids.distance: they begin again at 2^32.
+                if (unit_xid - place[OLDEST_XID] + _HALF_OF_XIDS) % XIDS < _HALF_OF_XIDS:
+                    place[OLDEST_XID] = unit_xid
+                if (unit_xid - place[NEWEST_XID] + _HALF_OF_XIDS) % XIDS > _HALF_OF_XIDS:
+                    place[NEWEST_XID] = unit_xid
                 kind, origin = _I64(NO_KIND), _I64(NO_ORIGIN)
             elif tag == _COMMIT_OF_STREAM:
                 lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]

@@ -65,7 +65,7 @@ _STREAM_START = ord("S")
 _STREAM_ABORT = ord("A")
 _STREAM_ABORT_SIZES = (9, 25)  # with LSN and time from protocol version 4 on, if asked for
 # Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
-_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrp")
+_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
 
 _COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _COPY_HEADER = len(_COPY_SIGNATURE) + 4 + 4

@@ -13,6 +13,7 @@ from pgoutput_etl import merge
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, read_table
 from pgoutput_etl.every_event import TRUNCATED
+from pgoutput_etl.key_match import key_ranges, same_key
 from pgoutput_etl.merge import Before, Written
 from pgoutput_etl.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
@@ -44,7 +45,7 @@ def _write_keyed(
     if stored is None:
         return merge.begin_with(spark, path, _as_target(versions, shape))
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
-    condition = is_current & merge.same_key(shape, merge.key_ranges(changes, shape))
+    condition = is_current & same_key(shape, key_ranges(changes, shape))
     merging = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
     # Columns that change in the midst of a transaction cut it in two: what its first part left, no commit did.
     merging = merging.whenMatchedDelete(F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn"))

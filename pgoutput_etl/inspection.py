@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, candidates, natural_order
-from pgoutput_etl.cuts import cuts
+from pgoutput_etl.cuts import find_cuts
 from pgoutput_etl.fates import Fates, Integers
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import FileStatus, LandedFile, Task, tasks_of, uncompressed_name
@@ -194,8 +194,7 @@ def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -
     counted = runner.count(fates, {})
     total = _together(counted.values())
     if placing.assembly.was_damaged and not placing.breaks:
-        changed = {oid for oid, _, _ in total.changes}
-        held_from = {oid: cut.lsn for oid, cut in cuts(placing.assembly, total.quarantined_from, changed, ()).items()}
+        held_from = {oid: cut.lsn for oid, cut in find_cuts(placing.assembly, total.tally, ()).items()}
         if held_from:
             counted = runner.count(fates, held_from)
             total = _together(counted.values())

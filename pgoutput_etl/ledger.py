@@ -76,7 +76,7 @@ from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.spark_types import arrow_schema
 from pgoutput_etl.tallies import OTHERS
 from pgoutput_etl.targets import HELD, TableState
-from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.transactions import NOTHING_OPEN, Assembly, open_scopes
 
 # An append that lost to another one at the same moment: a table that both would make, or one identifier. In Python none
 # of them is a DeltaConcurrentModificationException.
@@ -96,7 +96,8 @@ class Batch:
 
     ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew. backfill:
     what is done again, as JSON, in a batch that reads no new files. since: the batch from which on the ledger's rows
-    count about files, relations, types and transactions: then the whole archive was assembled anew.
+    count about files, relations, types and transactions: then the whole archive was assembled anew. settings: of the
+    configuration that it was begun with (batch_plan.settings_of); None in a ledger that is older.
     """
 
     ledger_id: str
@@ -108,6 +109,7 @@ class Batch:
     last_commit_lsn: int
     backfill: str | None = None
     since: int = 0
+    settings: str | None = None
 
     @classmethod
     def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
@@ -238,7 +240,8 @@ class Ledger:
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
         resumed, since = newest != last_done, done.get("since") or 0
-        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since)
+        settings = row.get("settings")
+        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since, settings)
 
     def last_after(self, batch: Batch) -> Batch:
         """The batch, now that it is done: for the run's next one to go on from. Raises RunError if another run came
@@ -329,7 +332,8 @@ class Ledger:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
-        self._append_rows("batches", [row | {"backfill": batch.backfill}], batch.number, "begun")
+        row |= {"backfill": batch.backfill, "settings": batch.settings}
+        self._append_rows("batches", [row], batch.number, "begun")
         of_it = (F.col("batch") == batch.number) & (F.col("status") == "begun")
         [found] = self._look_up("batches", lambda rows: rows.where(of_it).select("ledger_id", "files", "backfill"))
         if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):
@@ -359,10 +363,10 @@ class Ledger:
             partial(self._append_schema_changes, batch, results.schema_changes),
         )
         known = {**batch.tables, **{table.oid: table for table in results.tables}}
-        # A held table stands where it stood; any other that had no changes has none that it lacks.
+        # A table that is held or skipped stands where it stood; any other that had no changes has none that it lacks.
         tables = [
             table
-            if table.status == HELD
+            if not table.is_complete
             else replace(table, last_commit_lsn=max(table.last_commit_lsn, assembly.last_commit_lsn))
             for table in known.values()
         ]
@@ -385,7 +389,7 @@ class Ledger:
         after = {**batch.tables, **tables}.values()
         reached = batch.last_commit_lsn
         if batch.state is None:  # snapshots alone: as far as all of them
-            reached = min((table.last_commit_lsn for table in after if table.status != HELD), default=0)
+            reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
         self._append_done(batch, reached, batch.state, after)
 
     def redriven(self, batch: Batch, which: Column) -> None:
@@ -560,13 +564,10 @@ class Ledger:
             rows.append(row)
         self._append_rows("files", rows, batch.number)
 
-    def assembly(self, batch: Batch) -> Assembly:
-        """Transactions, relations and types as they stood before the batch."""
-        rows = self._look_up("relations", lambda rows: self._before(rows, batch))
-        history = RelationHistory.of(
-            InForce((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"], row["resent"])
-            for row in rows
-        )
+    def assembly(self, batch: Batch, all_scopes: bool = False) -> Assembly:
+        """Transactions, relations and types as they stood before the batch. `all_scopes`: with what described rows of
+        streamed transactions that have ended, for those who read such rows again."""
+        history = self._relations(batch, None if all_scopes else open_scopes(batch.state or NOTHING_OPEN))
         types = self._look_up("types", lambda rows: self._before(rows, batch))
         types.sort(key=lambda row: row["batch"])
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
@@ -575,6 +576,18 @@ class Ledger:
             assembly.types = by_oid
             return assembly
         return Assembly.from_state(batch.state, history, by_oid)
+
+    def _relations(self, batch: Batch, scopes: Sequence[int] | None) -> RelationHistory:
+        """`scopes`: None for all."""
+
+        def choose(rows: DataFrame) -> DataFrame:
+            found = self._before(rows, batch)
+            return found if scopes is None else found.where(F.col("scope").isNull() | F.col("scope").isin(*scopes))
+
+        return RelationHistory.of(
+            InForce((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
+            for row in self._look_up("relations", choose)
+        )
 
     def append_relations(self, relations: Iterable[InForce], batch: Batch) -> None:
         """Of a batch that has them from elsewhere than the archive."""
@@ -622,8 +635,7 @@ class Ledger:
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [
-            {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope, "resent": e.resent}
-            | relation_row(e.relation)
+            {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope} | relation_row(e.relation)
             for e in entries
         ]
         self._append_rows("relations", rows, batch)

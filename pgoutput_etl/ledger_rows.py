@@ -27,8 +27,8 @@ SCHEMAS = {
         "same_as: long, unfinished: boolean, reason: string, decompressed_size: long, head: string>>, "
         "last_commit_lsn long, state string, tables array<struct<oid: long, schema: string, table: string, "
         "path: string, version: long, last_commit_lsn: long, status: string, reason: string, relation: string, "
-        "key: array<string>, retired: string, types: array<string>, "
-        "rows: long, mode: string, uses: string, snapshot: long>>, backfill string, since long"
+        "key: array<string>, retired: string, types: array<string>, rows: long, mode: string, uses: string, "
+        "snapshot: long, last_row: array<long>>>, backfill string, since long, settings string"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -40,7 +40,7 @@ SCHEMAS = {
     ),
     "relations": (
         "source string, batch long, oid long, schema string, table string, replica_identity string, "
-        f"columns {_COLUMNS}, from_file long, from_ordinal long, scope long, resent boolean"
+        f"columns {_COLUMNS}, from_file long, from_ordinal long, scope long"
     ),
     "types": "source string, batch long, oid long, schema string, name string",
     "transactions": (
@@ -146,7 +146,7 @@ def table_row(state: TableState) -> dict[str, Any]:
         "relation": json.dumps(relation_row(state.relation)),
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
-    lists = {"key": list(state.key), "types": list(state.types)}
+    lists = {"key": list(state.key), "types": list(state.types), "last_row": state.last_row and list(state.last_row)}
     return {**asdict(state), **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.uses))}
 
 
@@ -155,4 +155,5 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     mode = Mode(row.get("mode") or Mode.MIRROR.value)  # what a ledger from before there were others doesn't say
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
     uses = json.loads(row.get("uses") or "{}")  # likewise
-    return TableState(**{**row, **parsed, **tuples, "mode": mode, "uses": uses})
+    last_row = row.get("last_row") and tuple(row["last_row"])
+    return TableState(**{**row, **parsed, **tuples, "mode": mode, "uses": uses, "last_row": last_row})

@@ -25,10 +25,10 @@ from pgoutput_etl.identity import KnownContents, Task
 from pgoutput_etl.inflate import MAX_SIZE
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.noted import Noted
-from pgoutput_etl.outcomes import ControlRow, Fate, UnitId, control_rows
+from pgoutput_etl.outcomes import Control, Fate, UnitId, control_rows
 from pgoutput_etl.parts import scan_part
 from pgoutput_etl.server_settings import Seen, settings_seen
-from pgoutput_etl.tallies import TALLIED, Tally
+from pgoutput_etl.tallies import TALLIED, Tally, TallyRequest
 
 HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
 BIGGEST = 10
@@ -46,7 +46,7 @@ class Look:
     number: int
     scan: FileScan | None = None
     error: str | None = None
-    controls: tuple[ControlRow, ...] = ()
+    controls: tuple[Control, ...] = ()
     noted: Noted = field(default_factory=Noted)
     settings: Seen = field(default_factory=Counter)
 
@@ -60,15 +60,10 @@ def look(
         scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
     except ArchiveError as error:
         return Look(task.number, error=str(error)), b""
-    controls = [row for batch in scanned.rows for row in _controls_of(batch)]
+    controls = control_rows(scanned.rows)
     noted = scanned.noted or Noted()
     found = Look(task.number, scanned.summary, None, tuple(controls), noted, settings_seen(scanned.rows))
     return found, _heads(scanned.batches)
-
-
-def _controls_of(batch: pa.RecordBatch) -> list[ControlRow]:
-    columns = ["ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn"]
-    return control_rows(batch.filter(batch.column("body").is_valid()).select(columns).to_pylist())
 
 
 def _heads(batches: list[pa.RecordBatch]) -> bytes:
@@ -135,7 +130,6 @@ class Counted:
 
     changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
     changes. own_units: those with an outcome of their own. times: of the first and the last commit.
-    quarantined_from: by relation, the first commit in quarantine.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -144,7 +138,6 @@ class Counted:
     biggest: list[UnitSize] = field(default_factory=list)
     own_units: dict[UnitId, UnitTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
-    quarantined_from: dict[int, int] = field(default_factory=dict)
 
     def take(self, other: Counted) -> None:
         self.tally.take(other.tally)
@@ -153,8 +146,6 @@ class Counted:
         self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
         self.own_units.update(other.own_units)
         self.times = spanned(self.times, other.times)
-        for oid, lsn in other.quarantined_from.items():
-            self.quarantined_from[oid] = min(lsn, self.quarantined_from.get(oid, lsn))
 
 
 def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -165,8 +156,8 @@ def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple
 
 
 def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
-    """Of one file's rows. `held_from`: as Tally has it."""
-    found = Counted(Tally(held_from))
+    """Of one file's rows. `held_from`: as TallyRequest has it."""
+    found = Counted(Tally(TallyRequest(held_from)))
     units = _Units()
     commits: list[tuple[pa.RecordBatch, Decided]] = []
     for block in _blocks(heads):
@@ -211,10 +202,6 @@ def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided:
     pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
     for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
         found.changes[relation, row["tag"], FATES[row["fate"]].value] += row["count_all"]
-    in_quarantine = pc.equal(of_fates, _QUARANTINED)
-    lsn = pc.min(decided.commit_lsn.filter(in_quarantine)).as_py()
-    if lsn is not None:
-        found.quarantined_from[relation] = min(lsn, found.quarantined_from.get(relation, lsn))
 
 
 def _count_commits(

@@ -7,7 +7,6 @@ again after it died leaves alone what it had committed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,28 +18,27 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 from pgoutput_etl.changes import INSERTED, TableShape
 from pgoutput_etl.delta_table import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.errors import TableError
+from pgoutput_etl.key_facts import Ranges
+from pgoutput_etl.key_match import key_ranges, keys_are_absent, same_key
 from pgoutput_etl.managed import value_of
 from pgoutput_etl.modes import STAMP_COLUMNS
 from pgoutput_etl.naming import is_catalog_place, quoted
 from pgoutput_etl.net_effect import (
     Events,
-    all_of,
     bag_content,
     entries_of,
     entries_of_target,
     event_content,
     net_as_it_is,
-    net_key_parts,
     net_of_bag,
     net_rows,
     no_entries,
-    prunable,
     resolve_moves,
-    target_key_parts,
     with_sequence,
 )
 from pgoutput_etl.spark import FOR_FEW_ROWS, session_settings, temporarily
 from pgoutput_etl.storage import to_event, to_target
+from pgoutput_etl.write_method import WriteFacts, WriteMethod, absence_matters, need_reduction, write_method
 
 _STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
 STAMPS = tuple(StructField(name, kind) for name, kind in zip(STAMP_COLUMNS, _STAMP_TYPES, strict=True))
@@ -147,16 +145,32 @@ def write(
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
             return _write_bag(session, path, shape, events, before)
-        if before is Before.NOTHING:
-            net = _net(session, path, shape, events, before)
-            return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
-        if events.may_append:
-            net = _net(session, path, shape, events, before)
-            append(session, path, _net_rows_as_target(net, shape))
-        else:
-            is_few = rows is not None and rows <= _FEW_ROWS
-            _merge(session, path, shape, _net(session, path, shape, events, before), events, is_few)
+        facts = _facts(session, path, shape, events, before, rows)
+        net = _net(session, path, shape, events, before) if need_reduction(facts) else net_as_it_is(events.frame, shape)
+        method = write_method(facts)
+        match method:
+            case WriteMethod.OVERWRITE:
+                return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+            case WriteMethod.APPEND:
+                append(session, path, _net_rows_as_target(net, shape))
+            case _:
+                is_few = rows is not None and rows <= _FEW_ROWS
+                _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
         return written(session, path)
+
+
+def _facts(
+    spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, rows: int | None
+) -> WriteFacts:
+    facts = WriteFacts(
+        has_key=True,
+        is_empty=before is Before.NOTHING,
+        only_inserts=events.only_inserts,
+        keys_are_unique=events.is_net,
+    )
+    if not absence_matters(facts) or events.keys is None:
+        return facts
+    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
@@ -166,8 +180,6 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:
-    if events.is_net:
-        return net_as_it_is(events.frame, shape)
     ordered = with_sequence(events.frame)
     if shape.moves_toast:
         target = read_table(spark, path) if before is Before.ROWS else None
@@ -175,49 +187,32 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, befo
     return net_rows(ordered, shape)
 
 
-def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events, is_few: bool) -> None:
+def _merge(
+    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events, is_few: bool, deletes: bool
+) -> None:
     """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known. `is_few`:
     rows of the target."""
     if events.is_here:
-        _merge_kept(spark, path, shape, net, events.limits)
+        _merge_kept(spark, path, shape, net, events.ranges or {}, deletes)
         return
     net = net.localCheckpoint()  # persisted, it would be refused
-    ranges = key_ranges(net, shape)
-    with temporarily(spark, FOR_FEW_ROWS if is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS else {}):
-        _merge_kept(spark, path, shape, net, ranges)
-
-
-def key_ranges(net: DataFrame, shape: TableShape) -> dict[int, tuple[Any, Any]]:
-    """The least and the greatest value of those columns of the key by which Delta leaves files out."""
-    limits = [f(F.col(f"c{i}")) for i in prunable(shape) for f in (F.min, F.max)]
-    found = net.agg(*limits).collect()[0] if limits else ()
-    return {i: (found[2 * n], found[2 * n + 1]) for n, i in enumerate(prunable(shape))}
+    ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
+    is_few = is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS
+    with temporarily(spark, FOR_FEW_ROWS if is_few else {}):
+        _merge_kept(spark, path, shape, net, ranges, deletes)
 
 
 def _merge_kept(
-    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Mapping[int, tuple[Any, Any]]
+    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Ranges, deletes: bool
 ) -> None:
     target = delta_table(spark, path).alias("t")
     deleted = F.col("s._delete")
     merge = target.merge(net.alias("s"), same_key(shape, ranges))
-    merge = merge.whenMatchedDelete(deleted)
+    if deletes:
+        merge = merge.whenMatchedDelete(deleted)
     merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
     merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
     merge.execute()
-
-
-def same_key(shape: TableShape, ranges: Mapping[int, tuple[Any, Any]]) -> Column:
-    """Of a target's row `t` and a net row `s`; ranges: that the keys of all net rows are in."""
-    pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
-    # A key that PostgreSQL holds to be unique has no NULL, and Spark joins best by plain equality.
-    may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
-    condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
-    for i, (least, greatest) in ranges.items():
-        if least is not None:
-            stored = F.col(f"t.{quoted(shape.columns[i].name)}")
-            is_within = stored.between(least, greatest)
-            condition = (is_within | stored.isNull() if may_be_null else is_within) & condition
-    return condition
 
 
 def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
@@ -301,24 +296,28 @@ def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
 
 
 def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> Written:
-    if events.only_inserts:
-        added = _net_rows_as_target(events.frame, shape)
-        if before is Before.NOTHING:
-            return begin_with(spark, path, added)
-        append(spark, path, added)
-        return written(spark, path)
-    net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
+    net = events.frame
+    if not events.only_inserts:
+        net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
     taken = net.where(F.col("_op") != INSERTED)
-    inserted, named = rows.count(), taken.count()
-    if before is Before.NOTHING:
-        overwrite(spark, path, rows)
-        return replace(written(spark, path), inserted=inserted, not_found=named, rows=inserted)
-    if not named:
-        append(spark, path, rows)
-        return replace(written(spark, path), inserted=inserted)
+    named = 0 if events.only_inserts else taken.count()
+    match write_method(WriteFacts(has_key=False, is_empty=before is Before.NOTHING, only_inserts=not named)):
+        case WriteMethod.OVERWRITE:
+            return replace(begin_with(spark, path, rows), not_found=named)
+        case WriteMethod.APPEND:
+            append(spark, path, rows)
+            return written(spark, path)
+        case _:
+            return _rewrite_bag(spark, path, shape, rows, taken, named)
+
+
+def _rewrite_bag(
+    spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, taken: DataFrame, named: int
+) -> Written:
+    """`taken`: the DELETEs of the target's rows, so many as are `named`."""
     target = read_table(spark, path)
-    there = target.count()
+    there, inserted = target.count(), rows.count()
     overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
     after = written(spark, path)
     deleted = there + inserted - after.inserted  # what Delta counted is all rows that there are now

@@ -132,8 +132,9 @@ class FileScan:
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
-    xids: tuple[int, int] | None = None  # lowest and highest, of ordinary transactions that begin and end here
+    xids: tuple[int, int] | None = None  # oldest and newest, of ordinary transactions that begin and end here
     head_ended: bool = False
+    head_prepared: bool = False  # it ends with a Prepare and has no changes: that may be an empty transaction's
     # The head has Messages that are, or may be, of the transaction that is open at its beginning.
     head_needs_owner: bool = False
     head_may_have_owner: bool = False

@@ -9,16 +9,16 @@ Columns of the events are those of TableShape.event_schema(); `_seq` orders them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pgoutput_etl.batch_keys import BatchKeys
 from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableShape
+from pgoutput_etl.key_facts import Ranges
 from pgoutput_etl.naming import quoted
 from pgoutput_etl.storage import comparable, to_event
 
@@ -29,28 +29,25 @@ _ENTRIES = "array<struct<key: string, value: string>>"
 class Events:
     """A table's change events.
 
-    is_net: there is one for each key, and it has every column. may_append: no row that is there has one of their keys.
-    size: bytes, about; None if nobody counted. is_here: they are the driver's, not computed anew each time that they
-    are asked for. only_inserts: nothing that is there changes. limits: least and greatest value of a column of the key.
+    is_net: there is one for each key, and it has every column. size: bytes, about; None if nobody counted. is_here:
+    they are the driver's, not computed anew each time that they are asked for. only_inserts: none is an UPDATE or a
+    DELETE. keys: those of INSERTs alone; None if nobody looked. ranges: the least and greatest value of columns of the
+    key; None if nobody looked.
     """
 
     frame: DataFrame
     is_net: bool = False
-    may_append: bool = False
     size: int | None = None
     is_here: bool = False
     only_inserts: bool = False
-    limits: Mapping[int, tuple[Any, Any]] = field(default_factory=dict)
-
-
-def prunable(shape: TableShape) -> tuple[int, ...]:
-    """Columns of the key that a batch has a least and a greatest value of, by which Delta leaves files out."""
-    return tuple(i for i in shape.key if pa.types.is_integer(shape.columns[i].type.arrow))
+    keys: BatchKeys | None = None
+    ranges: Ranges | None = None
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
-    """Adds `_seq`. A move's two events come from one message: out first, should both keys be equal as values."""
-    step = F.when(F.col("_op") == MOVED_IN, 1).otherwise(0).alias("step")
+    """Adds `_seq`, which no two events share. An UPDATE that moves a row to another key is two events, and so is an
+    UPDATE of a bag: the old row goes first, as both rows may be equal."""
+    step = F.when(F.col("_op").isin(MOVED_IN, INSERTED), 1).otherwise(0).alias("step")
     return events.withColumn("_seq", F.struct("_lsn", "_file", "_ordinal", step))
 
 

@@ -32,6 +32,11 @@ def missing_numbers(paths: Sequence[str]) -> Iterator[tuple[int, str]]:
         steps = steps + 1 if step == 1 else 0
 
 
+def is_consecutive(paths: Sequence[str]) -> bool:
+    """Whether names prove that no file is missing between them: each one's number follows the one before."""
+    return len(paths) > 1 and all(_step(before, after) == 1 for before, after in pairwise(paths))
+
+
 def _counted(files: int) -> str:
     return "a file is" if files == 1 else f"{files:,} files are"
 

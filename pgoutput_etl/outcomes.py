@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from pgoutput_etl.message_rows import DAMAGE_TAG, HEAD, LOGICAL_TAG, SUMMARY_TAG
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from pgoutput_etl.message_rows import DAMAGE_TAG, ERROR_TAG, HEAD, LOGICAL_TAG, SUMMARY_TAG
+
+Xids = npt.NDArray[np.int64]
 UnitId = tuple[int, int]  # (file's number, unit's number within the file)
 
 
@@ -57,7 +62,7 @@ class Outcome:
     scope: int | None = None  # of its Relation messages, if it was streamed
     commit_lsn: int | None = None
     commit_ts: int | None = None
-    aborted_subxids: tuple[int, ...] = ()
+    aborted_subxids: Sequence[int] = ()
     reason: str | None = None
     lost: frozenset[int] | None = frozenset()
     origin: str | None = None
@@ -72,6 +77,15 @@ class Loss:
     lsn: int
     relations: frozenset[int] | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownPrepared:
+    """A Commit Prepared of a transaction whose Prepare the archive has not: it was empty, or a file is missing."""
+
+    xid: int
+    gid: str
+    commit_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +106,51 @@ class ControlRow:
     stretch: int
     in_stream: bool
     body: bytes
-    commit_lsn: int | None = None  # what Begin said, in an ordinary transaction that begins in this file
 
 
-def control_rows(rows: Iterable[Mapping[str, Any]]) -> list[ControlRow]:
-    """The control messages among message rows: what `Assembly` asks of a file."""
-    return [
-        ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"], row["commit_lsn"])
-        for row in rows
-        if row["body"] is not None
-        and row["tag"] not in (SUMMARY_TAG, DAMAGE_TAG, LOGICAL_TAG)
-        and not (row["tag"] == "C" and row["unit"] != HEAD)
-    ]
+@dataclass(frozen=True, slots=True)
+class StreamAborts:
+    """Stream Aborts of one file with no other control message between them: top-level xids, and those of what was
+    aborted, as arrays that go along with each other. A night may have a million of them."""
+
+    ordinal: int
+    xids: Xids
+    subxids: Xids
+
+
+Control = ControlRow | StreamAborts
+CONTROL_COLUMNS = ("ordinal", "unit", "stretch", "xid", "tag", "body")
+_NO_CONTROL_TAGS = (SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG, LOGICAL_TAG)
+
+
+def control_rows(batches: Iterable[pa.RecordBatch]) -> list[Control]:
+    """The control messages among one file's message rows, in order: what `Assembly` asks of a file. `batches`: with the
+    columns CONTROL_COLUMNS at least."""
+    return [control for batch in batches for control in _controls(batch)]
+
+
+def _controls(batch: pa.RecordBatch) -> Iterator[Control]:
+    tag = batch.column("tag")
+    is_other = pc.or_(pc.is_null(batch.column("body")), pc.is_in(tag, pa.array(_NO_CONTROL_TAGS)))
+    is_other = pc.or_(is_other, pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD)))
+    rows = batch.filter(pc.invert(is_other)).select(list(CONTROL_COLUMNS))
+    is_abort = pc.equal(rows.column("tag"), "A").to_numpy(zero_copy_only=False)
+    ends = [*(np.flatnonzero(np.diff(is_abort)) + 1).tolist(), rows.num_rows] if rows.num_rows else []
+    begin = 0
+    for end in ends:
+        run = rows.slice(begin, end - begin)
+        if is_abort[begin]:
+            bodies = run.column("body")
+            yield StreamAborts(run.column("ordinal")[0].as_py(), _uint32(bodies, 1), _uint32(bodies, 5))
+        else:
+            for row in run.to_pylist():
+                yield ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"])
+        begin = end
+
+
+def _uint32(bodies: pa.Array, at: int) -> Xids:
+    """The Int32 at that place of each message, without a sign."""
+    four = pc.binary_slice(bodies, at, at + 4)
+    data = four.buffers()[2]
+    first = np.frombuffer(four.buffers()[1], np.int32)[four.offset]
+    return np.frombuffer(data, ">u4", len(four), int(first)).astype(np.int64)

@@ -13,18 +13,21 @@ from pgoutput_etl import compiled
 from pgoutput_etl.applying import ChangeBlocks
 from pgoutput_etl.arranging import Arrangement, said_of_tail
 from pgoutput_etl.backfill import finish_backfill
+from pgoutput_etl.batch_plan import settings_of
 from pgoutput_etl.claims import RELEASED, Claim
 from pgoutput_etl.config import Config, Gaps
 from pgoutput_etl.file_index import FileIndex, Listing
 from pgoutput_etl.ledger import Batch, Ledger, Results
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.metrics import Stages
+from pgoutput_etl.numbering import is_consecutive
 from pgoutput_etl.outcomes import Fate, summed_accounts
 from pgoutput_etl.preparing import prepare
 from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.report import RunSummary, TableSummary
 from pgoutput_etl.sources import Landed, NotAsListedError, list_files, new_files, read_again, read_files, read_later
 from pgoutput_etl.spark import beside, writes_may_overlap
-from pgoutput_etl.tallies import transactions_by_fate
+from pgoutput_etl.tallies import TallyRequest, transactions_by_fate
 from pgoutput_etl.targets import HELD, TableState, held_from, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import Outcome, Writer
@@ -86,7 +89,7 @@ def _apply_new(
     later: Sequence[Arrangement] = ()
     read = partial(read_files, spark, config, files, index, listing)
     while later or (files and not summaries):
-        batch = Batch.after(last, {})
+        batch = replace(Batch.after(last, {}), settings=settings_of(config))
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except NotAsListedError:
@@ -166,10 +169,11 @@ def _apply_batch(
     scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
     stages.begin("prepare")
     prepared = prepare(spark, config, ledger, batch, landed, assembly)
-    rows, plan, cuts, tally = prepared.rows, prepared.plan, prepared.cuts, prepared.tally
+    rows, plan = prepared.rows, prepared.plan.tables
+    cuts, tally = prepared.plan.cuts, prepared.plan.tally
     stages.begin("write")
     check_claim()
-    changes_of_tables = ChangeBlocks(rows, cuts, config.source.gaps is Gaps.REFUSE)
+    changes_of_tables = ChangeBlocks(rows, cuts)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
         begun = pool.submit(ledger.begin, batch)
         changes_of_tables.prepare(plan.tasks)
@@ -188,13 +192,35 @@ def _apply_batch(
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
-    accounts = (rows.tally(not_applied) if not_applied else tally).accounts() | landed.accounts_of_others()
+    counted = rows.tally(TallyRequest(held_from=not_applied)) if not_applied else tally
+    accounts = counted.accounts() | landed.accounts_of_others()
     ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
     fates = transactions_by_fate(assembly.outcomes, tally)
     damages = said_of_damages(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
     after = {**batch.tables, **{table.oid: table for table in tables}}
-    return replace(summary, logical_messages=dict(tally.messages), ahead=_ahead(after, assembly.last_commit_lsn))
+    return replace(
+        summary,
+        logical_messages=dict(tally.messages),
+        ahead=_ahead(after, assembly.last_commit_lsn),
+        commits_without_prepare=_without_prepare(config, ledger, batch, assembly),
+    )
+
+
+def _without_prepare(config: Config, ledger: Ledger, batch: Batch, assembly: Assembly) -> tuple[str, ...]:
+    """Commits of prepared transactions that may have been in a file that is missing: before PostgreSQL 18, one that was
+    empty looks the same. Names of files that are numbered without a gap prove that it is one."""
+    if config.source.gaps is not Gaps.REFUSE or not assembly.unknown_prepared:
+        return ()
+    paths = [path for _, path in sorted(batch.paths.items())]
+    if is_consecutive([ledger.path_of(batch, batch.first_file - 1), *paths]):
+        return ()
+    return tuple(
+        f"transaction {each.xid}, prepared as {each.gid!r} and committed at {format_lsn(each.commit_lsn)}: the archive "
+        "has no Prepare of it. It was empty, if the server is older than PostgreSQL 18; else a file is missing. If no "
+        "file is, say source.gaps: accept"
+        for each in assembly.unknown_prepared
+    )
 
 
 def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
@@ -220,12 +246,12 @@ def _summary(
         bytes=batch.size,
         last_commit_lsn=assembly.last_commit_lsn,
         messages=landed.messages(),
-        tables=tuple(sorted((o.summary for o in outcomes), key=lambda t: (t.schema, t.table))),
+        tables=tuple(sorted((o.summary for o in outcomes if not o.is_passed_over), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
         committed_transactions=fates.get(Fate.COMMITTED.value, 0),
         resent_transactions=fates.get(Fate.RESENT.value, 0),
         aborted_transactions=fates.get(Fate.ABORTED.value, 0),
-        unknown_prepared=assembly.unknown_prepared,
+        unknown_prepared=len(assembly.unknown_prepared),
         refused_transactions=fates.get(Fate.REFUSED.value, 0),
         last_commit_time=assembly.last_commit_ts,
         quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),

@@ -16,7 +16,7 @@ from pgoutput_etl.fates import Fates
 from pgoutput_etl.looking import Look
 from pgoutput_etl.message_rows import HEAD, Begins, FileScan
 from pgoutput_etl.messages import Commit, Prepare
-from pgoutput_etl.outcomes import ControlRow, Fate, Outcome, UnitId, Watermark
+from pgoutput_etl.outcomes import Control, ControlRow, Fate, Outcome, UnitId, Watermark
 from pgoutput_etl.transactions import Assembly
 
 
@@ -37,7 +37,7 @@ class Placing:
 
     assembly: Assembly = field(default_factory=Assembly)
     breaks: list[Break] = field(default_factory=list)
-    unknown_prepared: int = 0
+    _unknown_prepared: int = 0  # before the last break
     _ended: list[Outcome] = field(default_factory=list)
     _open: list[Outcome] = field(default_factory=list)  # before a break
     _marks: list[Watermark] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Placing:
         if scan.begins == Begins.INSIDE.value:
             self._ended.append(Outcome(Fate.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
-    def _break(self, scan: FileScan, controls: Iterable[ControlRow], before: dict[str, Any], reason: str) -> None:
+    def _break(self, scan: FileScan, controls: Iterable[Control], before: dict[str, Any], reason: str) -> None:
         listed = list(controls)
         is_beginning = self._is_empty
         self._begin_anew(scan.file, before, _missing_tail(scan, listed, reason))
@@ -83,7 +83,7 @@ class Placing:
         self._ended += _without(file, assembly.outcomes)
         self._open += _without(file, assembly.open_outcomes())
         self._marks += [mark for mark in assembly.watermarks if mark.file != file]
-        self.unknown_prepared += assembly.unknown_prepared
+        self._unknown_prepared += len(assembly.unknown_prepared)
         self._first = file
         nothing: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
         state = {**before, **nothing, "tail": tail, "was_damaged": True}
@@ -106,6 +106,10 @@ class Placing:
         return [*self._marks, *self.assembly.watermarks]
 
     @property
+    def unknown_prepared(self) -> int:
+        return self._unknown_prepared + len(self.assembly.unknown_prepared)
+
+    @property
     def looks_back(self) -> bool:
         """Whether any transaction may be one that came before, or another server's."""
         return bool(self._marks or self.breaks) or self.assembly.looks_back
@@ -123,7 +127,7 @@ def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
     return [outcome for outcome in kept if outcome.units]
 
 
-def _missing_tail(scan: FileScan, controls: list[ControlRow], reason: str) -> dict[str, Any] | None:
+def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[str, Any] | None:
     """What must have been open where the file begins, in the form of Assembly.state."""
     if scan.begins == Begins.EITHER.value:
         return None
@@ -131,6 +135,8 @@ def _missing_tail(scan: FileScan, controls: list[ControlRow], reason: str) -> di
     if scan.begins == Begins.INSIDE.value:
         return {"kind": "segment", "of": of}
     for row in controls:
+        if not isinstance(row, ControlRow):
+            continue
         message = decode(row.body, False) if row.unit == HEAD and row.body[:1] in (b"C", b"P") else None
         match message:
             case Prepare():

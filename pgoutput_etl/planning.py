@@ -33,7 +33,7 @@ from pgoutput_etl.quarantine import said_of_damages
 from pgoutput_etl.shipping import all_events_of_blocks
 from pgoutput_etl.sources import Landed, list_files, new_files, read_again, read_files
 from pgoutput_etl.storage import delta_type
-from pgoutput_etl.tallies import transactions_by_fate
+from pgoutput_etl.tallies import TallyRequest, transactions_by_fate
 from pgoutput_etl.targets import HELD, Held, Segment, TableChanges, TableState, Task
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.writing import own_fault
@@ -102,12 +102,12 @@ def _planned(
         progress("putting transactions together")
         prepared = prepare(spark, config, ledger, batch, landed, assembly)
         path_of = partial(ledger.path_of, batch)
-        tasks = prepared.plan.tasks
+        tasks = prepared.plan.tables.tasks
         with ThreadPoolExecutor(config.merge.parallel_tables) as pool:
             tables = list(pool.map(partial(_table, prepared, path_of, progress), tasks))
         not_applied = _not_applied(prepared, tasks, tables)
-        tables += [_held(held) for held in prepared.plan.held]
-        tally = prepared.rows.tally(not_applied) if not_applied else prepared.tally
+        tables += [_held(held) for held in prepared.plan.tables.held]
+        tally = prepared.rows.tally(TallyRequest(held_from=not_applied)) if not_applied else prepared.plan.tally
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
@@ -124,7 +124,7 @@ def _summary(
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    fates = transactions_by_fate(assembly.outcomes, prepared.tally)
+    fates = transactions_by_fate(assembly.outcomes, prepared.plan.tally)
     waiting = assembly.open_outcomes()
     fates[Fate.OPEN.value] = len(waiting)
     return PlanSummary(
@@ -136,11 +136,11 @@ def _summary(
         bytes=batch.size,
         messages=landed.messages(),
         transactions={fate.value: fates[fate.value] for fate in Fate},
-        unknown_prepared=assembly.unknown_prepared,
+        unknown_prepared=len(assembly.unknown_prepared),
         tables=tuple(sorted(tables, key=lambda t: (t.schema, t.table))),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),
-        skipped=tuple(prepared.plan.skipped),
-        vacated=tuple(prepared.plan.vacated),
+        skipped=tuple(prepared.plan.tables.skipped),
+        vacated=tuple(prepared.plan.tables.vacated),
         content_bytes=landed.content_bytes(),
         accounts=summed_accounts(accounts.values()),
         damages=tuple(said_of_damages(landed.scanned.scans, path_of)),
@@ -158,9 +158,9 @@ def _file(part: FilePart) -> PlannedFile:
 
 def _not_applied(prepared: Prepared, tasks: Iterable[Task], tables: Iterable[PlannedTable]) -> dict[int, int]:
     """As targets.held_from has it, of tables that are not written yet."""
-    held = [each.oid for each in prepared.plan.held]
+    held = [each.oid for each in prepared.plan.tables.held]
     held += [task.oid for task, table in zip(tasks, tables, strict=True) if table.held is not None]
-    return {oid: prepared.cuts[oid].lsn if oid in prepared.cuts else 0 for oid in held}
+    return {oid: prepared.plan.cuts[oid].lsn if oid in prepared.plan.cuts else 0 for oid in held}
 
 
 def _held(held: Held) -> PlannedTable:
@@ -208,7 +208,7 @@ def _count_segment(
 ) -> None:
     """Adds what one segment would do to rows, and which of its changes have a value that a column can't hold."""
     rows, shape = prepared.rows, segment.shape
-    events = all_events_of_blocks(rows.changes(), rows.fates, window_of(task, segment, prepared.cuts), shape)
+    events = all_events_of_blocks(rows.changes(), rows.fates, window_of(task, segment, prepared.plan.cuts), shape)
     columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
     entries = F.coalesce(F.col("_unrep"), no_entries())
     flags = [F.size(entries_of(entries, name)).cast("long").alias(f"odd{i}") for i, name in enumerate(columns)]

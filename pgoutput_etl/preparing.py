@@ -9,20 +9,17 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.assembling import Rows, assemble, behind, committed, count_changes, counted_changes, find_runs
+from pgoutput_etl.assembling import Rows, assemble
+from pgoutput_etl.batch_plan import BatchPlan, plan_batch, refuse_other_settings
 from pgoutput_etl.column_uses import changed
 from pgoutput_etl.config import Config
 from pgoutput_etl.continuity import check_history
-from pgoutput_etl.cuts import Cut
 from pgoutput_etl.ledger import Batch, Known, Ledger
 from pgoutput_etl.protected import protection_of
 from pgoutput_etl.protecting import Protection
-from pgoutput_etl.quarantine import before_cuts, find_cuts
-from pgoutput_etl.relations import Run
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.sources import Landed
-from pgoutput_etl.tallies import Tally
-from pgoutput_etl.targets import Plan, changed_on_the_way, make_plan, tables_ahead
+from pgoutput_etl.targets import Name, tables_ahead
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.writing import refuse_strangers
@@ -30,13 +27,11 @@ from pgoutput_etl.writing import refuse_strangers
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """before: what the ledger knew before the batch. tally: of all rows, as if no table were held."""
+    """before: what the ledger knew before the batch."""
 
     rows: Rows
     before: Known
-    tally: Tally
-    cuts: Mapping[int, Cut]
-    plan: Plan
+    plan: BatchPlan
 
 
 def prepare(
@@ -60,25 +55,19 @@ def prepare(
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
 
-    tally = rows.tally()
-    if tally.last_commit is not None:
-        assembly.see_commit(*tally.last_commit)
-    cuts = find_cuts(rows.fated_changes(), assembly, batch.tables, path_of) if assembly.was_damaged else {}
-    changes = counted_changes(tally)
-    if cuts:
-        changes = count_changes(before_cuts(spark, committed(rows.fated_changes()), cuts))
-    if not ahead.keys().isdisjoint(changes):
-        news = behind(before_cuts(spark, committed(rows.fated_changes(ahead)), cuts), ahead)
-        changes = {oid: each for oid, each in changes.items() if oid not in ahead} | count_changes(news)
-    suspects = changed_on_the_way(assembly, changes, batch.tables, batch.first_file)
-    runs: dict[int, list[Run]] = {}
-    if suspects:
-        of_suspects = behind(before_cuts(spark, committed(rows.fated_changes(suspects)), cuts), ahead)
-        runs = find_runs(of_suspects, assembly.relations, suspects)
-    plan = make_plan(config, assembly.relations, changes, batch.tables, runs, user_types, cuts, ahead)
+    if batch.resumed and batch.settings is not None:
+        refuse_other_settings(batch.settings, config, _names(assembly, batch), batch.number)
+    planned = plan_batch(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
-        refuse_strangers(spark, plan)
-    return Prepared(rows, before, tally, cuts, plan)
+        refuse_strangers(spark, planned.tables)
+    return Prepared(rows, before, planned)
+
+
+def _names(assembly: Assembly, batch: Batch) -> set[Name]:
+    """Under which a table may be written."""
+    relations = [entry.relation for entry in assembly.relations.entries]
+    relations += [state.relation for state in batch.tables.values()]
+    return {(relation.namespace, relation.name) for relation in relations}
 
 
 def _is_as_now(protected: Protection | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.column_uses import Use, UseKind
-from pgoutput_etl.fast_events import versions_at
 from pgoutput_etl.message_rows import DAMAGE_TAG, MESSAGE_SCHEMA
 from pgoutput_etl.messages import Relation, RelationColumn
 from pgoutput_etl.outcomes import UnitId
@@ -26,12 +25,12 @@ from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.rewriting import Version, unchanged_in
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.types.kernels import Numbers
+from pgoutput_etl.versions import UNDESCRIBED, numbers_at
 
 _TEXT = 25
 _ROW_TAGS = ("I", "U", "D")
 # What the configuration makes of these says nothing of how PostgreSQL prints them.
 _SPELLED_ALIKE = ("json", "jsonb", "numeric")
-_UNDESCRIBED = -1
 
 
 def seen_as(relation: Relation, uses: Mapping[str, Use]) -> Relation:
@@ -126,21 +125,21 @@ class Protection:
     def _numbers(self, oid: int, rows: pa.RecordBatch) -> Numbers:
         table = self.tables.get(oid)
         if table is None:
-            return np.full(rows.num_rows, _UNDESCRIBED, np.int64)
+            return np.full(rows.num_rows, UNDESCRIBED, np.int64)
         files, ordinals = rows.column("file").to_numpy(), rows.column("ordinal").to_numpy()
-        numbers = versions_at(table.versions, files, ordinals, None)
+        numbers = numbers_at(table.versions.holds_from, files, ordinals, None)
         if self.scopes:
             units = rows.column("unit").to_numpy()
             for file, unit in set(zip(files.tolist(), units.tolist(), strict=True)):
                 scope = self.scopes.get((file, unit))
                 if scope in table.versions.holds_from and scope is not None:
                     here = np.flatnonzero((files == file) & (units == unit))
-                    own = versions_at(table.versions, files[here], ordinals[here], scope)
+                    own = numbers_at(table.versions.holds_from, files[here], ordinals[here], scope)
                     numbers[here] = np.where(own >= 0, own, numbers[here])
         return numbers
 
     def _version(self, oid: int, number: int) -> Version:
-        if number == _UNDESCRIBED:
+        if number == UNDESCRIBED:
             return Version((), {}, {})
         found = self._versions.get((oid, number))
         if found is None:

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import frame
-from pgoutput_etl.cuts import Cut, cuts, quarantined, reason_of
+from pgoutput_etl.cuts import Cut, quarantined, reason_of, with_paths
 from pgoutput_etl.leftovers import bytes_in_words
 from pgoutput_etl.message_rows import DAMAGE_TAG, FileScan
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.shipping import cut_out
 from pgoutput_etl.transactions import Assembly
 
-_FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 _CUTS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 _REASONS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("path", pa.string()), ("reason", pa.string())])
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
-
-
-def find_cuts(
-    rows: DataFrame, assembly: Assembly, tables: Iterable[int], path_of: Callable[[int], str]
-) -> dict[int, Cut]:
-    """By relation. `rows`: changes with their fates; `tables`: those that are known already."""
-    if not assembly.was_damaged:
-        return {}
-    own: dict[int, int] = {}
-    if quarantined(assembly):
-        of_quarantined = rows.where(F.col("fate") == Fate.QUARANTINED.value)
-        own = {row[0]: row[1] for row in of_quarantined.groupBy("relation").agg(F.min("commit_lsn")).collect()}
-    changed = [row[0] for row in rows.select("relation").distinct().collect()]
-    found = cuts(assembly, own, changed, tables)
-    return {oid: Cut(cut.lsn, with_paths(cut.reason, path_of)) for oid, cut in found.items()}
-
-
-def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
-    """The core knows a file by its number."""
-    return _FILE.sub(lambda found: path_of(int(found[1])), reason)
 
 
 def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cut]) -> DataFrame:

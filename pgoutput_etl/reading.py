@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 from pgoutput_etl.delta_table import is_delta_table, read_table
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.lsn import format_lsn, parse_lsn
-from pgoutput_etl.targets import HELD
+from pgoutput_etl.targets import APPLIED, SKIPPED
 
 
 class Tables(dict[str, DataFrame]):
-    """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which; ahead:
-    those that a snapshot had brought further, and through which LSN.
+    """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which, because
+    something holds them or the configuration skips them; ahead: those that a snapshot had brought further, and through
+    which LSN.
 
     A held table that was never written, or is gone, is in `held` alone.
     """
@@ -47,11 +48,11 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
     if not found:
         raise RunError(_no_such(points, source, wanted))
     point = found[0].asDict(recursive=True)
-    rows = [row for row in point["tables"] if not _is_displaced(row, state_root)]
+    rows = [row for row in point["tables"] if not (_is_displaced(row, state_root) or _was_always_skipped(row))]
     frames = {_name(row): _frame(spark, row) for row in rows if _is_there(spark, row)}
-    held = {_name(row): row["last_commit_lsn"] for row in rows if row["status"] == HELD}
+    held = {_name(row): row["last_commit_lsn"] for row in rows if row["status"] != APPLIED}
     at = point["last_commit_lsn"]
-    ahead = {_name(r): r["last_commit_lsn"] for r in rows if r["status"] != HELD and r["last_commit_lsn"] > at}
+    ahead = {_name(r): r["last_commit_lsn"] for r in rows if r["status"] == APPLIED and r["last_commit_lsn"] > at}
     return Tables(frames, at, held, ahead)
 
 
@@ -66,7 +67,7 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
 
 
 def _is_there(spark: SparkSession, row: Mapping[str, Any]) -> bool:
-    return row["version"] >= 0 and (row["status"] != HELD or is_delta_table(spark, row["path"]))
+    return row["version"] >= 0 and (row["status"] == APPLIED or is_delta_table(spark, row["path"]))
 
 
 def _frame(spark: SparkSession, row: Mapping[str, Any]) -> DataFrame:
@@ -80,6 +81,10 @@ def _name(row: Mapping[str, Any]) -> str:
 def _is_displaced(row: Mapping[str, Any], state_root: str) -> bool:
     """Its name belongs to another table."""
     return bool(row["path"].startswith(f"{state_root.rstrip('/')}/displaced/"))
+
+
+def _was_always_skipped(row: Mapping[str, Any]) -> bool:
+    return bool(row["status"] == SKIPPED and row["version"] < 0)
 
 
 def _no_such(points: DataFrame, source: str, wanted: int | None) -> str:

@@ -12,7 +12,6 @@ from pgoutput_etl.applying import ChangeRows
 from pgoutput_etl.assembling import behind, count_changes
 from pgoutput_etl.config import Config
 from pgoutput_etl.cuts import Cut
-from pgoutput_etl.rereading import runs_of
 from pgoutput_etl.targets import APPLIED, Plan, TableChanges, TableState, Task, make_plan
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -23,12 +22,14 @@ from pgoutput_etl.writing import Outcome, Writer
 class Rebuilding:
     """Tables built anew, each put in its place by one commit.
 
-    since: where tables stood that don't begin with nothing, by OID. scratch: a folder for what takes more commits.
+    tables: where all tables stand, by OID. since: where those stood that don't begin with nothing. scratch: a folder
+    for what takes more commits.
     """
 
     spark: SparkSession
     config: Config
     assembly: Assembly
+    tables: Mapping[int, TableState]
     since: Mapping[int, TableState]
     progress: Callable[[str], None]
     writer: Writer
@@ -43,14 +44,15 @@ class Rebuilding:
     ) -> Plan:
         """`rows`: those that the tables lack. places: where they are; one that has none, and no rows, is left out."""
         relations, since, cuts = self.assembly.relations, self.since, cuts or {}
-        counted = count_changes(rows)
+        counted = count_changes(rows, relations)
         whole = {*counted, *(oid for oid in {*places, *since} if oid not in cuts)}
         changes = {oid: counted.get(oid, TableChanges(oid)) for oid in oids if oid in whole}
         cuts = {oid: cut for oid, cut in cuts.items() if oid in oids}
-        runs = runs_of(rows, relations, changes)
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)
-        plan = make_plan(self.config, relations, changes, states, runs, user_types, cuts, placed=places)
+        plan = make_plan(
+            self.config, relations, changes, states, user_types, cuts=cuts, placed=places, named=self.tables
+        )
         for n, task in enumerate(plan.tasks):
             begun = since.get(task.oid)
             moved_from = None if begun is None else (begun.path, begun.version)

@@ -20,18 +20,19 @@ from pyspark.sql import functions as F
 from pgoutput_etl.arranging import whole_file
 from pgoutput_etl.assembling import Rows, assemble, committed
 from pgoutput_etl.config import OnError
-from pgoutput_etl.cuts import Cut
+from pgoutput_etl.cuts import Cut, find_cuts
 from pgoutput_etl.identity import FilePart, LandedFile, Task, task_again
 from pgoutput_etl.ledger import Batch, Known, Results
 from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.message_rows import FileScan
 from pgoutput_etl.protected import protection_of
-from pgoutput_etl.quarantine import before_cuts, find_cuts
+from pgoutput_etl.quarantine import before_cuts
 from pgoutput_etl.rebuilding import Rebuilding
 from pgoutput_etl.relations import Place, is_of_snapshot
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.sources import read_blocks
+from pgoutput_etl.tallies import TallyRequest
 from pgoutput_etl.targets import HELD, Held, Plan, TableChanges, TableState, held_from
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
@@ -112,7 +113,8 @@ class Redriving:
         batch, assembly = self.batch, rows.assembly
         every = bool(self.archive.known.left_behind)
         held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
-        cuts = find_cuts(changes, assembly, batch.tables, self._path_of)
+        found = find_cuts(assembly, rows.tally(TallyRequest()), batch.tables)
+        cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
         chosen = committed(changes).where(~F.col("relation").isin(*applied, *worse))
@@ -121,7 +123,14 @@ class Redriving:
         writer = self._writer(assembly.last_commit_lsn)
         since = self.archive.snapshots(oid for oid in held if oid not in worse)
         rebuilding = Rebuilding(
-            self.archive.spark, self.archive.config, assembly, since, self.progress, writer, f"{root}/rebuilt"
+            self.archive.spark,
+            self.archive.config,
+            assembly,
+            batch.tables,
+            since,
+            self.progress,
+            writer,
+            f"{root}/rebuilt",
         )
         applicable = rebuilding.lacking(applicable)
         places = {oid: state.path for oid, state in held.items() if state.path}
@@ -145,7 +154,7 @@ class Redriving:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        tally = rows.tally(held_from(tables, cuts))
+        tally = rows.tally(TallyRequest(held_from=held_from(tables, cuts)))
         if tally.last_commit is not None:
             assembly.see_commit(*tally.last_commit)
         before = Known(0, {}, [])

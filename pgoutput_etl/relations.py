@@ -5,13 +5,16 @@ it, also when it came inside a prepared transaction that is rolled back later. I
 that transaction alone, until the transaction's Stream Commit or Stream Prepare, and from there for all; if the
 transaction is aborted it never does. This is what pgoutput itself keeps track of (pgoutput.c, RelationSyncEntry).
 
+Decoding rows is all that a Relation message does. A target's columns, key, name and place follow the *committed* rows
+that stand under a version (versions.py), because a message can come in a transaction that never commits.
+
 Positions are (file's number, message's ordinal), and so order messages across files and runs.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -22,16 +25,11 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """From `position` on, `relation` describes its OID: for all, or for one streamed transaction (`scope`).
-
-    resent: it came with a transaction that the archive had before. It describes the rows behind it, as any other, but
-    tells nothing new about the table: the server is on its way from the past to where it was.
-    """
+    """From `position` on, `relation` describes its OID: for all, or for one streamed transaction (`scope`)."""
 
     position: Position
     relation: Relation
     scope: int | None
-    resent: bool = False
 
 
 class RelationView(Protocol):
@@ -59,72 +57,98 @@ def is_of_snapshot(entry: InForce) -> bool:
 
 
 @dataclass(slots=True)
+class _Scope:
+    """Relation messages of one streamed transaction that has not ended: by OID the entry in force, if its stream says
+    something else than what holds for all, and the position of the newest message."""
+
+    entries: dict[int, InForce] = field(default_factory=dict)
+    declared: dict[int, Position] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RelationHistory:
     """All that is known of all relations. Grows with the number of their versions, not with that of messages.
 
-    entries: as they were sent. view: how `latest` and `versions` show them.
+    entries: as they were sent. view: how `newest` and `versions` show them.
     """
 
     entries: list[InForce] = field(default_factory=list)
     view: RelationView | None = None
-    _in_force: dict[tuple[int, int | None], InForce] = field(default_factory=dict)
-    _declared: dict[tuple[int, int | None], Position] = field(default_factory=dict)
-    _latest: dict[int, Relation] = field(default_factory=dict)
-    _holders: dict[tuple[str, str], int] = field(default_factory=dict)
+    _by_oid: dict[int, list[InForce]] = field(default_factory=dict)
+    _for_all: dict[int, InForce] = field(default_factory=dict)
+    _declared: dict[int, Position] = field(default_factory=dict)
+    _scopes: dict[int, _Scope] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entries: Iterable[InForce]) -> RelationHistory:
-        """From entries as an earlier run kept them, in any order."""
+        """From entries as an earlier run stored them, in any order."""
         history = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             history._add(entry)
         return history
 
-    def declare(self, relation: Relation, position: Position, scope: int | None, resent: bool = False) -> None:
+    def declare(self, relation: Relation, position: Position, scope: int | None) -> None:
         """A Relation message, in a stream segment of transaction `scope` or outside of any (None)."""
         relation = replace(relation, xid=None)
-        slot = (relation.oid, scope)
-        known = self._in_force.get(slot)
-        says_something = known is None or known.relation != relation
-        if scope is None and not resent:
-            holder = self._holders.get((relation.namespace, relation.name))
-            says_something |= holder != relation.oid or self._latest.get(relation.oid) != relation
-        if says_something:
-            self._add(InForce(position, relation, scope, resent))
-        self._declared[slot] = position
+        oid = relation.oid
+        if scope is None:
+            # A stream that knows the table otherwise must not make its own version everyone's after this message.
+            known = None if self._is_contested(relation) else self._for_all.get(oid)
+        else:
+            own = self._scopes.get(scope, _Scope()).entries
+            known = own.get(oid, self._for_all.get(oid))
+        if known is None or known.relation != relation:
+            self._add(InForce(position, relation, scope))
+        elif scope is None:
+            self._declared[oid] = position
+        elif scope in self._scopes:
+            self._scopes[scope].declared[oid] = position
 
-    def promote(self, scope: int, position: Position, resent: bool = False) -> None:
+    def _is_contested(self, relation: Relation) -> bool:
+        """Whether an open stream has another description of it."""
+        others = (stream.entries.get(relation.oid) for stream in self._scopes.values())
+        return any(entry is not None and entry.relation != relation for entry in others)
+
+    def promote(self, scope: int, position: Position) -> None:
         """Stream Commit or Stream Prepare: what the transaction knew, all know, unless told later themselves."""
-        for (oid, of_scope), entry in list(self._in_force.items()):
-            if of_scope != scope:
-                continue
-            if self._declared[oid, scope] > self._declared.get((oid, None), (-1, -1)):
-                self.declare(entry.relation, position, None, resent)
+        stream = self._scopes.pop(scope, _Scope())
+        for oid, entry in stream.entries.items():
+            if stream.declared[oid] > self._declared.get(oid, (-1, -1)):
+                self.declare(entry.relation, position, None)
+
+    def keep_scopes(self, scopes: Collection[int]) -> None:
+        """The streamed transactions that have not ended. Entries of others describe their rows, and nothing else."""
+        self._scopes = {scope: stream for scope, stream in self._scopes.items() if scope in scopes}
+
+    def end(self, scope: int) -> None:
+        """The transaction is over, or is sent again: nothing more is declared in its scope."""
+        self._scopes.pop(scope, None)
 
     def _add(self, entry: InForce) -> None:
-        relation = entry.relation
-        slot = (relation.oid, entry.scope)
+        oid = entry.relation.oid
         self.entries.append(entry)
-        self._in_force[slot] = entry
-        self._declared[slot] = entry.position
-        if entry.scope is None and not entry.resent:
-            self._latest[relation.oid] = relation
-            self._holders[relation.namespace, relation.name] = relation.oid
+        self._by_oid.setdefault(oid, []).append(entry)
+        if entry.scope is None:
+            self._for_all[oid] = entry
+            self._declared[oid] = entry.position
+        else:
+            stream = self._scopes.setdefault(entry.scope, _Scope())
+            stream.entries[oid] = entry
+            stream.declared[oid] = entry.position
 
-    def latest(self, oid: int) -> Relation | None:
-        """What holds for all at the end of what was read."""
-        found = self._latest.get(oid)
-        return None if found is None else self.seen(found)
+    def newest(self, oid: int) -> Relation | None:
+        """The last description of a relation, whether or not its transaction was committed: for people, and where no
+        committed row says more. None if nothing describes it."""
+        return self.seen(self._newest_as_sent(oid)) if oid in self._by_oid else None
+
+    def _newest_as_sent(self, oid: int) -> Relation:
+        return self._for_all.get(oid, self._by_oid[oid][-1]).relation
 
     def seen(self, relation: Relation) -> Relation:
         return relation if self.view is None else self.view.seen(relation)
 
-    def name_holders(self) -> dict[tuple[str, str], int]:
-        """(namespace, name) -> OID of the relation that bore it last: a table that took another's place."""
-        return dict(self._holders)
-
     def oids(self) -> frozenset[int]:
-        return frozenset(oid for oid, _ in self._in_force)
+        return frozenset(self._by_oid)
 
     def done_to(self, oid: int) -> Mapping[str, str]:
         """By column what is done to its values, of those that don't stay as they were sent."""
@@ -132,19 +156,20 @@ class RelationHistory:
 
     def as_sent(self, oid: int) -> tuple[RelationVersions, Relation]:
         """`versions` without the view, and the relation that the table is known by."""
-        versions = self._versions(oid, [entry for entry in self.entries if entry.relation.oid == oid])
-        return versions, self._latest.get(oid, versions.relations[-1])
+        entries = self._by_oid[oid]
+        return self._versions(oid, entries), self._newest_as_sent(oid)
 
     def versions(self, oid: int) -> RelationVersions:
         """What is needed to find the version of any row of one relation: small, and shipped to executors."""
-        mine = [entry for entry in self.entries if entry.relation.oid == oid]
+        mine = self._by_oid.get(oid, [])
         return self._versions(oid, [replace(entry, relation=self.seen(entry.relation)) for entry in mine])
 
     def _versions(self, oid: int, mine: list[InForce]) -> RelationVersions:
-        relations = list(dict.fromkeys(entry.relation for entry in mine))
+        in_order = sorted(mine, key=lambda e: e.position)
+        relations = list(dict.fromkeys(entry.relation for entry in in_order))
         numbers = {relation: number for number, relation in enumerate(relations)}
         scopes: dict[int | None, list[tuple[Position, int]]] = {}
-        for entry in sorted(mine, key=lambda e: e.position):
+        for entry in in_order:
             scopes.setdefault(entry.scope, []).append((entry.position, numbers[entry.relation]))
         return RelationVersions(oid, tuple(relations), {s: tuple(e) for s, e in scopes.items()})
 

@@ -5,6 +5,7 @@ No Spark, no Delta: for tests, and for a notebook with a file or two. It holds e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -69,7 +70,7 @@ class Replay:
         self.assembly.origins = self.origins
         rows = [row for batch in scanned.batches for row in batch.to_pylist()]
         try:
-            self.assembly.add_file(scanned.summary, control_rows(rows))
+            self.assembly.add_file(scanned.summary, control_rows(scanned.batches))
         except SequenceError as error:
             raise SequenceError(f"{path}: {error}") from None
         for row in rows:
@@ -143,21 +144,42 @@ class Replay:
     ) -> dict[int, ReplayedTable]:
         """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell. `declared`:
         schema.table -> what the configuration says of its columns' lineage; `types`: its types. `until`: as of the
-        commit at that LSN."""
-        found = {}
-        for oid, rows in self.rows_by_relation(until).items():
-            last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
-            table: KeyedRows | BagOfRows | None = None
-            for stretch in self.stretches(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
-                new = rows_under(stretch.shape)
-                if table is not None and stretch.reshaping is not None:
-                    for event in reshaped(table.events(), stretch.reshaping):
-                        new.put(event)
-                table = new
-                apply_rows(table, stretch.rows)
-            assert table is not None
-            found[oid] = ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
-        return found
+        commit at that LSN. Raises TableError for a table that can't be followed."""
+        by_relation = self.rows_by_relation(until)
+        return {oid: self.table(oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
+
+    def table(
+        self,
+        oid: int,
+        rows: list[Row],
+        keys: Mapping[str, tuple[str, ...]] | None = None,
+        declared: Mapping[str, Declared] | None = None,
+        types: Mapping[str, str] | None = None,
+    ) -> ReplayedTable:
+        """`rows`: what is applied to it, in order."""
+        last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
+        table: KeyedRows | BagOfRows | None = None
+        for stretch in self.stretches(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+            new = rows_under(stretch.shape)
+            if table is not None and stretch.reshaping is not None:
+                for event in reshaped(table.events(), stretch.reshaping):
+                    new.put(event)
+            table = new
+            apply_rows(table, stretch.rows)
+        assert table is not None
+        return ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
+
+    def name_holders(self) -> dict[tuple[str, str], int]:
+        """By schema and name the OID of the table that bears it: the last of which a committed row stood under that
+        name, unless a later one of its own stood under another."""
+        names: dict[int, tuple[str, str]] = {}
+        versions = {oid: self.assembly.relations.versions(oid) for oid in self.assembly.relations.oids()}
+        for row in self.committed():
+            oid = row["relation"]
+            relation = _relation_of(row, versions[oid])
+            names.pop(oid, None)  # the order of the dictionary is that of the last rows
+            names[oid] = (relation.namespace, relation.name)
+        return {name: oid for oid, name in names.items()}
 
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
         """What is applied to each table, in order."""
@@ -248,7 +270,7 @@ class KeyedRows:
     def key(self, event: Row) -> _Key:
         odd = event["_unrep"]
         columns = self.shape.columns
-        return tuple(x for i in self.shape.key for x in (event[f"c{i}"], odd.get(columns[i].name)))
+        return tuple(x for i in self.shape.key for x in (_key_value(event[f"c{i}"]), odd.get(columns[i].name)))
 
     def _filled(self, event: Row, base: Row | None) -> Row:
         """A value that is unchanged, of a row that the archive never had whole, is not known."""
@@ -272,6 +294,13 @@ class KeyedRows:
 
     def events(self) -> Iterable[Row]:
         return self.by_key.values()
+
+
+def _key_value(value: Any) -> Any:
+    """Equal for the values that PostgreSQL's unique indexes hold to be equal: NaN is NaN, and -0 is 0."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_key_value, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 class BagOfRows:

@@ -58,6 +58,7 @@ class RunSummary:
     resent_transactions: int = 0
     aborted_transactions: int = 0
     unknown_prepared: int = 0
+    commits_without_prepare: tuple[str, ...] = ()  # of those, why their Prepare may be in a missing file
     quarantined_transactions: int = 0
     skipped: tuple[str, ...] = ()
     content_bytes: int = 0
@@ -72,7 +73,8 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        is_whole = not self.damages and not self.refused_files and not any(table.held for table in self.tables)
+        set_aside = (self.damages, self.refused_files, self.commits_without_prepare)
+        is_whole = not any(set_aside) and not any(table.held for table in self.tables)
         return EXIT_DONE if is_whole else EXIT_QUARANTINE
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,6 +176,7 @@ def _remarks(summary: RunSummary) -> list[str]:
             f"In quarantine, as a part of each can't be read: {summary.quarantined_transactions:,} transactions."
         )
     lines += [f"Not applied: {printable(line)}" for line in summary.refused_files]
+    lines += [f"Maybe missing: {printable(line)}" for line in summary.commits_without_prepare]
     lines += _shortened([printable(line) for line in summary.files_not_read])
     if summary.skipped:
         lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.arranging import KnownFiles, refuse
-from pgoutput_etl.assembling import find_runs, is_refused, joined_with_fates
+from pgoutput_etl.assembling import is_refused, joined_with_fates
 from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.config import Config
@@ -30,10 +30,10 @@ from pgoutput_etl.message_rows import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanE
 from pgoutput_etl.outcomes import Fate, UnitId
 from pgoutput_etl.protected import protection, protects, scopes_of
 from pgoutput_etl.protecting import Protection
-from pgoutput_etl.relations import RelationHistory, Run
+from pgoutput_etl.relations import RelationHistory
 from pgoutput_etl.shipping import blocks_of, message_rows, scan_files
 from pgoutput_etl.spark import check_sizes, list_landing, reading_files
-from pgoutput_etl.targets import HELD, TableState
+from pgoutput_etl.targets import HELD, TableState, name_holders
 from pgoutput_etl.transactions import Assembly
 from pgoutput_etl.types import UserTypes
 
@@ -87,7 +87,7 @@ class Archive:
 
     @cached_property
     def _assembled(self) -> Assembly:
-        return self.ledger.assembly(self._next)
+        return self.ledger.assembly(self._next, all_scopes=True)
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -180,8 +180,18 @@ class Archive:
         return {o: s for o, s in states.items() if damaged and s.status == HELD and s.last_commit_lsn < lsn}
 
     def name(self, oid: int) -> str:
-        latest = self.relations.latest(oid)
-        return f"OID {oid}" if latest is None else f"{latest.namespace}.{latest.name}"
+        if oid in self.last.tables:
+            return f"{self.last.tables[oid].schema}.{self.last.tables[oid].table}"
+        newest = self.relations.newest(oid)
+        return f"OID {oid}" if newest is None else f"{newest.namespace}.{newest.name}"
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """By "schema.table" the OID of the table that bears the name; of one that has no committed row, the name that
+        the server described it by last."""
+        without_rows = sorted(self.relations.oids() - self.last.tables.keys())
+        holders = {".".join(name): oid for name, oid in name_holders(self.last.tables, {}).items()}
+        return {self.name(oid): oid for oid in without_rows} | holders
 
     def first_commit(self, time: datetime) -> int:
         """The first one at that time or later. Raises ConfigError if there is none."""
@@ -298,11 +308,6 @@ class Archive:
         waiting = [(file, unit) for o in self._assembled.open_outcomes() for file, unit in o.units]
         opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
         return ended.unionByName(opened, allowMissingColumns=True)
-
-
-def runs_of(rows: DataFrame, relations: RelationHistory, oids: Iterable[int]) -> dict[int, list[Run]]:
-    """Of those relations that the archive describes more than once."""
-    return find_runs(rows, relations, [oid for oid in oids if len(relations.versions(oid).relations) > 1])
 
 
 def _rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list[dict[str, Task]]:

@@ -20,6 +20,7 @@ from pgoutput_etl.messages import (
     Insert,
     Message,
     PgoutputMessage,
+    Prepare,
     StreamCommit,
     TupleData,
     Update,
@@ -254,11 +255,18 @@ def _next(walk: Iterator[Frame]) -> tuple[Frame | None, FramingError | None]:
 
 
 def damage_of(
-    data: bytes, framing: Framing, gap: Gap, unit: int, ordinal: int, lsn: int | None, commit_lsn: int
+    data: bytes,
+    framing: Framing,
+    gap: Gap,
+    unit: int,
+    ordinal: int,
+    lsn: int | None,
+    commit_lsn: int,
+    may_end_with: Callable[[Prepare], bool],
 ) -> Damage:
-    """What the driver is told of a gap."""
+    """What the driver is told of a gap. `may_end_with`: whether a Prepare may end what is open where the gap stands."""
     extent = data[gap.offset : gap.end]
-    begins_anew = _begins_anew(data, framing, gap)
+    begins_anew = _begins_anew(data, framing, gap, may_end_with)
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
     return Damage(
@@ -331,13 +339,15 @@ def _differs_by_one_byte(extent: bytes, in_stream: bool) -> bool:
     return False
 
 
-def _begins_anew(data: bytes, framing: Framing, gap: Gap) -> bool:
+def _begins_anew(data: bytes, framing: Framing, gap: Gap, may_end_with: Callable[[Prepare], bool]) -> bool:
     """A Message that is not transactional may stand before what a new connection begins with."""
     if gap.end == len(data):
         return True
     try:
         for frame in frames(data, framing, gap.in_stream, gap.end):
             message = decode(data[frame.start : frame.end], gap.in_stream)
+            if isinstance(message, Prepare):
+                return not may_end_with(message)
             if not isinstance(message, Message) or message.transactional:
                 return data[frame.start] in _BEGIN_ANEW
     except (FramingError, WireError):

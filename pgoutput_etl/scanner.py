@@ -58,6 +58,7 @@ from pgoutput_etl.messages import (
 from pgoutput_etl.noted import NOTED_TAGS, Noted
 from pgoutput_etl.salvage import Gap, Reached, Reading, damage_of, placed
 from pgoutput_etl.units import HeadError, Part, ScannedFile, Unit, check_time, kind_of, stored_origin_lsn
+from pgoutput_etl.xids import widened
 
 BATCH_ROWS = 8192
 
@@ -194,8 +195,8 @@ class Scanner:
             last_commit=0 if stretch is None else stretch[1],
             commit_lsn=self.commit_lsn,
             has_xids=xids is not None,
-            lowest_xid=0 if xids is None else xids[0],
-            highest_xid=0 if xids is None else xids[1],
+            oldest_xid=0 if xids is None else xids[0],
+            newest_xid=0 if xids is None else xids[1],
             first_lsn=summary.first_lsn or 0,
             last_lsn=summary.last_lsn or 0,
             head_matters=self.head_matters,
@@ -224,7 +225,7 @@ class Scanner:
         if place.has_commits:
             summary.stretches[-1] = (place.first_commit, place.last_commit)
         if place.has_xids:
-            summary.xids = (place.lowest_xid, place.highest_xid)
+            summary.xids = (place.oldest_xid, place.newest_xid)
         summary.first_lsn, summary.last_lsn = place.first_lsn or None, place.last_lsn or None
         self.head_matters = place.head_matters
         self.ordinal, self.accounted_to = place.ordinal, place.accounted_to
@@ -262,7 +263,8 @@ class Scanner:
 
     def _damage(self, gap: Gap) -> None:
         """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
-        damage = damage_of(self.data, self.framing, gap, self.unit_number, self.ordinal, self.lsn, self.commit_lsn)
+        place = (self.unit_number, self.ordinal, self.lsn, self.commit_lsn)
+        damage = damage_of(self.data, self.framing, gap, *place, self._may_end_with)
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
         self._append(DAMAGE_TAG, damage.unit, body=self.data[gap.offset : gap.end])
@@ -303,7 +305,7 @@ class Scanner:
             case StreamStop():
                 self._stream_stop(frame)
             case Prepare():
-                self._prepare(frame)
+                self._prepare(message, frame)
             case StreamStart():
                 self._new_unit(UnitKind.SEGMENT, message.xid)
                 self._control(frame)
@@ -416,8 +418,7 @@ class Scanner:
                 f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
             )
         if unit.xid is not None:
-            lowest, highest = self.summary.xids or (unit.xid, unit.xid)
-            self.summary.xids = (min(lowest, unit.xid), max(highest, unit.xid))
+            self.summary.xids = widened(self.summary.xids, unit.xid)
         self._committed(message.commit_lsn)
         self._control(frame, unit=unit.number)
         self.unit = None
@@ -455,14 +456,28 @@ class Scanner:
         self.unit = None
         self._control(frame, unit=number)
 
-    def _prepare(self, frame: Frame) -> None:
-        unit = self.unit
-        if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
-            self._end_head()
-        elif unit is None or (unit.kind is not UnitKind.PREPARED and unit.number not in self.summary.orphans):
-            raise SequenceError("Prepare without a Begin Prepare before it")
+    def _prepare(self, message: Prepare, frame: Frame) -> None:
+        """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
+        number = NO_UNIT
+        if self.unit is None or not self._may_end_with(message):
+            self._end_unit()
+        else:
+            number = self.unit.number
+            if self.in_head and (self.head_matters or self.summary.head_needs_owner):
+                self._end_head()
+            elif self.in_head:
+                self.summary.head_ended = self.summary.head_prepared = True
         self.unit = None
-        self._control(frame, unit=unit.number)
+        self._control(frame, unit=number)
+
+    def _may_end_with(self, message: Prepare) -> bool:
+        """Whether it ends what is open, as far as the file tells."""
+        unit = self.unit
+        if unit is None or self.in_stream:
+            return False
+        if unit.kind is UnitKind.HEAD or unit.number in self.summary.orphans:
+            return True
+        return unit.kind is UnitKind.PREPARED and unit.xid == message.xid
 
     def _end_head(self) -> None:
         """The head ends with the end of what an earlier file began."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,14 @@ from pgoutput_etl.fast_events import event_batches
 from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import Hashes, KnownContents, Task
+from pgoutput_etl.key_facts import (
+    KeyHashes,
+    fact_schema,
+    facts_of_buckets,
+    hash_schema,
+    hashed_keys_of,
+    have_any,
+)
 from pgoutput_etl.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA
 from pgoutput_etl.parts import scan_error, scan_part
@@ -29,8 +38,10 @@ from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.spark import size_limit
 from pgoutput_etl.spark_types import spark_schema
 from pgoutput_etl.superseded import events_of, net_events_of, typed_events_of
-from pgoutput_etl.tallies import TALLIED, Tally
+from pgoutput_etl.tallies import TALLIED, CommitWindow, Tally, TallyRequest, places_in
+from pgoutput_etl.versions import NO_SCOPE, RowPlaces, VersionSpan, spans_of
 from pgoutput_etl.windows import Window
+from pgoutput_etl.xids import XIDS
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 _CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
@@ -138,19 +149,19 @@ def _value(scalar: pa.Scalar) -> Any:
     return scalar.as_buffer() if is_bytes else scalar.as_py()
 
 
-def tally(blocks: DataFrame, fates: Fates, held_from: Mapping[int, int]) -> Tally:
+def tally(blocks: DataFrame, fates: Fates, request: TallyRequest) -> Tally:
     """One small row per task comes to the driver."""
     schema = pa.schema([("tally", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = Tally(held_from)
+        found = Tally(request)
         for block in _each(batches):
             rows = fates.of_batch(unpacked(block, TALLIED))
             found.add(Kind(block["kind"]), block["relation"], rows, block["size"], fates)
         yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
 
     looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
-    total = Tally(held_from)
+    total = Tally(request)
     for row in looked_at.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
         total.take(Tally.from_json(row["tally"]))
     return total
@@ -158,7 +169,7 @@ def tally(blocks: DataFrame, fates: Fates, held_from: Mapping[int, int]) -> Tall
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Of transactions: those of a file with an xid within limits, and those with these xids."""
+    """Of transactions: those of a file from an oldest xid to a newest one, and those with these xids."""
 
     of_files: Mapping[int, tuple[int, int]]
     xids: frozenset[int]
@@ -168,8 +179,10 @@ class Which:
         found = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
             if number in self.of_files:
-                low, high = self.of_files[number]
-                within = pc.and_(pc.greater_equal(xid, low), pc.less_equal(xid, high))
+                oldest, newest = self.of_files[number]
+                # Counted from the oldest, as xids begin again: those that are not newer than the newest.
+                since = pc.bit_wise_and(pc.subtract(xid, oldest), XIDS - 1)
+                within = pc.less_equal(since, (newest - oldest) % XIDS)
                 found = pc.or_(found, pc.and_(pc.equal(file, number), within))
         return found
 
@@ -223,6 +236,38 @@ def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape:
 def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
     """All change events of a table, truncates among them, from its relation's blocks."""
     return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def hashed_keys_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, buckets: int
+) -> DataFrame:
+    """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from hashed_keys_of(_each(batches), fates, window, shape, buckets)
+
+    return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
+
+
+def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFrame:
+    """What buckets come to (key_facts.fact_schema)."""
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from facts_of_buckets(batches, shape)
+
+    return hashed.repartition(buckets, "bucket").mapInArrow(check, spark_schema(fact_schema(shape)))
+
+
+def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
+    """Whether one of the others is among the hashes."""
+    schema = pa.schema([("found", pa.bool_())])
+
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([{"found": have_any(batch.column("hashes"), others)}], schema)
+
+    found = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(found.where("found").limit(1).count())
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]
@@ -295,17 +340,68 @@ def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
     return rows.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
-def row_versions(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> DataFrame:
-    """Per committed row of these relations, by OID: which version was in force where it stood. -1: none was."""
-    schema = pa.schema([(name, pa.int64()) for name in ("relation", "version", "commit_lsn", "file", "ordinal")])
+_PLACE = [(name, pa.int64()) for name in ("commit_lsn", "file", "ordinal")]
+_SPANS = pa.schema(
+    [(name, pa.int64()) for name in ("relation", "generation", "number")]
+    + [(f"{end}_{name}", kind) for end in ("first", "last") for name, kind in _PLACE]
+)
+_PLACES = pa.schema([("relation", pa.int64()), *_PLACE, ("scope", pa.int64())])
 
-    def number(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+
+def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> dict[int, list[VersionSpan]]:
+    """By OID, of committed rows of these relations: a few small rows per task come to the driver."""
+    holds_from = {oid: each.holds_from for oid, each in versions.items()}
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            columns = batch.to_pydict()
-            places = zip(columns["relation"], columns["file"], columns["ordinal"], columns["scope"], strict=True)
-            found = [versions[oid].at((file, ordinal), scope) for oid, file, ordinal, scope in places]
-            columns["version"] = [-1 if version is None else version for version in found]
-            yield pa.RecordBatch.from_pydict({name: columns[name] for name in schema.names}, schema)
+            for oid, places in places_by_relation(batch).items():
+                for span in spans_of(places, holds_from[oid]):
+                    values = (oid, span.generation, span.number, *span.first, *span.last)
+                    arrays = [pa.array([value], pa.int64()) for value in values]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=_SPANS)
 
-    wanted = rows.where(F.col("relation").isin(*versions)).select("relation", "commit_lsn", "file", "ordinal", "scope")
-    return wanted.mapInArrow(number, spark_schema(schema))
+    wanted = _committed_places(rows, versions)
+    found: dict[int, dict[tuple[int, int], VersionSpan]] = {}
+    for oid, generation, number, *limits in _tuples(wanted.mapInArrow(find, spark_schema(_SPANS)).toArrow()):
+        span = VersionSpan(generation, number, (limits[0], limits[1], limits[2]), (limits[3], limits[4], limits[5]))
+        known = found.setdefault(oid, {}).get((generation, number), span)
+        found[oid][generation, number] = known.joined(span)
+    return {oid: list(spans.values()) for oid, spans in found.items()}
+
+
+def row_places(rows: DataFrame, oids: Collection[int]) -> dict[int, RowPlaces]:
+    """Of each committed row of these relations."""
+    return places_by_relation(_committed_places(rows, oids).toArrow())
+
+
+def _committed_places(rows: DataFrame, oids: Collection[int]) -> DataFrame:
+    return rows.where(F.col("relation").isin(*oids)).select(*_PLACES.names)
+
+
+def committed_places(blocks: DataFrame, fates: Fates, windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+    """The same of blocks of changes."""
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for block in _each(batches):
+            places = places_in(fates.of_batch(unpacked(block, TALLIED)), fates, block["relation"], windows)
+            columns = (places.lsn, places.file, places.ordinal, places.scope)
+            relation = np.full(len(places.lsn), block["relation"], np.int64)
+            yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_PLACES)
+
+    wanted = blocks.select("relation", "rows", "head")
+    return places_by_relation(wanted.mapInArrow(find, spark_schema(_PLACES)).toArrow())
+
+
+def places_by_relation(places: pa.RecordBatch | pa.Table) -> dict[int, RowPlaces]:
+    """`places`: with the columns of _PLACES; scope NULL, or NO_SCOPE, of a row that was not streamed."""
+    columns = [places.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _PLACES.names]
+    relation, *others = columns
+    found = {}
+    for oid in np.unique(relation).tolist():
+        chosen = np.flatnonzero(relation == oid)
+        found[oid] = RowPlaces(*(column[chosen] for column in others))
+    return found
+
+
+def _tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
+    yield from zip(*(column.to_pylist() for column in table.columns), strict=True)

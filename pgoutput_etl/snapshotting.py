@@ -24,8 +24,8 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.protected import protection
 from pgoutput_etl.rebuilding import Rebuilding
-from pgoutput_etl.relations import InForce, Run, is_of_snapshot, snapshot_position
-from pgoutput_etl.rereading import Archive, Stretch, refuse_unreadable, runs_of
+from pgoutput_etl.relations import InForce, RelationHistory, Run, is_of_snapshot, snapshot_position
+from pgoutput_etl.rereading import Archive, Stretch, refuse_unreadable
 from pgoutput_etl.snapshot_report import LoadedTable, SnapshotSummary
 from pgoutput_etl.snapshot_request import SnapshotOrder, SnapshotRequest
 from pgoutput_etl.staging import Staging, discard, new_types, staged_rows, with_snapshot
@@ -108,7 +108,8 @@ class _Loading:
         since = Stretch(order.lsn, batch.last_commit_lsn)
         files = archive.files_with(order.oids, since) if since.first <= since.last else []
         rows = staged_rows(archive.spark, order)
-        loaded = {oid: changes.inserts for oid, changes in count_changes(rows).items()}
+        history = self._history()
+        loaded = {oid: changes.inserts for oid, changes in count_changes(rows, history).items()}
         if files:
             committed = kept(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
             rows = rows.unionByName(committed, allowMissingColumns=True)
@@ -124,8 +125,8 @@ class _Loading:
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
         archive, batch = self.archive, self.batch
-        changes = count_changes(rows)
-        plan = self._plan(rows, changes)
+        changes = count_changes(rows, self._history())
+        plan = self._plan(changes)
         known = {state.path for state in batch.tables.values()}
         if not batch.resumed:
             refuse_strangers(archive.spark, Plan([task for task in plan.tasks if task.path not in known]))
@@ -134,7 +135,7 @@ class _Loading:
         archive.ledger.begin(batch)
         scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
         rebuilding = Rebuilding(
-            archive.spark, archive.config, archive.assembly, {}, self.progress, self._writer(), scratch
+            archive.spark, archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch
         )
         built, left = rebuilding.write(plan, rows)
         outcomes = [*built, *(as_it_was(outcome, batch.tables) for outcome in left)]
@@ -146,21 +147,27 @@ class _Loading:
         discard(archive.spark, self.order.staged)
         return self._summary(batch.number, outcomes, loaded, changes, (*skipped, *plan.skipped))
 
-    def _plan(self, rows: DataFrame, counted: Mapping[int, TableChanges]) -> Plan:
-        archive, order, batch = self.archive, self.order, self.batch
+    def _user_types(self) -> UserTypes:
+        types = {**self.archive.assembly.types, **{t.oid: t for t in self.order.types}}
+        return UserTypes.of(types.values(), self.archive.config.types)
+
+    def _history(self) -> RelationHistory:
+        history = with_snapshot(self.archive.relations, self.order.relations)
+        history.view = protection(self.archive.config, history, self._user_types(), {})
+        return history
+
+    def _plan(self, counted: Mapping[int, TableChanges]) -> Plan:
+        archive, order, batch, history = self.archive, self.order, self.batch, self._history()
         relations = {relation.oid: relation for relation in order.relations}
-        history = with_snapshot(archive.relations, order.relations)
-        types = {**archive.assembly.types, **{t.oid: t for t in order.types}}
-        user_types = UserTypes.of(types.values(), archive.config.types)
-        history.view = protection(archive.config, history, user_types, {})
         damaged = {oid for oid in relations if self._may_lack_rows(oid)}
-        changes = {oid: counted.get(oid, TableChanges(oid)) for oid in relations if oid not in damaged}
-        runs = runs_of(rows, history, changes)
-        for oid in changes:
-            if oid not in counted:
-                runs[oid] = [Run((order.lsn, BEFORE_FILES, 0), history.seen(relations[oid]))]
+        changes = {}
+        for oid in relations.keys() - damaged:
+            begin = (order.lsn, BEFORE_FILES, 0)
+            empty = TableChanges(oid, runs=(Run(begin, history.seen(relations[oid])),), last_row=begin)
+            changes[oid] = counted.get(oid, empty)
         places = {oid: state.path for oid, state in batch.tables.items() if state.path}
-        plan = make_plan(archive.config, history, changes, {}, runs, user_types, placed=places)
+        named = batch.tables
+        plan = make_plan(archive.config, history, changes, {}, self._user_types(), placed=places, named=named)
         plan.tasks = [replace(task, path=places.get(task.oid, task.path)) for task in plan.tasks]
         plan.held += [
             Held(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl import merge
 from pgoutput_etl.changes import TableShape
 from pgoutput_etl.delta_table import delta_table, read_table
+from pgoutput_etl.key_match import key_ranges, same_key
 from pgoutput_etl.merge import Before, Written
 from pgoutput_etl.modes import DELETED_COLUMN, STAMP_COLUMNS
 from pgoutput_etl.naming import quoted
@@ -64,8 +65,6 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) ->
         stays = mark & was_deleted if name in STAMP_COLUMNS[:-1] else mark
         updated[name] = F.when(stays, F.col(f"t.{quoted(name)}")).otherwise(value)
     updated[DELETED_COLUMN] = F.col("s._deleted")
-    merging = (
-        delta_table(spark, path).alias("t").merge(net.alias("s"), merge.same_key(shape, merge.key_ranges(net, shape)))
-    )
+    merging = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, key_ranges(net, shape)))
     merging = merging.whenMatchedUpdate(set=merge.quoted_names(updated))
     merging.whenNotMatchedInsert(~mark, values=merge.quoted_names(inserted)).execute()

@@ -144,7 +144,7 @@ class Staging:
         return sorted(name for name in there if request.wants(name))
 
     def _known_names(self) -> list[str]:
-        return [".".join(name) for name in self.archive.relations.name_holders()]
+        return list(self.archive.names)
 
     def _described(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
         """As the server had the table when the rows were taken."""
@@ -156,7 +156,7 @@ class Staging:
             if missing:
                 raise ConfigError(f"the rows of {name} have no column {missing[0]!r}, which is published")
             return found
-        oid = next((o for n, o in self.archive.relations.name_holders().items() if ".".join(n) == name), None)
+        oid = self.archive.names.get(name)
         versions = () if oid is None else self.archive.relations.as_sent(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
@@ -181,12 +181,7 @@ class Staging:
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
     """The snapshot's rows stand under what their server said; what the archive says holds for its own."""
     first = [InForce((BEFORE_FILES, 0), relation, None) for relation in relations]
-    found = RelationHistory.of([*history.entries, *first])
-    described = history.oids()
-    for relation in relations:
-        if relation.oid not in described:
-            found.declare(relation, (BEFORE_FILES, 0), None)  # the last to bear its name
-    return found
+    return RelationHistory.of([*history.entries, *first])
 
 
 def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +18,7 @@ from pgoutput_etl.fates import COMMITTED, FATES, Decided, Fates
 from pgoutput_etl.message_rows import NO_UNIT
 from pgoutput_etl.outcomes import ACCOUNTS, Fate, Outcome
 from pgoutput_etl.relations import Place
+from pgoutput_etl.versions import NO_SCOPE, HoldsFrom, RowPlaces, VersionSpan, spans_of
 
 TRANSACTIONAL, OTHERS = "transactional", "others"
 QUARANTINED = FATES.index(Fate.QUARANTINED)
@@ -27,17 +29,51 @@ TALLIED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class CommitWindow:
+    """Commit LSNs: after < lsn < before."""
+
+    after: int = -1
+    before: int = 2**63 - 1
+
+    def holds(self, lsn: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        held: npt.NDArray[np.bool_] = (lsn > self.after) & (lsn < self.before)
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class TallyRequest:
+    """The part of a batch to count, by relation. held_from: the commit LSN from which on changes are not applied, and
+    so in quarantine; windows: the commits whose changes count, if not all do; versions: where each one holds from."""
+
+    held_from: Mapping[int, int] = field(default_factory=dict)
+    windows: Mapping[int, CommitWindow] = field(default_factory=dict)
+    versions: Mapping[int, HoldsFrom] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class RelationTally:
     """Of one relation's committed changes. truncated_at: (commit LSN, file, ordinal) of the last truncate; unchanged:
-    positions of unchanged TOAST; moves_toast: in a row whose key changed, too."""
+    positions of unchanged TOAST; moves_toast: in a row whose key changed, too; spans: by generation and version."""
 
     tags: Counter[str] = field(default_factory=Counter)
     truncated_at: Place | None = None
     unchanged: set[int] = field(default_factory=set)
     moves_toast: bool = False
+    spans: dict[tuple[int, int], VersionSpan] = field(default_factory=dict)
+
+    @property
+    def last_row(self) -> Place | None:
+        """The last committed row, in the order of commits."""
+        return max((span.last for span in self.spans.values()), default=None)
+
+    def add_span(self, span: VersionSpan) -> None:
+        known = self.spans.get((span.generation, span.number))
+        self.spans[span.generation, span.number] = span if known is None else known.joined(span)
 
     def take(self, other: RelationTally) -> None:
+        for span in other.spans.values():
+            self.add_span(span)
         self.tags.update(other.tags)
         if other.truncated_at is not None and (self.truncated_at is None or other.truncated_at > self.truncated_at):
             self.truncated_at = other.truncated_at
@@ -47,16 +83,19 @@ class RelationTally:
 
 @dataclass(slots=True)
 class Tally:
-    """sizes: bytes, by file and account. ended: ordinary transactions, by fate. held_from: by relation, the commit LSN
-    from which on its changes are not applied, and so in quarantine. block_sizes: bytes of the tuples of all of a
-    relation's blocks, of rows that are not committed, too. messages: logical decoding Messages, those of committed
-    transactions and those of none. last_commit: LSN and time of the last commit among ordinary transactions."""
+    """sizes: bytes, by file and account. ended: ordinary transactions, by fate. relations: their committed changes.
+    block_sizes: bytes of the tuples of all of a relation's blocks, of rows that are not committed, too. changed: the
+    relations that have rows, whatever became of them; quarantined_from: the first commit in quarantine that has rows of
+    a relation. messages: logical decoding Messages, those of committed transactions and those of none. last_commit: LSN
+    and time of the last commit among ordinary transactions."""
 
-    held_from: Mapping[int, int] = field(default_factory=dict)
+    request: TallyRequest = field(default_factory=TallyRequest)
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     relations: dict[int, RelationTally] = field(default_factory=dict)
     block_sizes: Counter[int] = field(default_factory=Counter)
+    changed: set[int] = field(default_factory=set)
+    quarantined_from: dict[int, int] = field(default_factory=dict)
     messages: Counter[str] = field(default_factory=Counter)
     last_commit: tuple[int, int] | None = None
 
@@ -75,7 +114,16 @@ class Tally:
             self.messages[OTHERS] += int(np.count_nonzero(~belongs))
         elif relation is not None:
             self.block_sizes[relation] += size
+            if rows.num_rows:
+                self.changed.add(relation)
+            self._see_quarantined(relation, decided)
             self._count(relation, rows, decided)
+
+    def _see_quarantined(self, relation: int, decided: Decided) -> None:
+        is_quarantined = decided.fate == QUARANTINED
+        if is_quarantined.any():
+            lsn = pc.min(pc.fill_null(decided.commit_lsn.filter(pa.array(is_quarantined)), 0)).as_py()
+            self.quarantined_from[relation] = min(lsn, self.quarantined_from.get(relation, lsn))
 
     def _see_commits(self, decided: Decided) -> None:
         limits = pc.min_max(decided.commit_lsn).as_py()
@@ -90,9 +138,9 @@ class Tally:
         fate = decided.fate
         if kind is Kind.DAMAGE:
             fate = np.full(rows.num_rows, QUARANTINED, np.uint8)
-        elif relation is not None and relation in self.held_from:
-            lsn = pc.fill_null(decided.commit_lsn, -1).to_numpy(zero_copy_only=False)
-            fate = np.where((fate == COMMITTED) & (lsn >= self.held_from[relation]), QUARANTINED, fate)
+        elif relation is not None and relation in self.request.held_from:
+            held_from = self.request.held_from[relation]
+            fate = np.where((fate == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, fate)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
         places = file * len(FATES) + fate
@@ -105,10 +153,14 @@ class Tally:
 
     def _count(self, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
         is_committed = decided.fate == COMMITTED
+        if relation in self.request.windows:
+            is_committed &= self.request.windows[relation].holds(_numbers(decided.commit_lsn))
         if not is_committed.any():
             return
         chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
         found = RelationTally()
+        for span in spans_of(places_of(chosen, decided, is_committed), self.request.versions.get(relation, {})):
+            found.add_span(span)
         for count in pc.value_counts(chosen.column("tag")).to_pylist():
             found.tags[count["values"]] = count["counts"]
         if found.tags["T"]:
@@ -125,6 +177,9 @@ class Tally:
         self.sizes.update(other.sizes)
         self.ended.update(other.ended)
         self.block_sizes.update(other.block_sizes)
+        self.changed |= other.changed
+        for oid, lsn in other.quarantined_from.items():
+            self.quarantined_from[oid] = min(lsn, self.quarantined_from.get(oid, lsn))
         self.messages.update(other.messages)
         self.last_commit = max((c for c in (self.last_commit, other.last_commit) if c is not None), default=None)
         for oid, tally in other.relations.items():
@@ -139,7 +194,13 @@ class Tally:
 
     def to_json(self) -> bytes:
         relations = {
-            oid: {**asdict(tally), "tags": dict(tally.tags), "unchanged": sorted(tally.unchanged)}
+            oid: {
+                "tags": dict(tally.tags),
+                "truncated_at": tally.truncated_at,
+                "unchanged": sorted(tally.unchanged),
+                "moves_toast": tally.moves_toast,
+                "spans": [astuple(span) for span in tally.spans.values()],
+            }
             for oid, tally in self.relations.items()
         }
         sizes = [[*key, size] for key, size in self.sizes.items()]
@@ -149,6 +210,8 @@ class Tally:
                 "ended": dict(self.ended),
                 "relations": relations,
                 "blocks": dict(self.block_sizes),
+                "changed": sorted(self.changed),
+                "quarantined_from": list(self.quarantined_from.items()),
                 "messages": dict(self.messages),
                 "last_commit": self.last_commit,
             }
@@ -157,19 +220,56 @@ class Tally:
     @classmethod
     def from_json(cls, text: bytes) -> Tally:
         told: dict[str, Any] = json.loads(text)
-        relations = {
-            int(oid): RelationTally(
-                Counter(each["tags"]),
-                None if each["truncated_at"] is None else _place(each["truncated_at"]),
-                set(each["unchanged"]),
-                each["moves_toast"],
-            )
-            for oid, each in told["relations"].items()
-        }
+        relations = {int(oid): _relation_tally(each) for oid, each in told["relations"].items()}
         sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
         blocks = Counter({int(oid): size for oid, size in told["blocks"].items()})
         last = None if told["last_commit"] is None else (told["last_commit"][0], told["last_commit"][1])
-        return cls({}, sizes, Counter(told["ended"]), relations, blocks, Counter(told["messages"]), last)
+        return cls(
+            sizes=sizes,
+            ended=Counter(told["ended"]),
+            relations=relations,
+            block_sizes=blocks,
+            changed=set(told["changed"]),
+            quarantined_from=dict(told["quarantined_from"]),
+            messages=Counter(told["messages"]),
+            last_commit=last,
+        )
+
+
+def _relation_tally(told: Mapping[str, Any]) -> RelationTally:
+    found = RelationTally(
+        Counter(told["tags"]),
+        None if told["truncated_at"] is None else _place(told["truncated_at"]),
+        set(told["unchanged"]),
+        told["moves_toast"],
+    )
+    for generation, number, first, last in told["spans"]:
+        found.add_span(VersionSpan(generation, number, _place(first), _place(last)))
+    return found
+
+
+def places_of(rows: pa.RecordBatch, decided: Decided, chosen: npt.NDArray[np.bool_]) -> RowPlaces:
+    """`rows`: those of a block that are `chosen`; `decided`: of all of the block."""
+    lsn, scope = decided.commit_lsn, decided.scope
+    if not chosen.all():
+        lsn, scope = lsn.filter(pa.array(chosen)), scope.filter(pa.array(chosen))
+    file, ordinal = (_numbers(rows.column(name)) for name in ("file", "ordinal"))
+    return RowPlaces(_numbers(lsn), file, ordinal, _numbers(pc.fill_null(scope, NO_SCOPE)))
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """NULL is -1, which nothing here is."""
+    found: npt.NDArray[np.int64] = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
+    return found
+
+
+def places_in(rows: pa.RecordBatch, fates: Fates, relation: int, windows: Mapping[int, CommitWindow]) -> RowPlaces:
+    """Where each committed row of a relation's block stands. `rows`: with the columns TALLIED."""
+    decided = fates.decide(rows)
+    chosen = decided.fate == COMMITTED
+    if relation in windows:
+        chosen &= windows[relation].holds(_numbers(decided.commit_lsn))
+    return places_of(rows.filter(pa.array(chosen)), decided, chosen)
 
 
 def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:

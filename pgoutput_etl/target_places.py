@@ -17,17 +17,21 @@ from pgoutput_etl.naming import (
     may_be_in_catalog,
     path_segment,
 )
-from pgoutput_etl.relations import RelationHistory
 
 
 def location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
-        return f"{config.state.root.rstrip('/')}/displaced/{relation.oid}"
+        return displaced_place(config, relation.oid)
     if config.target.catalog is not None:
         return catalog_place(config.target.catalog, *target_name(config, relation))
     root = (config.target.root or "").rstrip("/")
     return "/".join([root, *map(path_segment, target_name(config, relation))])
+
+
+def displaced_place(config: Config, oid: int) -> str:
+    """Of a table whose name belongs to another one."""
+    return f"{config.state.root.rstrip('/')}/displaced/{oid}"
 
 
 def target_name(config: Config, relation: Relation) -> tuple[str, str]:
@@ -36,14 +40,11 @@ def target_name(config: Config, relation: Relation) -> tuple[str, str]:
     return rule.target_name or (relation.namespace, relation.name)
 
 
-def refuse_taken_names(config: Config, history: RelationHistory, holders: Mapping[tuple[str, str], int]) -> None:
+def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -> None:
     """Raises ConfigError if a table would be renamed to what another one is called."""
     for i, rule in enumerate(config.tables):
         if rule.target_name is None or rule.target_name not in holders:
             continue
-        holder = history.latest(holders[rule.target_name])
-        if holder is None or (holder.namespace, holder.name) != rule.target_name:
-            continue  # it has another name by now
         other = config.rule_for(*rule.target_name)
         if other is not rule and other.rename is None and not other.skip:
             raise ConfigError(
@@ -71,15 +72,14 @@ def check_place(config: Config, relation: Relation, path: str) -> None:
         raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
 
 
-def check_is_only(config: Config, relation: Relation, history: RelationHistory) -> None:
+def check_is_only(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> None:
     """Raises TableError if a catalog would take another table's name for the same."""
-    for name, oid in history.name_holders().items():
-        other = history.latest(oid)
-        if other is None or oid == relation.oid or (other.namespace, other.name) != name:
-            continue
-        theirs, mine = target_name(config, other), target_name(config, relation)
+    mine = target_name(config, relation)
+    for name, oid in holders.items():
+        rule = config.rule_for(*name)
+        theirs = rule.target_name or name
         is_same = [part.lower() for part in theirs] == [part.lower() for part in mine]
-        if is_same and not config.rule_for(*name).skip:
+        if oid != relation.oid and is_same and not rule.skip:
             raise TableError(
                 f"{'.'.join(theirs)} differs from it in nothing but case, and in a catalog they are one: skip one of "
                 "them, or name it there with the configuration's `rename`"

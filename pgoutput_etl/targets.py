@@ -22,14 +22,21 @@ from pgoutput_etl.naming import (
     is_catalog_place,
     is_within,
 )
-from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.relations import Place, RelationHistory, Run
 from pgoutput_etl.reshaping import Reshaping, Retired, next_version, reshape
-from pgoutput_etl.target_places import check_is_only, check_names, check_place, location, refuse_taken_names
-from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.target_places import (
+    check_is_only,
+    check_names,
+    check_place,
+    displaced_place,
+    location,
+    refuse_taken_names,
+)
 from pgoutput_etl.types import UserTypes
 
-APPLIED, HELD = "applied", "held"
+Name = tuple[str, str]  # schema, table
+# SKIPPED: the configuration skips it, and it lacks changes that were committed meanwhile.
+APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 # The number of what stands for a file before all others, a snapshot's rows: so far before that there may be as many of
 # them as there are (appended.py).
 BEFORE_FILES = -(1 << 20)
@@ -37,13 +44,14 @@ BEFORE_FILES = -(1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Where a table stands, by its OID. status: APPLIED, or HELD if it could not be brought further.
+    """Where a table stands, by its OID. status: APPLIED; HELD if it could not be brought further; SKIPPED.
 
     last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
     retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
     target, retired ones last. rows: how many it has; None if nobody knows without looking. uses: what was done to
     columns' values (column_uses.py), by column. snapshot: the Delta version that a snapshot left, which has rows that
-    the archive doesn't; None if there was none.
+    the archive doesn't; None if there was none. last_row: the last of its committed rows that was seen, by which the
+    tables that bear one name follow one another; None in a ledger that is older.
     """
 
     oid: int
@@ -62,6 +70,12 @@ class TableState:
     mode: Mode = Mode.MIRROR
     uses: Mapping[str, str] = field(default_factory=dict)
     snapshot: int | None = None
+    last_row: Place | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it lacks no commit that the archive has."""
+        return self.status == APPLIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,8 @@ class TableChanges:
     """What the committed rows of one relation amount to, counted without looking into them.
 
     truncated_at: the last truncate. unchanged: positions of unchanged TOAST. size: bytes of the blocks that they are
-    in, if that was counted.
+    in, if that was counted. runs: the versions that they stood under, in the order of commits, as far as any is known;
+    last_row: the last of them.
     """
 
     oid: int
@@ -81,6 +96,8 @@ class TableChanges:
     unchanged: frozenset[int] = frozenset()
     moves_toast: bool = False
     size: int | None = None
+    runs: tuple[Run, ...] = ()
+    last_row: Place | None = None
 
     @property
     def total(self) -> int:
@@ -136,7 +153,8 @@ class Task:
 class Held:
     """A table that is left where it stands; what it would have received is in the archive still.
 
-    complete_to: the LSN up to which it has all commits, if that is further than its last batch.
+    complete_to: the LSN up to which it has all commits, if that is further than its last batch. moves_to: where its
+    rows go, as another table takes its place.
     """
 
     oid: int
@@ -145,14 +163,23 @@ class Held:
     changes: TableChanges
     state: TableState | None
     complete_to: int | None = None
+    moves_to: str | None = None
 
 
 @dataclass(slots=True)
 class Plan:
+    """passed_over: tables that the configuration skips and that get changes; skipped: their names."""
+
     tasks: list[Task] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
+    passed_over: list[Held] = field(default_factory=list)
+
+
+def is_displaced(state: TableState) -> bool:
+    """Whether it was moved out of the way of another table with its name."""
+    return state.path.endswith(f"/displaced/{state.oid}")
 
 
 def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int, int]:
@@ -162,21 +189,32 @@ def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int
 
 def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:
     """By OID, of tables that a snapshot brought past the last commit of the archive: the last one that they have."""
-    ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.status != HELD}
+    ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.is_complete}
     return {oid: lsn for oid, lsn in ahead.items() if lsn > last_commit_lsn}
 
 
-def changed_on_the_way(
-    assembly: Assembly, oids: Iterable[int], states: Mapping[int, TableState], first_file: int
-) -> list[int]:
-    """The tables that more than one version of their relation may concern in this batch: a closer look will tell."""
-    scopes = {o.scope for o in assembly.outcomes if o.fate is Fate.COMMITTED and o.scope is not None}
-    found: dict[int, set[Relation]] = {oid: {states[oid].relation} if oid in states else set() for oid in oids}
-    for entry in assembly.relations.entries:
-        concerns = entry.position[0] >= first_file if entry.scope is None else entry.scope in scopes
-        if concerns and entry.relation.oid in found:
-            found[entry.relation.oid].add(assembly.relations.seen(entry.relation))
-    return [oid for oid, relations in found.items() if len(relations) > 1]
+def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableChanges]) -> dict[Name, int]:
+    """By name the OID of the table that bears it: of those whose last committed row stood under that name, the one with
+    the last such row. `changes`: of this batch; `states`: after the one before it.
+
+    A Relation message alone names no table: its transaction may never be committed.
+    """
+    last: dict[Name, tuple[Place, int]] = {}
+    for oid in {*states, *changes}:
+        found = _last_named(states.get(oid), changes.get(oid))
+        if found is not None:
+            name, place = found
+            last[name] = max(last.get(name, (place, oid)), (place, oid))
+    return {name: oid for name, (_, oid) in last.items()}
+
+
+def _last_named(state: TableState | None, changes: TableChanges | None) -> tuple[Name, Place] | None:
+    if changes is not None and changes.runs:
+        relation = changes.runs[-1].relation
+        return (relation.namespace, relation.name), changes.last_row or (0, 0, 0)
+    if state is None:
+        return None
+    return (state.schema, state.table), state.last_row or (-1 if is_displaced(state) else 0, 0, 0)
 
 
 def make_plan(
@@ -184,105 +222,155 @@ def make_plan(
     history: RelationHistory,
     changes: Mapping[int, TableChanges],
     states: Mapping[int, TableState],
-    runs: Mapping[int, Sequence[Run]],
     user_types: UserTypes,
+    *,
     cuts: Mapping[int, Cut] | None = None,
     ahead: Collection[int] = (),
     placed: Collection[int] = (),
+    named: Mapping[int, TableState] | None = None,
 ) -> Plan:
-    """`changes` of this batch and `states` after the last one, by OID. `runs`: of those relations that have several
-    versions in this batch. `cuts`: of those that something in quarantine concerns; their changes behind it are none
-    of `changes`. `ahead`: of those that have commits already which this batch brings; these are none of `changes`.
-    `placed`: of those that are built anew where they are, whatever `states` says."""
-    plan = Plan()
+    """`changes` of this batch and `states` after the last one, by OID. `cuts`: of those that something in quarantine
+    concerns; their changes behind it are none of `changes`. `ahead`: of those that have commits already which this
+    batch brings; these are none of `changes`. `placed`: of those that are built anew where they are, whatever `states`
+    says. `named`: all tables that may bear a name, if `states` are fewer."""
     cuts = cuts or {}
-    holders = history.name_holders()
-    refuse_taken_names(config, history, holders)
+    changes = {oid: _described(history, of_table) for oid, of_table in changes.items()}
+    holders = name_holders(states if named is None else named, changes)
+    refuse_taken_names(config, holders)
+    planner = _Planner(config, history, user_types, holders)
+    plan = Plan()
     for oid in sorted({*changes, *states, *cuts}):
-        state = states.get(oid)
-        cut = cuts.get(oid)
-        if cut is not None and oid not in changes:
-            _hold(plan, config, history, state, oid, cut)
-            continue
-        if cut is not None and history.latest(oid) is None:
-            _hold(plan, config, history, state, oid, Cut(0, cut.reason))
-            continue
-        seen = _runs(history, oid, runs) if oid in changes else [Run((0, 0, 0), states[oid].relation)]
-        relation = seen[-1].relation
-        if config.rule_for(relation.namespace, relation.name).skip:
-            plan.skipped += [f"{relation.namespace}.{relation.name}"] if oid in changes else []
-            continue
-        _check_mode(config, state, relation)
-        _check_uses(history, state)
-        path = location(config, relation, holders)
-        was_held = state is not None and state.status == HELD  # said in every run, until it goes on
-        if oid not in changes and states[oid].path == path and not was_held:
-            continue
-        of_table = changes.get(oid, TableChanges(oid))
-        try:
-            task = _Planner(config, history, of_table, state, user_types, oid in ahead, oid in placed).task(path, seen)
-            plan.tasks.append(replace(task, cut=cut, uses=history.done_to(oid)))
-        except TableError as error:
-            plan.held.append(Held(oid, relation, str(error), of_table, state))
+        case = _Case(oid, changes.get(oid), states.get(oid), cuts.get(oid), oid in ahead, oid in placed)
+        planner.add(plan, case)
     return _with_places(plan, states)
 
 
-def _hold(plan: Plan, config: Config, history: RelationHistory, state: TableState | None, oid: int, cut: Cut) -> None:
-    """A table of which everything that is new is behind its cut."""
-    relation = state.relation if state is not None else history.latest(oid)
-    if relation is None:  # its description is among what can't be read
-        relation = Relation(None, oid, "unknown", f"oid_{oid}", ReplicaIdentity.DEFAULT, ())
-    if config.rule_for(relation.namespace, relation.name).skip:
-        return
-    was_held = state is not None and state.status == HELD
-    reason = state.reason if state is not None and was_held else cut.reason
-    complete_to = None if was_held else cut.lsn - 1
-    plan.held.append(Held(oid, relation, reason or cut.reason, TableChanges(oid), state, complete_to))
+def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
+    """Rows that stand before all that describes them can't be read, and their table is the one that is described."""
+    newest = None if changes.runs else history.newest(changes.oid)
+    return changes if newest is None else replace(changes, runs=(Run((0, 0, 0), newest),))
 
 
-def _runs(history: RelationHistory, oid: int, runs: Mapping[int, Sequence[Run]]) -> Sequence[Run]:
-    if runs.get(oid):
-        return runs[oid]
-    latest = history.latest(oid)
-    if latest is None:
-        raise SequenceError(
-            f"no Relation message describes OID {oid}, which has changes: the archive begins after the server sent it. "
-            "Begin with the slot's first file"
-        )
-    return [Run((0, 0, 0), latest)]
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One table, and what a batch has of it."""
+
+    oid: int
+    changes: TableChanges | None
+    state: TableState | None
+    cut: Cut | None
+    is_ahead: bool
+    is_placed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What a batch means for one table."""
+    """What a batch means for each table. holders: by name the OID of the table that bears it."""
 
     config: Config
     history: RelationHistory
-    changes: TableChanges
-    state: TableState | None
     user_types: UserTypes
-    is_ahead: bool
-    is_placed: bool
+    holders: Mapping[Name, int]
 
-    def task(self, path: str, seen: Sequence[Run]) -> Task:
-        state = self.state
-        if state is not None and state.status == HELD:
+    def add(self, plan: Plan, case: _Case) -> None:
+        changes, state = case.changes, case.state
+        if changes is None and (case.cut is not None or state is None):
+            self._hold(plan, case)
+            return
+        seen = self._runs(case)
+        if seen is None:
+            self._hold(plan, case)
+            return
+        relation = seen[-1].relation
+        rule = self.config.rule_for(relation.namespace, relation.name)
+        if rule.skip:
+            self._skip(plan, case, relation)
+            return
+        _check_mode(self.config, state, relation)
+        _check_uses(self.history, state)
+        path = location(self.config, relation, self.holders)
+        if changes is None and state is not None and state.path == path and state.is_complete:
+            return
+        of_table = changes or TableChanges(case.oid)
+        try:
+            task = self._task(case, of_table, path, seen)
+            plan.tasks.append(replace(task, cut=case.cut, uses=self.history.done_to(case.oid)))
+        except TableError as error:
+            plan.held.append(Held(case.oid, relation, str(error), of_table, state, moves_to=self._moves_to(state)))
+
+    def _runs(self, case: _Case) -> Sequence[Run] | None:
+        """None where nothing can be said, as the table's description is among what can't be read. Raises SequenceError
+        for rows that nothing describes."""
+        if case.changes is None:
+            assert case.state is not None
+            return [Run((0, 0, 0), case.state.relation)]
+        if case.changes.runs:
+            return case.changes.runs
+        if case.cut is not None:
+            return None
+        raise SequenceError(
+            f"no Relation message describes OID {case.oid}, which has changes: the archive begins after the server "
+            "sent it. Begin with the slot's first file"
+        )
+
+    def _hold(self, plan: Plan, case: _Case) -> None:
+        """A table of which everything that is new is behind its cut."""
+        assert case.cut is not None
+        state = case.state
+        relation = state.relation if state is not None else self.history.newest(case.oid)
+        if relation is None:  # its description is among what can't be read
+            relation = Relation(None, case.oid, "unknown", f"oid_{case.oid}", ReplicaIdentity.DEFAULT, ())
+        if self.config.rule_for(relation.namespace, relation.name).skip:
+            return
+        was_held = state is not None and not state.is_complete
+        reason = state.reason if state is not None and was_held else case.cut.reason
+        complete_to = None if was_held else case.cut.lsn - 1
+        no_changes, moves_to = TableChanges(case.oid), self._moves_to(state)
+        plan.held.append(Held(case.oid, relation, reason or case.cut.reason, no_changes, state, complete_to, moves_to))
+
+    def _skip(self, plan: Plan, case: _Case, relation: Relation) -> None:
+        """A table that gets changes while it is skipped lacks them from then on, also when it is skipped no more."""
+        name = f"{relation.namespace}.{relation.name}"
+        moves_to = self._moves_to(case.state)
+        if case.changes is not None:
+            plan.skipped.append(name)
+        elif moves_to is None:
+            return
+        reason = (
+            "the configuration skipped it while changes were committed, which it lacks: have it rebuilt from the "
+            f"archive: jobs/backfill.py --tables '{name}'"
+        )
+        changes = case.changes or TableChanges(case.oid)
+        plan.passed_over.append(Held(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
+
+    def _moves_to(self, state: TableState | None) -> str | None:
+        """Where the rows of a held table go if another table bears its name by now, and so takes its place."""
+        if state is None or not state.path:
+            return None
+        is_mine = self.holders.get((state.schema, state.table), state.oid) == state.oid
+        displaced = displaced_place(self.config, state.oid)
+        return None if is_mine or state.path == displaced else displaced
+
+    def _task(self, case: _Case, of_table: TableChanges, path: str, seen: Sequence[Run]) -> Task:
+        state, config = case.state, self.config
+        if state is not None and not state.is_complete:
             raise TableError(state.reason or "held by an earlier batch")
         relation = seen[-1].relation
         why_not = self.history.view and self.history.view.why_not(relation.oid)
         if why_not is not None:
             raise TableError(why_not)
-        check_place(self.config, relation, path)
-        is_there = self.is_placed or (state is not None and state.path == path)
+        check_place(config, relation, path)
+        is_there = case.is_placed or (state is not None and state.path == path)
         if is_catalog_place(path) and not is_there:
-            check_is_only(self.config, relation, self.history)
-        rule = self.config.rule_for(relation.namespace, relation.name)
+            check_is_only(config, relation, self.holders)
+        rule = config.rule_for(relation.namespace, relation.name)
         if state is not None and state.mode is not rule.mode:
             raise TableError(_other_mode(state, rule.mode, f"{relation.namespace}.{relation.name}"))
-        of_table = self.changes
         if rule.mode is not Mode.MIRROR:  # to others a truncate is a change like any other
             of_table = replace(of_table, truncated_at=None)
-        segments, retired, changes = replace(self, changes=of_table)._segments(_merged(seen), rule.key, rule.lineage)
+        start = _start(state, case.is_ahead)
+        tracer = _SegmentPlanner(self.history, of_table, state, self.user_types, start)
+        segments, retired, changes = tracer.segments(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
             check_names(segment.shape, rule.mode)
             if rule.mode is Mode.SOFT_DELETE and segment.shape.is_bag:
@@ -291,11 +379,29 @@ class _Planner:
                     "the configuration (`key`), or use mode history, which needs none"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
-        is_displaced = moved_from is not None and is_within(path, f"{self.config.state.root}/displaced")
+        is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
         changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         return Task(tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode)
 
-    def _segments(
+
+def _start(state: TableState | None, is_ahead: bool) -> Place | None:
+    """Behind the last commit that the table has, if the batch brings commits before."""
+    if state is None or not is_ahead:
+        return None
+    return (state.last_commit_lsn + 1, BEFORE_FILES, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentPlanner:
+    """Cuts a table's committed rows where its columns change. start: of the first segment."""
+
+    history: RelationHistory
+    changes: TableChanges
+    state: TableState | None
+    user_types: UserTypes
+    start: Place | None
+
+    def segments(
         self, runs: Sequence[Run], key: tuple[str, ...] | None, declared: Declared
     ) -> tuple[list[Segment], Retired, list[tuple[Place | None, SchemaChange]]]:
         state, truncated_at = self.state, self.changes.truncated_at
@@ -333,15 +439,9 @@ class _Planner:
             reshaping = None if begins_empty or columns is None or found is None else reshape(columns, shape, found)
             if reshaping is not None and reshaping.changes_nothing:
                 reshaping = None
-            segments.append(Segment(shape, run.start if segments else self._start(), end, reshaping))
+            segments.append(Segment(shape, run.start if segments else self.start, end, reshaping))
             columns = shape.columns
         return segments, retired, changes
-
-    def _start(self) -> Place | None:
-        """Behind the last commit that the table has, if the batch brings commits before."""
-        if self.state is None or not self.is_ahead:
-            return None
-        return (self.state.last_commit_lsn + 1, BEFORE_FILES, 0)
 
     def _stored_columns(self, state: TableState) -> tuple[TableColumn, ...]:
         columns = table_columns(state.relation, state.retired, self.user_types)
@@ -360,13 +460,13 @@ def _check_mode(config: Config, state: TableState | None, relation: Relation) ->
     """Raises RunError if the configuration asks for another mode than a table was written in."""
     mode = config.rule_for(relation.namespace, relation.name).mode
     has_name = state is not None and (state.schema, state.table) == (relation.namespace, relation.name)
-    if state is not None and has_name and state.status != HELD and state.mode is not mode:
+    if state is not None and has_name and state.is_complete and state.mode is not mode:
         raise RunError(_other_mode(state, mode, f"{state.schema}.{state.table}"))
 
 
 def _check_uses(history: RelationHistory, state: TableState | None) -> None:
     """Raises RunError if the configuration's `columns` says something else of values that are there."""
-    if state is None or state.status == HELD:
+    if state is None or not state.is_complete:
         return
     clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.uses.keys()
     found = changed(state.uses, frozenset(clear), history.done_to(state.oid))
@@ -444,6 +544,7 @@ def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:
     """Finds which tables write over another's place, and which places nobody is in any more."""
     stays = {oid: state.path for oid, state in states.items()}
     moves = {task.oid: task.path for task in plan.tasks}
+    moves |= {held.oid: held.moves_to for held in (*plan.held, *plan.passed_over) if held.moves_to is not None}
     occupied = {**stays, **moves}
     for n, task in enumerate(plan.tasks):
         others = [state for oid, state in states.items() if oid != task.oid and state.path == task.path]

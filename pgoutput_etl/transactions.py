@@ -11,10 +11,13 @@ exact): the server sends commits in LSN order, so that anything else was sent al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
+
+import numpy as np
 
 from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import SequenceError
@@ -29,7 +32,6 @@ from pgoutput_etl.messages import (
     Prepare,
     Relation,
     RollbackPrepared,
-    StreamAbort,
     StreamCommit,
     StreamPrepare,
     StreamStart,
@@ -37,11 +39,27 @@ from pgoutput_etl.messages import (
     Type,
 )
 from pgoutput_etl.origins import Origins
-from pgoutput_etl.outcomes import ControlRow, Fate, Loss, Outcome, UnitId, Watermark
+from pgoutput_etl.outcomes import (
+    Control,
+    ControlRow,
+    Fate,
+    Loss,
+    Outcome,
+    StreamAborts,
+    UnitId,
+    UnknownPrepared,
+    Watermark,
+)
 from pgoutput_etl.relations import RelationHistory
 from pgoutput_etl.units import stored_origin_lsn
+from pgoutput_etl.xids import is_newer
 
 STATE_VERSION = 1
+_XID = "Q"  # as `array` has it
+
+
+def _no_xids() -> array[int]:
+    return array(_XID)
 
 
 @dataclass(slots=True)
@@ -51,7 +69,7 @@ class _Open:
     xid: int | None
     units: list[UnitId]
     scope: int | None = None
-    aborted_subxids: list[int] = field(default_factory=list)
+    aborted_subxids: array[int] = field(default_factory=_no_xids)
     gid: str | None = None
     lsn: int | None = None
     cut_off: bool = False  # within a segment
@@ -62,7 +80,12 @@ class _Open:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> _Open:
-        return cls(**{**state, "units": [(file, unit) for file, unit in state["units"]]})
+        units = [(file, unit) for file, unit in state["units"]]
+        return cls(**{**state, "units": units, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
+
+    def to_state(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "aborted_subxids": list(self.aborted_subxids)}
 
     def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
         self.damage = self.damage or damage
@@ -102,16 +125,17 @@ class Assembly:
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
         self.losses: list[Loss] = []
-        # What may be a transaction that came before, or another server's: of these files those with an xid between a
-        # lowest and a highest one, and these xids. Transactions that ran side by side look the same.
+        # What may be a transaction that came before, or another server's: of these files those from an oldest xid to a
+        # newest one, and these xids. Transactions that ran side by side look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
-        self._highest_xid = 0
-        self._highest_before = 0  # of all files before the last
+        self._newest_xid: int | None = None
+        self._newest_before: int | None = None  # of all files before the last
         self.was_damaged = False  # so that what seems to be missing may be there, but unreadable
         # From this commit on, no table can be relied on, for that reason: what can't be read may be about any.
         self.unreliable_from: tuple[int, str] | None = None
-        self.unknown_prepared = 0
+        # Commit Prepared of transactions whose Prepare the archive has not.
+        self.unknown_prepared: list[UnknownPrepared] = []
         self._next_scope = 1
         self._streams: dict[int, _Open] = {}
         self._prepared: dict[int, _Open] = {}
@@ -119,23 +143,29 @@ class Assembly:
         # What was cut off, and so has to be sent again: an ordinary transaction's commit LSN, prepared ones' gids.
         self._cut_off_lsn: int | None = None
         self._cut_off_gids: set[str] = set()
+        self._empty_prepared: set[str] = set()  # gids of transactions that were prepared without anything to decode
         self._file: _FileState
 
-    def add_file(self, scan: FileScan, controls: Iterable[ControlRow]) -> None:
+    def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
-        self._file = _FileState(scan.file, self._stretch_watermarks(scan), orphans=scan.orphans)
-        self._highest_before = self._highest_xid
+        watermarks = self._stretch_watermarks(scan)
+        head_has_changes = scan.begins != Begins.EITHER.value or scan.head_needs_owner
+        self._file = _FileState(scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans)
+        self._newest_before = self._newest_xid
         if scan.xids is not None:
-            lowest, highest = scan.xids
-            if lowest <= self._highest_xid:
-                self.overlaps[scan.file] = (lowest, self._highest_xid)
-            self._highest_xid = max(self._highest_xid, highest)
+            oldest, newest = scan.xids
+            if self._newest_xid is not None and not is_newer(oldest, self._newest_xid):
+                self.overlaps[scan.file] = (oldest, self._newest_xid)
+            self._see_xid(newest)
         self._take_head(scan)
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
             while damages and damages[0].ordinal <= row.ordinal:
                 self._damage(scan, damages.pop(0))
-            self._control(row)
+            if isinstance(row, StreamAborts):
+                self._stream_aborts(row)
+            else:
+                self._control(row)
         for damage in damages:
             self._damage(scan, damage)
         for ended in scan.damaged:
@@ -156,7 +186,11 @@ class Assembly:
         for xid, stream in list(self._streams.items()):
             is_open_here = self._tail is not None and self._tail.of is stream
             if stream.units[0] < before and not is_open_here and not self.was_damaged:
-                self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
+                self._note_end(Fate.RESENT, self._streams.pop(xid))
+
+    def _see_xid(self, xid: int) -> None:
+        if self._newest_xid is None or is_newer(xid, self._newest_xid):
+            self._newest_xid = xid
 
     @property
     def looks_back(self) -> bool:
@@ -174,7 +208,7 @@ class Assembly:
 
     def replaced(self, xid: int) -> None:
         """A transaction that was streamed in part was sent whole after that, as an ordinary one."""
-        self.outcomes.append(_outcome(Fate.RESENT, self._streams.pop(xid)))
+        self._note_end(Fate.RESENT, self._streams.pop(xid))
         tail = self._tail
         if tail is not None and tail.kind is _TailKind.SEGMENT and tail.of.xid == xid:
             self._tail = None
@@ -220,7 +254,7 @@ class Assembly:
                 )
             if tail is not None and scan.head_may_have_owner:
                 tail.of.units.append((scan.file, HEAD))
-            if scan.head_ended:
+            if scan.head_ended and not scan.head_prepared:
                 self._cut_off_tail()
             return
         inside = scan.begins == Begins.INSIDE.value
@@ -292,7 +326,7 @@ class Assembly:
         if not own:  # an orphan: what it began with stands before it
             damaged.damage = _without_beginning(scan.file)
         fate = Fate.QUARANTINED if ended.commit_lsn > self._file.watermarks[ended.stretch] else Fate.RESENT
-        self.outcomes.append(_outcome(fate, damaged, ended.commit_lsn, ended.commit_ts))
+        self._note_end(fate, damaged, ended.commit_lsn, ended.commit_ts)
 
     def _orphan(self, scan: FileScan, unit: int) -> None:
         """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
@@ -300,7 +334,7 @@ class Assembly:
         orphan = _Open(
             None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read"
         )
-        self.outcomes.append(_outcome(Fate.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1))
+        self._note_end(Fate.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
 
     def _orphaned_segments(self, scan: FileScan) -> None:
         ended = (*(each.unit for each in scan.damaged), *(each.unit for each in scan.interrupted))
@@ -321,14 +355,14 @@ class Assembly:
         damages = [damage for damage in scan.damages if damage.unit == unit.unit and not damage.is_torn]
         is_new = lsn is not None and lsn > self._file.watermarks[unit.stretch]
         if lsn is None or not is_new or (unit.next_lsn is not None and unit.next_lsn <= lsn):
-            self.outcomes.append(_outcome(Fate.RESENT, interrupted))
+            self._note_end(Fate.RESENT, interrupted)
         elif damages:
             for damage in damages:
                 interrupted.take_damage(_said_of(scan, damage), self._may_be_about(damage))
-            self.outcomes.append(_outcome(Fate.QUARANTINED, interrupted, lsn))
+            self._note_end(Fate.QUARANTINED, interrupted, lsn)
         elif unit.next_lsn is None:
             self._cut_off_lsn = lsn
-            self.outcomes.append(_outcome(Fate.RESENT, interrupted))
+            self._note_end(Fate.RESENT, interrupted)
         else:
             raise SequenceError(
                 f"goes on with the commit at {format_lsn(unit.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
@@ -348,7 +382,7 @@ class Assembly:
             self._cut_off_gids.add(tail.of.gid)
         elif tail.of.lsn is not None and tail.of.lsn > self._file.watermarks[0]:
             self._cut_off_lsn = tail.of.lsn
-        self.outcomes.append(_outcome(Fate.RESENT, tail.of))
+        self._note_end(Fate.RESENT, tail.of)
 
     def _sent_again(self, scan: FileScan) -> None:
         """Commits go on no later than with that of the transaction that was cut off."""
@@ -378,8 +412,7 @@ class Assembly:
             case Relation():
                 stream = self._file.segments.get(row.unit) if in_stream else None
                 scope = None if stream is None else stream.scope
-                resent = scope is None and self._is_resent(row)
-                self.relations.declare(message, (self._file.number, row.ordinal), scope, resent)
+                self.relations.declare(message, (self._file.number, row.ordinal), scope)
             case Type():
                 self.types[message.oid] = message
             case StreamStart():
@@ -411,12 +444,10 @@ class Assembly:
         match message:
             case StreamCommit():
                 self._stream_commit(message, row)
-            case StreamAbort():
-                self._stream_abort(message)
             case BeginPrepare():
                 streamed = self._streams.pop(message.xid, None)
                 if streamed is not None:  # sent again after the receiver connected again, this time in one piece
-                    self.outcomes.append(_outcome(Fate.RESENT, streamed))
+                    self._note_end(Fate.RESENT, streamed)
                 begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn)
                 self._file.owners[row.unit] = begun
                 self._tail = _Tail(_TailKind.PREPARED, begun)
@@ -433,7 +464,7 @@ class Assembly:
         self._cut_off_tail()
         stream = self._streams.get(message.xid)
         if message.first_segment and stream is not None:
-            self.outcomes.append(_outcome(Fate.RESENT, stream))
+            self._note_end(Fate.RESENT, stream)
         if message.first_segment or (stream is None and self.was_damaged):
             damage = None if message.first_segment else "the beginning of the stream can't be read"
             stream = _Open(message.xid, [], scope=self._next_scope, damage=damage)
@@ -460,37 +491,46 @@ class Assembly:
                 )
             return
         self._not_cut_off(stream, "Stream Commit", row)
-        self._promote(stream, row, message.commit_lsn)
+        self._promote(stream, row)
         self._end(stream, message.commit_lsn, message.commit_timestamp, row)
 
-    def _stream_abort(self, message: StreamAbort) -> None:
-        """Drops the transaction, or the changes of one subtransaction and nothing else.
+    def _stream_aborts(self, aborts: StreamAborts) -> None:
+        """Each drops the transaction, or the changes of one subtransaction and nothing else.
 
         PostgreSQL 18 sends it for transactions that it never streamed, too.
         """
-        stream = self._streams.get(message.xid)
-        if stream is None:
-            return
-        if message.subxid == message.xid:
-            del self._streams[message.xid]
-            self.outcomes.append(_outcome(Fate.ABORTED, stream))
-        else:
-            stream.aborted_subxids.append(message.subxid)
+        self._cut_off_tail()
+        for xid in np.unique(aborts.xids).tolist():
+            stream = self._streams.get(xid)
+            if stream is None:
+                continue
+            subxids = aborts.subxids[aborts.xids == xid]
+            is_whole = subxids == xid
+            stream.aborted_subxids.extend(subxids[~is_whole].tolist())
+            if is_whole.any():
+                del self._streams[xid]
+                self._note_end(Fate.ABORTED, stream)
 
     def _prepare(self, message: Prepare, row: ControlRow) -> None:
+        """PostgreSQL 18 sends it without a Begin Prepare for a transaction that has an xid and nothing to decode; so do
+        earlier versions for one that is rolled back while it is decoded."""
         tail = self._tail
         begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
         if row.unit in self._file.orphans:
             damage, units = _without_beginning(self._file.number), [(self._file.number, row.unit)]
             begun = _Open(message.xid, units, gid=message.gid, damage=damage)
             self._file.owners[row.unit] = begun
-        if begun is None or (begun.xid, begun.gid) != (message.xid, message.gid):
+        if begun is not None and (begun.xid, begun.gid) == (message.xid, message.gid):
+            self._tail = None
+            self._keep_prepared(begun)
+        elif row.unit == NO_UNIT or (row.unit == HEAD and not self._file.head_has_changes):
+            self._cut_off_tail()
+            self._empty_prepared.add(message.gid)
+        else:
             raise SequenceError(
                 f"message {row.ordinal}: Prepare of transaction {message.xid} ends what another one's Begin Prepare "
                 "began: a file between them is missing"
             )
-        self._tail = None
-        self._keep_prepared(begun)
 
     def _stream_prepare(self, message: StreamPrepare, row: ControlRow) -> None:
         stream = self._streams.pop(message.xid, None)
@@ -502,7 +542,7 @@ class Assembly:
                 "an earlier file is missing"
             )
         self._not_cut_off(stream, "Stream Prepare", row)
-        self._promote(stream, row, message.prepare_lsn)
+        self._promote(stream, row)
         stream.gid = message.gid
         self._keep_prepared(stream)
 
@@ -511,11 +551,12 @@ class Assembly:
         self._cut_off_gids.discard(transaction.gid or "")
         again = self._prepared.pop(transaction.xid, None)
         if again is not None:
-            self.outcomes.append(_outcome(Fate.RESENT, again))
+            self._note_end(Fate.RESENT, again)
         self._prepared[transaction.xid] = transaction
 
     def _commit_prepared(self, message: CommitPrepared, row: ControlRow) -> None:
-        """Of a transaction that was empty, and so never sent, there is nothing to commit."""
+        """Before PostgreSQL 18 a transaction that was empty was never sent: there is nothing to commit of it. One whose
+        Prepare was in a file that is missing looks the same."""
         transaction = self._take_prepared(message.xid, message.gid)
         is_new = message.commit_lsn > self._watermark(row)
         if transaction is None and is_new and message.gid in self._cut_off_gids:
@@ -525,17 +566,21 @@ class Assembly:
             )
         if transaction is not None:
             self._end(transaction, message.commit_lsn, message.commit_timestamp, row)
+        elif message.gid in self._empty_prepared:
+            self._empty_prepared.discard(message.gid)
+        elif is_new:
+            self.unknown_prepared.append(UnknownPrepared(message.xid, message.gid, message.commit_lsn))
 
     def _rollback_prepared(self, message: RollbackPrepared) -> None:
         transaction = self._take_prepared(message.xid, message.gid)
         self._cut_off_gids.discard(message.gid)
+        self._empty_prepared.discard(message.gid)
         if transaction is not None:
-            self.outcomes.append(_outcome(Fate.ABORTED, transaction))
+            self._note_end(Fate.ABORTED, transaction)
 
     def _take_prepared(self, xid: int, gid: str) -> _Open | None:
         transaction = self._prepared.get(xid)
         if transaction is None or transaction.gid != gid:
-            self.unknown_prepared += 1
             return None
         return self._prepared.pop(xid)
 
@@ -554,25 +599,24 @@ class Assembly:
 
     def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
         if transaction.xid is not None:
-            if transaction.xid <= self._highest_before:
+            if self._newest_before is not None and not is_newer(transaction.xid, self._newest_before):
                 self.overlapping_xids.add(transaction.xid)
-            self._highest_xid = max(self._highest_xid, transaction.xid)
+            self._see_xid(transaction.xid)
         self.see_commit(lsn, time)
         fate = Fate.COMMITTED if self.origins.accepts(transaction.origin) else Fate.REFUSED
         fate = fate if transaction.damage is None else Fate.QUARANTINED
         fate = fate if lsn > self._watermark(row) else Fate.RESENT
+        self._note_end(fate, transaction, lsn, time)
+
+    def _note_end(self, fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> None:
+        """Nothing more comes of this sending of the transaction."""
+        if transaction.scope is not None:
+            self.relations.end(transaction.scope)
         self.outcomes.append(_outcome(fate, transaction, lsn, time))
 
-    def _promote(self, stream: _Open, row: ControlRow, lsn: int) -> None:
+    def _promote(self, stream: _Open, row: ControlRow) -> None:
         assert stream.scope is not None
-        self.relations.promote(stream.scope, (self._file.number, row.ordinal), lsn <= self._watermark(row))
-
-    def _is_resent(self, row: ControlRow) -> bool:
-        """Whether a message outside stream segments stands in a transaction that the archive had before."""
-        begun = row.commit_lsn
-        if begun is None and self._tail is not None:
-            begun = self._tail.of.lsn
-        return begun is not None and begun <= self._watermark(row)
+        self.relations.promote(stream.scope, (self._file.number, row.ordinal))
 
     def _watermark(self, row: ControlRow) -> int:
         return self._file.watermarks[row.stretch]
@@ -581,18 +625,19 @@ class Assembly:
         """What the next run has to know, for JSON. Relations and types are kept apart."""
         tail = None
         if self._tail is not None:
-            tail = {"kind": self._tail.kind.value, "of": asdict(self._tail.of)}
+            tail = {"kind": self._tail.kind.value, "of": self._tail.of.to_state()}
         return {
             "version": STATE_VERSION,
             "last_commit_lsn": self.last_commit_lsn,
             "next_scope": self._next_scope,
-            "streams": [asdict(stream) for stream in self._streams.values()],
-            "prepared": [asdict(transaction) for transaction in self._prepared.values()],
+            "streams": [stream.to_state() for stream in self._streams.values()],
+            "prepared": [transaction.to_state() for transaction in self._prepared.values()],
             "tail": tail,
             "cut_off_lsn": self._cut_off_lsn,
             "cut_off_gids": sorted(self._cut_off_gids),
+            "empty_prepared": sorted(self._empty_prepared),
             "was_damaged": self.was_damaged,
-            "highest_xid": self._highest_xid,
+            "highest_xid": self._newest_xid or 0,
             "unreliable_from": self.unreliable_from,
             "last_commit_ts": self.last_commit_ts,
         }
@@ -605,8 +650,9 @@ class Assembly:
         assembly._next_scope = state["next_scope"]
         assembly._cut_off_lsn = state["cut_off_lsn"]
         assembly._cut_off_gids = set(state["cut_off_gids"])
+        assembly._empty_prepared = set(state.get("empty_prepared", ()))  # what an earlier ledger doesn't say
         assembly.was_damaged = state["was_damaged"]
-        assembly._highest_xid = state["highest_xid"]
+        assembly._newest_xid = state["highest_xid"] or None
         assembly.last_commit_ts = state.get("last_commit_ts")  # what a ledger from before it was kept doesn't say
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
@@ -621,7 +667,16 @@ class Assembly:
             # A segment's stream is one of the streams, not a copy of it.
             of = assembly._streams[of.xid] if kind is _TailKind.SEGMENT and of.xid is not None else of
             assembly._tail = _Tail(kind, of)
+        relations.keep_scopes(open_scopes(state))
         return assembly
+
+
+NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of Assembly.state
+
+
+def open_scopes(state: Mapping[str, Any]) -> list[int]:
+    """Of the streamed transactions that have not ended, in the form of Assembly.state."""
+    return [each["scope"] for each in (*state["streams"], *state["prepared"]) if each["scope"] is not None]
 
 
 @dataclass(slots=True)
@@ -631,6 +686,7 @@ class _FileState:
     number: int
     watermarks: list[int]  # per stretch
     begins_in_stream: bool = False
+    head_has_changes: bool = False
     segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
     owners: dict[int, _Open] = field(default_factory=dict)  # of segments and prepared transactions, and the head's
     orphans: list[int] = field(default_factory=list)
@@ -654,7 +710,7 @@ def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int |
         transaction.scope,
         lsn,
         time,
-        tuple(transaction.aborted_subxids),
+        transaction.aborted_subxids,
         transaction.damage,
         None if transaction.lost is None else frozenset(transaction.lost),
         transaction.origin,

@@ -18,7 +18,6 @@ from pgoutput_etl.comparing import (
     Digest,
     differing,
     has_integer_key,
-    newest_xid,
     plan_ranges,
 )
 from pgoutput_etl.config import Config, Mode
@@ -35,10 +34,11 @@ from pgoutput_etl.reading import consistent_points
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.retention import is_as_recorded
 from pgoutput_etl.row_texts import delta_texts, digests_of, rows_within
-from pgoutput_etl.targets import HELD, TableState
+from pgoutput_etl.targets import HELD, SKIPPED, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.verify_report import VerifiedTable, VerifySummary
 from pgoutput_etl.verify_request import VerifyRequest, batch_at, credentials, refuse_between
+from pgoutput_etl.xids import newest_xid
 
 Progress = Callable[[str], None]
 Find = Callable[[str, str], "OtherTable | None"]
@@ -175,6 +175,8 @@ class _Comparison:
     def _why_not(self) -> str | None:
         if self.state.status == HELD:
             return f"it is held: {self.state.reason}"
+        if self.state.status == SKIPPED:
+            return "the configuration skips it, or did so while changes were committed"
         if self.state.mode is Mode.APPEND:
             return _APPEND
         return "it was never written" if self.state.version < 0 else None

@@ -26,7 +26,7 @@ from pgoutput_etl.naming import is_catalog_place
 from pgoutput_etl.relations import Place
 from pgoutput_etl.report import TableSummary
 from pgoutput_etl.spark import session_settings, writes_may_overlap
-from pgoutput_etl.targets import APPLIED, HELD, Held, Plan, Segment, TableState, Task
+from pgoutput_etl.targets import APPLIED, HELD, SKIPPED, Held, Plan, Segment, TableState, Task
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
 _OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
@@ -35,11 +35,12 @@ _WAYS = {Mode.SOFT_DELETE: soft_deletes.write, Mode.HISTORY: histories.write, Mo
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A table after the batch."""
+    """A table after the batch. is_passed_over: the configuration skips it."""
 
     state: TableState
     summary: TableSummary
     schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
+    is_passed_over: bool = False
 
 
 def as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
@@ -102,6 +103,7 @@ class Writer:
     def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
         """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
         outcomes = [self._held(held) for held in plan.held]
+        outcomes += [self._passed_over(skipped) for skipped in plan.passed_over]
         tasks = []
         # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
         for task in plan.tasks:
@@ -161,6 +163,7 @@ class Writer:
             task.mode,
             task.uses,
             None if task.state is None else task.state.snapshot,
+            task.changes.last_row or (None if task.state is None else task.state.last_row),
         )
         summary = TableSummary(
             relation.namespace,
@@ -259,15 +262,43 @@ class Writer:
         return self._held(_held_for(task, reason))
 
     def _held(self, held: Held) -> Outcome:
-        relation, state = held.relation, held.state
-        if state is None:
-            schema, name = relation.namespace, relation.name
-            after = TableState(held.oid, schema, name, "", -1, self.lsn_before, HELD, held.reason, relation, ())
-        else:
-            reached = max(held.complete_to or 0, state.last_commit_lsn)
-            after = replace(state, status=HELD, reason=held.reason, last_commit_lsn=reached)
+        after = self._left(held, HELD)
+        relation = held.relation
         summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
         return Outcome(after, summary)
+
+    def _passed_over(self, skipped: Held) -> Outcome:
+        """A table that was held before stays so, should it be skipped no more."""
+        state = skipped.state
+        after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
+        relation = skipped.relation
+        summary = TableSummary(relation.namespace, relation.name, after.path, after.version)
+        return Outcome(after, summary, is_passed_over=True)
+
+    def _left(self, held: Held, status: str) -> TableState:
+        """Where a table stands that gets nothing in this batch."""
+        relation, state = held.relation, held.state
+        if state is None:
+            schema, name, last_row = relation.namespace, relation.name, held.changes.last_row
+            after = TableState(held.oid, schema, name, "", -1, self.lsn_before, status, held.reason, relation, ())
+            return replace(after, last_row=last_row)
+        reached = max(held.complete_to or 0, state.last_commit_lsn)
+        reason = held.reason if state.is_complete or status == HELD else state.reason
+        return replace(self._out_of_the_way(held, state), status=status, reason=reason, last_commit_lsn=reached)
+
+    def _out_of_the_way(self, held: Held, state: TableState) -> TableState:
+        """A table that can't be brought further keeps its rows when another one takes its place."""
+        if held.moves_to is None:
+            return state
+        self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
+        self.check()
+        try:
+            merge.check_that_it_is_there(self.spark, state.path)
+        except TableError:
+            return replace(state, path="", version=-1)
+        merge.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
+        version = merge.written(self.spark, held.moves_to).version
+        return replace(state, path=held.moves_to, version=version)
 
     def commit(self, oid: int, step: str) -> merge.Commit:
         application = f"pgoutput_etl:{self.ledger_id}:{oid}"

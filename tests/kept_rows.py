@@ -118,4 +118,4 @@ def _text(value: Any, shape: TableShape, place: int) -> str | None:
 
 def _same(text: str | None) -> str | None:
     """To a unique index 0 and -0 are equal."""
-    return "0" if text == "-0" else text
+    return {"-0": "0", "{-0}": "{0}"}.get(text or "", text)

@@ -130,7 +130,7 @@ def messages_of(slot: str) -> Iterator[tuple[bytes, bool]]:
         for frame in frames(data, detect(data)):
             message = data[frame.start : frame.end]
             yield message, in_stream
-            in_stream = message[:1] == b"S" or (in_stream and message[:1] not in b"EBbcAKrp")
+            in_stream = message[:1] == b"S" or (in_stream and message[:1] not in b"EBbcAKrpP")
 
 
 @cache

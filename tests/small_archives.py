@@ -152,13 +152,10 @@ def replayed(*files: Iterable[PgoutputMessage]) -> Replay:
 def tables(replay: Replay, **keys: tuple[str, ...]) -> dict[str, Rows]:
     """Rows by table, in no particular order and so sorted; a table is under the name that it bore last."""
     found: dict[str, Rows] = {}
-    holders = set(replay.assembly.relations.name_holders().values())
-    for oid, held in replay.tables({f"public.{name}": key for name, key in keys.items()}).items():
-        latest = replay.assembly.relations.latest(oid)
-        assert latest is not None
-        if oid in holders:
-            columns = [column.name for column in held.shape.columns]
-            found[latest.name] = sorted((tuple(row[c] for c in columns) for row in held.rows), key=repr)
+    held = replay.tables({f"public.{name}": key for name, key in keys.items()})
+    for (_, name), oid in replay.name_holders().items():
+        columns = [column.name for column in held[oid].shape.columns]
+        found[name] = sorted((tuple(row[c] for c in columns) for row in held[oid].rows), key=repr)
     return found
 
 

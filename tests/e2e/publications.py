@@ -61,7 +61,7 @@ class Scene:
 
     def oid(self, table: str) -> int:
         schema, name = table.replace("<s>", self.name).split(".")
-        return self.replay.assembly.relations.name_holders()[schema, name]
+        return self.replay.name_holders()[schema, name]
 
     def table(self, table: str, declared: Declared | None = None, key: tuple[str, ...] | None = None) -> ReplayedTable:
         name = table.replace("<s>", self.name)

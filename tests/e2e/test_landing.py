@@ -87,7 +87,7 @@ class Shop:
 
     def assert_is(self, replay: Replay, folder: Path) -> None:
         """Every table of the replay is the server's, row by row."""
-        tables, holders = replay.tables(), replay.assembly.relations.name_holders()
+        tables, holders = replay.tables(), replay.name_holders()
         for name in (*TABLES, "marker"):
             path = folder / f"{name}.csv"
             copy = f"copy (select * from {name}) to stdout (format csv, header)".encode()

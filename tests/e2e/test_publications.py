@@ -489,7 +489,7 @@ def held(scene: Scene, table: str) -> str:
     written.write_text(f"source: {{name: test, landing: '{scene.folder}'}}\ntarget: {{root: tables}}\n")
     config = load_config(str(written))
     changes = {oid: TableChanges(oid, inserts=1)}
-    plan = make_plan(config, scene.replay.assembly.relations, changes, {}, {}, NO_USER_TYPES)
+    plan = make_plan(config, scene.replay.assembly.relations, changes, {}, NO_USER_TYPES)
     return " ".join(table.reason for table in plan.held)
 
 

@@ -112,7 +112,7 @@ def test_a_workload_ends_whether_or_not_the_server_restarted_after_its_last_stat
 
 def assert_holds(replay: Replay, truth: Path) -> int:
     tables = replay.tables()
-    holders = replay.assembly.relations.name_holders()
+    holders = replay.name_holders()
     compared = 0
     for name in TABLES:
         oid = holders.get(("public", name))

@@ -73,7 +73,7 @@ def test_a_random_history_of_a_tables_schema(seed: int, servers: dict[Version, S
             replay.add_file(str(file), file.read_bytes())
             files.add(file)
         tables = replay.tables(declared={history.full_name: history.declared})
-        oid = replay.assembly.relations.name_holders()[history.schema, history.name]
+        oid = replay.name_holders()[history.schema, history.name]
         assert_holds(tables[oid].rows, landed, history)
 
 

@@ -26,11 +26,18 @@ class WalsenderGoneError(Exception):
 class WalsenderClient:
     """Receives from a slot. `pid` is the walsender's. What was received is confirmed when the caller says so."""
 
-    def __init__(self, server: Server, slot: str, options: Mapping[str, str], lsn: str = "0/0") -> None:
+    def __init__(
+        self,
+        server: Server,
+        slot: str,
+        options: Mapping[str, str],
+        lsn: str = "0/0",
+        database: str = "postgres",
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._buffer = b""
         self._socket.connect(str(server.folder / f".s.PGSQL.{server.port}"))
-        settings = b"user\0postgres\0database\0postgres\0replication\0database\0\0"
+        settings = f"user\0postgres\0database\0{database}\0replication\0database\0\0".encode()
         self._socket.sendall(struct.pack(">II", 8 + len(settings), 3 << 16) + settings)
         self.pid = 0
         self.received_lsn = 0  # all that the server has to say up to here is here

@@ -26,17 +26,18 @@ SLOTS = [
 def test_hashes_are_those_of_the_texts_that_the_server_printed(slot: str, tmp_path: Path) -> None:
     server = slot.partition("/")[0]
     files = [path.read_bytes() for path in files_of(CAPTURES / slot)]
-    described = as_sent(files).assembly.relations
+    sent = as_sent(files)
+    described, holders = sent.assembly.relations, sent.name_holders()
     truths = [t for t in truth_tables(CAPTURES / server / "truth") if t.full_name not in {*CHANGED, *NEVER_SENT_VALUES}]
     columns: dict[str, dict[str, dict[str, str]]] = {}
     for table in truths:
-        versions, _ = described.as_sent(described.name_holders()[table.schema, table.name])
+        versions, _ = described.as_sent(holders[table.schema, table.name])
         for relation in versions.relations:  # under all names that the table had
             of_table = columns.setdefault(f"{relation.namespace}.{relation.name}", {})
             of_table |= {column.name: {"hash": "sha256"} for column in relation.columns}
     rules = [{"match": name, "columns": of_table} for name, of_table in columns.items()]
     replay = protected_replay(config_with(tmp_path, json.dumps(rules)), files)
-    holders = replay.assembly.relations.name_holders()
+    holders = replay.name_holders()
     found = replay.tables()
     compared = 0
     for table in truths:

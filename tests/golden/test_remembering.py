@@ -24,7 +24,7 @@ def test_versions_are_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
     for files, _ in steps:
         read(replay, files)
     truth = steps[-1][1]
-    found, holders = remembered(replay), replay.assembly.relations.name_holders()
+    found, holders = remembered(replay), replay.name_holders()
     for table in truth_tables(truth):
         oid = holders.get((table.schema, table.name), 0)
         current = [row for row in found[oid].versions if row["_pg_valid_to_lsn"] is None] if oid in found else []

@@ -59,7 +59,7 @@ def test_every_table_equals_what_the_server_held(steps: list[Step]) -> None:
     replay = Replay()
     for files, truth in steps:
         read(replay, files)
-        holders = replay.assembly.relations.name_holders()
+        holders = replay.name_holders()
         rows = {oid: table.rows for oid, table in replay.tables().items()}
         for table in truth_tables(truth):
             oid = holders.get((table.schema, table.name), 0)

@@ -270,12 +270,9 @@ def as_of_files(job: Job, paths: list[Path], lsn: int, into: Path) -> None:
     for path in paths:
         replay.add_file(path.name, path.read_bytes())
     job.backfill(Request(("*",), last_lsn=lsn, into=str(into)))
-    holders = replay.assembly.relations.name_holders()
+    holders = replay.name_holders()
     tables = replay.tables()
     for (schema, name), oid in holders.items():
-        latest = replay.assembly.relations.latest(oid)
-        if oid not in tables or latest is None or (latest.namespace, latest.name) != (schema, name):
-            continue
         rows = job.spark.read.format("delta").load(str(into / schema / name)).toArrow().to_pylist()
         want, have = Counter(map(_comparable, tables[oid].rows)), Counter(map(_comparable, rows))
         assert have == want, f"{name} at {lsn}: too many {list(have - want)[:2]}, missing {list(want - have)[:2]}"

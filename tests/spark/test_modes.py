@@ -66,9 +66,8 @@ def in_modes(job: Job, modes: Modes, keys: Keys = NO_KEYS) -> Job:
 def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, commits: int = 5) -> None:
     """Every table under the name that it bore last; `commits`: at how many a history is looked at."""
     kept, mirrors = remembered(replay, keys), replay.tables(keys)
-    for (schema, name), oid in replay.assembly.relations.name_holders().items():
-        latest = replay.assembly.relations.latest(oid)
-        if oid not in kept or latest is None or (latest.namespace, latest.name) != (schema, name):
+    for (schema, name), oid in replay.name_holders().items():
+        if oid not in kept:
             continue
         shape, rows = kept[oid].shape, job.rows(schema, name)
         # A mirror that was emptied keeps no column that its relation has no more.
@@ -117,18 +116,21 @@ RANDOM_MODES = {
     "public.dated": Mode.SOFT_DELETE,
     "public.configured": Mode.APPEND,
     "public.bag": Mode.HISTORY,
+    "public.lists": Mode.HISTORY,
 }
 OTHER_MODES = {
     "public.keyed": Mode.SOFT_DELETE,
     "public.dated": Mode.APPEND,
     "public.configured": Mode.HISTORY,
     "public.bag": Mode.APPEND,
+    "public.lists": Mode.SOFT_DELETE,
 }
 THIRD_MODES = {
     "public.keyed": Mode.APPEND,
     "public.dated": Mode.HISTORY,
     "public.configured": Mode.SOFT_DELETE,
     "public.bag": Mode.MIRROR,
+    "public.lists": Mode.APPEND,
 }
 
 

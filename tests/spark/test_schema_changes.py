@@ -66,7 +66,7 @@ class Nights:
     def assert_as_replayed(self, declared: dict[str, dict[str, str | None]] | None = None) -> None:
         replay = replayed(*self.files)
         tables = replay.tables(declared=declared)
-        for (schema, name), oid in replay.assembly.relations.name_holders().items():
+        for (schema, name), oid in replay.name_holders().items():
             if oid in tables:
                 want = [_comparable(row) for row in tables[oid].rows]
                 have = [_comparable(row) for row in self.job.rows(schema, name)]

@@ -36,8 +36,8 @@ from pgoutput_etl.scanner import Scanner
 from pgoutput_etl.units import Part
 from tests import encoder
 from tests.captures import CAPTURES, DATA, files_of
+from tests.model.history import random_history, random_options
 from tests.mutations import SLOTS, Tell, mutated
-from tests.resending import Options, Sessions, receive
 from tests.small_archives import Messages, insert, segment, stream_abort, stream_commit, table, transaction, update
 
 pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason=f"no kernels: {compiled.WHY_NOT}")
@@ -241,8 +241,7 @@ def test_much_that_is_cut_spoilt_or_in_no_order_is_the_same_both_ways(both: Both
 def test_what_is_sent_again_is_the_same_both_ways(both: Both) -> None:
     for seed in range(40):
         chance = random.Random(seed)
-        sessions = Sessions(chance, 100, xids=30)
-        messages = receive(sessions.wal, Options(streaming=seed % 2 == 0, skips_aborted=False), chance, 3).messages
+        messages = random_history(chance, replace(random_options(chance), connections=3)).messages
         framing = FRAMINGS[seed % len(FRAMINGS)]
         begin = chance.randrange(len(messages) or 1)
         data = landed([encoder.encode(message) for message in messages[begin:]], framing, chance)

@@ -32,7 +32,7 @@ def plan_of(
     for n, relation in enumerate(relations, 1):
         history.declare(relation, (0, n), None)
     changes = {relation.oid: TableChanges(relation.oid, inserts=1) for relation in relations}
-    return make_plan(config, history, changes, states or {}, {}, UserTypes(), placed=placed)
+    return make_plan(config, history, changes, states or {}, UserTypes(), placed=placed)
 
 
 def places(plan: Plan) -> dict[int, str]:

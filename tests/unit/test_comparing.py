@@ -23,8 +23,6 @@ from pgoutput_etl.comparing import (
     compares_by_value,
     differing,
     encoded,
-    is_newer,
-    newest_xid,
     plan_ranges,
     texts_of,
 )
@@ -170,15 +168,6 @@ def test_documents_are_compared_by_their_values() -> None:
     assert len(set(canonical(variant, ["0", "0.00", "-0", "0e5"]))) == 1
     assert canonical(variant, ["{"]) == ["{"]
     assert column_type(JSONB, -1, NO_USER_TYPES).storage.value == "plain"
-
-
-def test_a_transaction_is_newer_across_the_end_of_the_xids() -> None:
-    assert newest_xid([]) is None
-    assert newest_xid([10, 12, 9]) == 12
-    assert newest_xid([2**32 - 2, 3, 2**32 - 5]) == 3
-    assert is_newer(4, 2**32 - 1)
-    assert not is_newer(2**32 - 1, 4)
-    assert not is_newer(4, 4)
 
 
 def test_arrays_are_printed_whole() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from itertools import pairwise
 
-from pgoutput_etl.changes import ROW_SCHEMA, table_shape
-from pgoutput_etl.every_event import every_event, old_keys
+import pyarrow as pa
+import pytest
+
+from pgoutput_etl.changes import ROW_SCHEMA, TableShape, table_shape
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.every_event import every_event, old_keys, sequence_numbers
+from pgoutput_etl.messages import ReplicaIdentity
+from pgoutput_etl.relations import RelationVersions
 from pgoutput_etl.replay import Replay
+from pgoutput_etl.targets import BEFORE_FILES
 from tests.small_archives import TOAST, T, copydata, delete, insert, table, transaction, truncate, update
 
 DATE = 1082
@@ -49,3 +56,39 @@ def test_an_old_key_is_postgresqls_text_also_of_what_its_type_can_not_hold() -> 
         {"day": "2024-02-29", "id": "a"},
         {"day": "infinity", "id": "b"},
     ]
+
+
+LAST_FILE = LAST_MESSAGE = 2**31 - 1
+OLD_LIMIT = 1 << 23  # at this file number, numbers with room for 2^39 messages wrapped around
+
+
+def shape_of(identity: ReplicaIdentity) -> TableShape:
+    relation = table("id", "v", identity=identity)
+    return table_shape(relation, RelationVersions(T, (relation,), {None: (((0, 0), 0),)}), None)
+
+
+def numbered(places: list[tuple[int, int, str]], identity: ReplicaIdentity = ReplicaIdentity.FULL) -> list[int]:
+    shape = shape_of(identity)
+    rows = [{"_file": file, "_ordinal": ordinal, "_op": op} for file, ordinal, op in places]
+    numbers: list[int] = sequence_numbers(pa.RecordBatch.from_pylist(rows, shape.event_schema()), shape).to_pylist()
+    return numbers
+
+
+def test_sequence_numbers_rise_with_the_places_of_changes_up_to_the_last_one_there_can_be() -> None:
+    """A snapshot's rows, then the archive's; a bag's UPDATE is two rows."""
+    snapshot = [(BEFORE_FILES, ordinal) for ordinal in (0, LAST_MESSAGE, LAST_MESSAGE + 1, (1 << 51) - 1)]
+    of_files = [
+        (file, ordinal) for file in (0, 1, OLD_LIMIT - 1, OLD_LIMIT, LAST_FILE) for ordinal in (0, LAST_MESSAGE)
+    ]
+    numbers = numbered([(*place, op) for place in (*snapshot, *of_files) for op in "DI"])
+    assert all(a < b for a, b in pairwise(numbers))
+    assert numbers[-1] == 2**63 - 1
+    assert numbered([(0, 1, "I"), (0, 2, "V")], ReplicaIdentity.DEFAULT) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    "place", [(LAST_FILE + 1, 0), (0, LAST_MESSAGE + 1), (BEFORE_FILES, 1 << 51), (-LAST_FILE - 2, 0), (0, -1)]
+)
+def test_a_change_that_no_sequence_number_is_left_for_is_refused(place: tuple[int, int]) -> None:
+    with pytest.raises(TableError, match="mode append numbers the changes of 2,147,483,648 files"):
+        numbered([(0, 0, "I"), (*place, "I")])

@@ -100,7 +100,7 @@ def counted(contents: Iterable[bytes], origins: Origins) -> tuple[Tally, Assembl
     assembly.origins = origins
     for number, content in enumerate(contents):
         scanned = scan_file(f"{number:03}", number, content)
-        assembly.add_file(scanned.summary, control_rows(r for b in scanned.batches for r in b.to_pylist()))
+        assembly.add_file(scanned.summary, control_rows(scanned.batches))
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
         read += scanned.summary.consumed
     blocks += list(packer.rest())

@@ -52,12 +52,14 @@ RULES = """
 - {match: public.keyed, columns: {big: {hash: sha256}, doc: redact, day: drop}}
 - {match: public.dated, columns: {day: {hash: sha256}, big: drop}}
 - {match: public.configured, key: [id], columns: {id: {hash: sha256}, big: redact, f: {hash: sha256}}}
+- {match: public.lists, columns: {big: drop}}
 - {match: public.bag, columns: {v: drop, day: {hash: sha256}, f4: redact}}
 """
 DONE = {
     "keyed": {"big": "hash", "doc": "redact", "day": "drop"},
     "dated": {"day": "hash", "big": "drop"},
     "configured": {"id": "hash", "big": "redact", "f": "hash"},
+    "lists": {"big": "drop"},
     "bag": {"v": "drop", "day": "hash", "f4": "redact"},
 }
 KEYS = {"public.configured": ("id",)}

@@ -39,6 +39,7 @@ from tests.small_archives import (
 
 FULL = ReplicaIdentity.FULL
 DATE, TIMESTAMPTZ, BYTEA = 1082, 1184, 17
+FLOAT4, FLOAT8, INT4_ARRAY, TEXT_ARRAY, FLOAT8_ARRAY = 700, 701, 1007, 1009, 1022
 
 
 def test_fact_01_inside_a_stream_segment_messages_carry_an_xid() -> None:
@@ -170,6 +171,26 @@ def test_fact_07_under_full_nothing_says_which_columns_are_unique_but_the_config
     archive = transaction(3, 10, table(identity=FULL), insert("1", "a"), insert("1", "a"), insert("1", "b"))
     assert tables(replayed(archive))["t"] == [("1", "a"), ("1", "a"), ("1", "b")]
     assert tables(replayed(archive), t=("id",))["t"] == [("1", "b")]
+
+
+@pytest.mark.parametrize(
+    ("type_oid", "key", "same"),
+    [
+        (INT4_ARRAY, "{1,NULL,2}", "{1,NULL,2}"),
+        (INT4_ARRAY, "{}", "{}"),
+        (TEXT_ARRAY, '{a,"b c"}', '{a,"b c"}'),
+        (FLOAT8, "NaN", "NaN"),
+        (FLOAT8, "-0", "0"),
+        (FLOAT4, "NaN", "NaN"),
+        (FLOAT8_ARRAY, "{NaN,-0}", "{NaN,0}"),
+    ],
+)
+def test_fact_07_a_key_is_equal_to_itself_as_a_unique_index_compares_it(type_oid: int, key: str, same: str) -> None:
+    relation = table(("id", type_oid), "v")
+    first = transaction(1, 10, relation, insert(key, "a"), update(same, "b"))
+    second = transaction(2, 20, delete(same, None))
+    assert [row[1:] for row in rows_of(first)] == [("b",)]
+    assert rows_of(first, second) == []
 
 
 def test_fact_08_value_null_unchanged_and_not_sent_are_four_things() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise
 
 import pytest
 
-from pgoutput_etl.messages import StreamAbort
+from pgoutput_etl.messages import Commit, CommitPrepared, StreamAbort, StreamCommit
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.replay import Replay
-from tests import encoder
-from tests.resending import Options, Sessions, cut_at_random, receive, rows_at_the_end
+from tests.archived_tables import assert_archived, assert_nothing_waits_for_what_came, replayed_nightly
+from tests.model.history import History, random_history, random_options
+from tests.model.weights import WITHOUT_DDL
 from tests.small_archives import (
     Messages,
     commit_prepared,
@@ -34,6 +36,8 @@ from tests.small_archives import (
 )
 from tests.unit.test_transactions import over_nights
 
+EVER = 1 << 62
+COMMITS = (Commit, StreamCommit, CommitPrepared)
 BAG = table(key=())  # a change that is applied twice shows, and one that is lost
 ONE = transaction(3, 10, BAG, insert("1", "a"))
 TWO = transaction(4, 20, BAG, insert("2", "b"))
@@ -176,27 +180,25 @@ SEEDS = [pytest.param(range(n, n + 50), marks=() if n < 100 else pytest.mark.soa
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_a_receiver_that_is_killed_at_random_gets_what_the_server_holds(seeds: range) -> None:
-    """A model of the server's side sends again from anywhere, streaming what it likes; see tests.resending."""
+    """A model of the server's side sends again from anywhere, streaming what it likes; see tests.model."""
     did: Counter[str] = Counter()
     for seed in seeds:
         chance = random.Random(seed)
-        options = Options(streaming=chance.random() < 0.8, skips_aborted=chance.random() < 0.5)
-        sessions = Sessions(chance, chance.choice([10, 20, 60]), xids=chance.choice([10_000, 30]))
-        reception = receive(sessions.wal, options, chance, lives=chance.choice([2, 3, 6]))
-        messages = reception.messages
-        files = cut_at_random(messages, chance)
-        replay = over_nights(length_prefixed_or_copydata(file, chance) for file in files)
-        assert tables(replay).get("t", []) == rows_at_the_end(sessions.wal), f"seed {seed}"
-        did["kills"] += reception.kills
-        did["sent again"] += reception.sent_again
+        history = killed_history(chance)
+        replay = replayed_nightly(history, chance)
+        assert_archived(history, replay)
+        assert_nothing_waits_for_what_came(history, replay)
+        did["kills"] += len(history.connections) - 1
+        commits = [message.commit_lsn for message in history.messages if isinstance(message, COMMITS)]
+        did["sent again"] += len(commits) - len(set(commits))
         did["resent"] += sum(outcome.fate is Fate.RESENT for outcome in replay.assembly.outcomes)
+        did["knowable"] += sum(table.knowable for table in history.archived_at(EVER).values())
     assert min(did.values()) > len(seeds) / 5, did
 
 
-def length_prefixed_or_copydata(messages: Messages, chance: random.Random) -> bytes:
-    if chance.random() < 0.5:
-        return encoder.length_prefixed(map(encoder.encode, messages))
-    return copydata(messages)
+def killed_history(chance: random.Random) -> History:
+    options = replace(random_options(chance), connections=chance.choice([2, 3, 6]), weights=WITHOUT_DDL)
+    return random_history(chance, replace(options, evicts_prepared=False))
 
 
 def test_the_same_rows_whichever_sending_counts() -> None:

@@ -226,7 +226,6 @@ BEGIN, RELATION, INSERT, COMMIT = transaction(3, 10, table(), insert("1", SECRET
         ([BEGIN, COMMIT, RELATION, INSERT], "Insert outside any transaction"),
         ([BEGIN, COMMIT, RELATION, COMMIT], "Commit without a Begin before it"),
         ([BEGIN, COMMIT, RELATION, *segment(5)[-1:]], "Stream Stop outside a stream segment"),
-        ([BEGIN, COMMIT, RELATION, *prepared(5)[-1:]], "Prepare without a Begin Prepare before it"),
     ],
 )
 def test_messages_in_an_order_that_no_server_sends_are_refused(messages: Messages, wrong: str) -> None:

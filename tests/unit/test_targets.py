@@ -39,10 +39,10 @@ def plan_of(
     for n, relation in enumerate(runs, 1):
         history.declare(relation, (0, n), None)
     seen = [Run((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
-    changes = TableChanges(T, inserts=1)
+    changes = TableChanges(T, inserts=1, runs=tuple(seen), last_row=(100 * len(runs), 0, len(runs)))
     changes = replace(changes, **counted)  # type: ignore[arg-type]
     states = {} if state is None else {T: state}
-    return make_plan(config, history, {T: changes}, states, {T: seen}, user_types or UserTypes())
+    return make_plan(config, history, {T: changes}, states, user_types or UserTypes())
 
 
 def task_of(plan: Plan) -> Task:
@@ -205,7 +205,7 @@ def test_another_mode_than_that_of_a_table_is_refused_before_anything_is_written
     with pytest.raises(RunError, match=said):
         plan_of([table()], state_of(table()), in_mode(Mode.HISTORY))
     with pytest.raises(RunError, match=said):
-        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, {}, UserTypes())
+        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, UserTypes())
     plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
     assert [held.reason.split(". ")[0] for held in plan.held] == [
         "public.t was written in mode mirror, and the configuration asks for history for public.u"
@@ -244,18 +244,18 @@ def test_a_table_that_is_there_moves_to_its_new_place_and_back() -> None:
 
 
 def test_a_table_can_not_take_another_s_name_but_one_that_is_free_again() -> None:
-    other = table(oid=2, name="other")
+    other = replace(state_of(table(oid=2, name="other")), oid=2)
     history = RelationHistory()
     history.declare(table(), (0, 1), None)
-    history.declare(other, (0, 2), None)
+    changes = {T: TableChanges(T, inserts=1)}
     config = renamed("public.other")
     with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
-        make_plan(config, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes())
+        make_plan(config, history, changes, {2: other}, UserTypes())
     away = replace(config, tables=(*config.tables, TableRule("public.other", skip=True)))
-    assert len(make_plan(away, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes()).tasks) == 1
-    history.declare(replace(other, name="elsewhere"), (0, 3), None)
-    plan = make_plan(config, history, {T: TableChanges(T, inserts=1)}, {}, {}, UserTypes())
-    assert task_of(plan).path == "root/public/other"
+    assert len(make_plan(away, history, changes, {2: other}, UserTypes()).tasks) == 1
+    elsewhere = replace(state_of(table(oid=2, name="elsewhere")), oid=2)
+    plan = make_plan(config, history, changes, {2: elsewhere}, UserTypes())
+    assert plan.tasks[0].path == "root/public/other"
 
 
 def test_a_renamed_table_s_folder_must_be_one_that_can_be() -> None:
@@ -275,4 +275,4 @@ def test_columns_that_were_something_else_are_noticed_without_changes(then: dict
     history = RelationHistory()
     history.declare(table("id", "v"), (0, 1), None)
     with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{said}.*--tables 'public.t'"):
-        make_plan(CONFIG, history, {}, {T: state}, {}, UserTypes())
+        make_plan(CONFIG, history, {}, {T: state}, UserTypes())

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.messages import PgoutputMessage, StreamAbort
-from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.messages import PgoutputMessage, Prepare, StreamAbort
+from pgoutput_etl.outcomes import Fate, UnknownPrepared
 from pgoutput_etl.relations import RelationHistory
 from pgoutput_etl.replay import Replay
+from pgoutput_etl.scan import scan_file
 from pgoutput_etl.transactions import Assembly
 from tests.captures import DATA
 from tests.small_archives import (
@@ -201,7 +202,45 @@ def test_stream_abort_of_a_transaction_that_was_never_streamed_means_nothing() -
 def test_commit_prepared_of_an_empty_transaction_that_was_never_sent_means_nothing() -> None:
     messages = [*ONE, *commit_prepared(99, 15), *rollback_prepared(98), *TWO]
     assert rows_however_landed(messages) == ONCE
-    assert replayed(messages).assembly.unknown_prepared == 2
+    assert replayed(messages).assembly.unknown_prepared == [UnknownPrepared(99, "gid-99", 15)]
+    assert replayed([*messages, *messages]).assembly.unknown_prepared == [UnknownPrepared(99, "gid-99", 15)]
+
+
+def test_xids_that_begin_again_are_newer_than_those_before() -> None:
+    """No file after the end of the xids is compared with all of history, in whatever night."""
+    late = [transaction(2**32 - 3 + n, 10 + n, BAG, insert(str(n), "v")) for n in range(3)]
+    early = [transaction(3 + n, 20 + n, insert(str(n), "v")) for n in range(3)]
+    replay = over_nights(copydata(messages) for messages in (*late, *early))
+    assert not replay.assembly.looks_back
+    assert len(rows_of(*late, *early)) == 6
+    in_one_file = scan_file("0", 0, copydata([message for part in (*late, *early) for message in part])).summary
+    assert in_one_file.xids == (2**32 - 3, 5)
+    again = replayed([message for part in (*late, *early) for message in part], transaction(4, 40, insert("9", "v")))
+    assert again.assembly.overlaps == {1: (4, 5)}, "an xid that is not newer than all before"
+
+
+def prepare(xid: int) -> Messages:
+    """Without a Begin Prepare, as PostgreSQL 18 sends it for a transaction with nothing to decode."""
+    return [Prepare(1, 9, 0, xid, f"gid-{xid}")]
+
+
+def test_prepare_without_begin_prepare_is_an_empty_transaction() -> None:
+    """Also as a file's first message, behind one that ends within a transaction or a segment, and rolled back."""
+    messages = [*prepare(99), *prepare(98), *ONE, *commit_prepared(99, 15), *rollback_prepared(98), *TWO]
+    assert rows_however_landed(messages) == ONCE
+    assert replayed(messages).assembly.unknown_prepared == []
+    for begun in (ONE[:-1], segment(9, table(), insert("9", "z"), first=True)[:-1], prepared(9, table())[:-1]):
+        assert rows_of(begun, messages) == ONCE
+        assert rows_of([*begun, *messages]) == ONCE
+
+
+def test_prepare_without_begin_prepare_is_committed_in_a_later_night() -> None:
+    assembly = replayed([*ONE, *prepare(99)]).assembly
+    again = Assembly.from_state(assembly.state(), assembly.relations, assembly.types)
+    assert again.state() == assembly.state()
+    later = Replay(again)
+    later.add_scanned("1", scan_file("1", 1, copydata([*commit_prepared(99, 15), *TWO])))
+    assert again.unknown_prepared == []
 
 
 def test_a_relation_in_a_segment_is_known_to_the_next_night() -> None:

@@ -1,0 +1,172 @@
+"""Statements: those that begin and end transactions, and what all have in common.
+
+`run` does to the model server what PostgreSQL would do, and returns False where PostgreSQL would refuse the statement
+or wait for a lock; then no row and no definition has changed. Columns and rows are named, so that a statement means the
+same where others before it are left out; a column that is not there is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pgoutput_etl.messages import Message
+from tests.model.server import Server
+from tests.model.transaction import Subtransaction, Transaction
+from tests.model.wal import LogicalMessage, Prepare, end_of
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """In an open transaction. Subclasses implement `change`."""
+
+    def run(self, server: Server, session: int) -> bool:
+        transaction = server.sessions[session]
+        return transaction is not None and self.change(server, transaction)
+
+    def change(self, server: Server, transaction: Transaction) -> bool:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class EmitMessage:
+    """pg_logical_emit_message. In no transaction it is one of its own if it is transactional."""
+
+    transactional: bool
+    prefix: str
+    content: bytes
+
+    def run(self, server: Server, session: int) -> bool:
+        transaction = server.sessions[session]
+        if transaction is None and self.transactional:
+            return False
+        xid = top = 0
+        if transaction is not None and self.transactional:
+            xid, top = server.assign_xid(transaction)
+        elif transaction is not None:
+            xid, top = transaction.stack[-1].xid or 0, transaction.xid or 0
+        lsn = server.next_lsn()
+        message = Message(None, self.transactional, end_of(lsn), self.prefix, self.content)
+        origin = None if transaction is None else transaction.origin
+        server.wal.append(LogicalMessage(lsn, xid if top else 0, top, origin, message))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """origin, origin_lsn: of a transaction that a replication worker applies."""
+
+    origin: str | None = None
+    origin_lsn: int = 0
+
+    def run(self, server: Server, session: int) -> bool:
+        if server.sessions[session] is not None:
+            return False
+        server.sessions[session] = Transaction(self.origin, self.origin_lsn)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint(Statement):
+    def change(self, server: Server, transaction: Transaction) -> bool:  # noqa: ARG002
+        transaction.stack.append(Subtransaction(len(transaction.log), len(transaction.locks)))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSavepoint(Statement):
+    """depth: 1 is the outermost savepoint."""
+
+    depth: int = 1
+
+    def change(self, server: Server, transaction: Transaction) -> bool:
+        if not 0 < self.depth < len(transaction.stack):
+            return False
+        server.release_to(transaction, self.depth)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RollBackToSavepoint(Statement):
+    """The savepoint stays, and begins anew."""
+
+    depth: int = 1
+
+    def change(self, server: Server, transaction: Transaction) -> bool:
+        if not 0 < self.depth < len(transaction.stack):
+            return False
+        server.roll_back_to(transaction, self.depth)
+        transaction.stack.append(Subtransaction(len(transaction.log), len(transaction.locks)))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Statement):
+    def run(self, server: Server, session: int) -> bool:
+        transaction, server.sessions[session] = server.sessions[session], None
+        if transaction is not None:
+            server.commit(transaction)
+        return transaction is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack(Statement):
+    def run(self, server: Server, session: int) -> bool:
+        transaction, server.sessions[session] = server.sessions[session], None
+        if transaction is not None:
+            server.abort(transaction)
+        return transaction is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareTransaction(Statement):
+    gid: str
+
+    def run(self, server: Server, session: int) -> bool:
+        transaction = server.sessions[session]
+        if transaction is None or self.gid in server.prepared:
+            return False
+        server.sessions[session] = None
+        server.release_to(transaction, 1)
+        xid, _ = server.assign_xid(transaction)
+        server.prepared[self.gid] = transaction
+        origin, origin_lsn = transaction.origin, transaction.origin_lsn
+        subxids = server.subxids(transaction)
+        server.wal.append(Prepare(server.next_lsn(), xid, subxids, origin, origin_lsn, self.gid))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    """origin: of the session that runs it."""
+
+    gid: str
+    origin: str | None = None
+
+    def run(self, server: Server, session: int) -> bool:
+        if server.sessions[session] is not None or self.gid not in server.prepared:
+            return False
+        server.commit_prepared(self.gid, self.origin)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RollBackPrepared:
+    """origin: of the session that runs it."""
+
+    gid: str
+    origin: str | None = None
+
+    def run(self, server: Server, session: int) -> bool:
+        if server.sessions[session] is not None or self.gid not in server.prepared:
+            return False
+        server.abort_prepared(self.gid, self.origin)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Of the server, which starts again."""
+
+    def run(self, server: Server, session: int) -> bool:  # noqa: ARG002
+        server.crash()
+        return True

@@ -1,0 +1,309 @@
+"""The nightly job without Spark: the same scan, assembly and batch plan, on tables and a ledger in memory.
+
+What a night leaves to the next goes through the ledger's own forms (JSON, rows), so that nothing is remembered that the
+job would forget. The plan's tables are written one event after the other, as replay.py writes them, and appended to
+where the job would append; so what is tested is everything before: which transactions, versions, names, places,
+segments, windows and ways of writing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_etl.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.blocks import Kind, Packer, unpacked
+from pgoutput_etl.changes import TableShape
+from pgoutput_etl.config import Config, Source, State, Target
+from pgoutput_etl.fates import Fates
+from pgoutput_etl.key_facts import KeyHashes, hashes_of
+from pgoutput_etl.ledger_rows import relation_of, relation_row, table_row, table_state
+from pgoutput_etl.message_rows import CHANGE_TAGS
+from pgoutput_etl.messages import Type
+from pgoutput_etl.outcomes import UnitId, control_rows
+from pgoutput_etl.relations import InForce, RelationHistory
+from pgoutput_etl.replay import Replay, Row, named, reshaped, rows_under
+from pgoutput_etl.scan import scan_file
+from pgoutput_etl.superseded import typed_events_of
+from pgoutput_etl.tallies import TALLIED, CommitWindow, Tally, TallyRequest, places_in
+from pgoutput_etl.targets import APPLIED, HELD, SKIPPED, Held, TableState, Task, tables_ahead
+from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.units import ScannedFile
+from pgoutput_etl.versions import RowPlaces
+from pgoutput_etl.windows import Window
+from pgoutput_etl.write_method import WriteFacts, WriteMethod, need_reduction, write_method
+
+CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
+Block = Mapping[str, Any]
+_STEPS = {"X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # of the two events that one message may be
+
+
+def blocks_of(batches: Iterable[pa.RecordBatch], kind: Kind = Kind.CHANGE) -> list[Block]:
+    packer = Packer(kind)
+    found = [block for batch in batches if batch.num_rows for block in packer.add(batch)]
+    return [row for block in (*found, *packer.rest()) for row in block.to_pylist()]
+
+
+@dataclass(slots=True)
+class MemoryRows:
+    """batch_plan.BatchRows of blocks that are here."""
+
+    blocks: list[Block]
+    fates: Fates
+
+    def tally(self, request: TallyRequest) -> Tally:
+        total = Tally(request)
+        for block in self.blocks:
+            part = Tally(request)
+            rows = self.fates.of_batch(unpacked(block, TALLIED))
+            part.add(Kind(block["kind"]), block["relation"], rows, len(block["tuples"]), self.fates)
+            total.take(Tally.from_json(part.to_json()))
+        return total
+
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+        found: dict[int, list[RowPlaces]] = {}
+        for block in self.changes():
+            if block["relation"] in oids:
+                rows = self.fates.of_batch(unpacked(block, TALLIED))
+                found.setdefault(block["relation"], []).append(places_in(rows, self.fates, block["relation"], windows))
+        return {oid: _together(parts) for oid, parts in found.items()}
+
+    def changes(self) -> list[Block]:
+        return [block for block in self.blocks if block["kind"] in (Kind.CHANGE.value, Kind.WAITING.value)]
+
+
+def _together(parts: list[RowPlaces]) -> RowPlaces:
+    names = ("lsn", "file", "ordinal", "scope")
+    return RowPlaces(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(slots=True)
+class StoredTable:
+    """A Delta table: its rows after each version, as events of the shape that they were written under."""
+
+    versions: list[tuple[TableShape, list[Row]]] = field(default_factory=list)
+
+    def write(self, shape: TableShape, rows: list[Row]) -> int:
+        self.versions.append((shape, rows))
+        return len(self.versions) - 1
+
+
+@dataclass(slots=True)
+class Nights:
+    """A ledger and its tables, and the reference beside them."""
+
+    config: Config = CONFIG
+    replay: Replay = field(default_factory=Replay)
+    state: str | None = None
+    relations: list[dict[str, Any]] = field(default_factory=list)
+    types: dict[int, Type] = field(default_factory=dict)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    store: dict[str, StoredTable] = field(default_factory=dict)
+    files: int = 0
+    methods: Counter[WriteMethod] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.replay.origins = self.config.source.origins
+
+    @property
+    def states(self) -> dict[int, TableState]:
+        return {row["oid"]: table_state(row) for row in self.tables}
+
+    def night(self, contents: Sequence[bytes], config: Config | None = None) -> BatchPlan:
+        """One batch of these files. Raises what the job raises, and then changes nothing."""
+        config = config or self.config
+        assembly = self._assembly()
+        assembly.origins = config.source.origins
+        lsn_before, known = assembly.last_commit_lsn, len(assembly.relations.entries)
+        waiting = blocks_of(_of_units(self.waiting, _open_units(assembly)), Kind.WAITING)
+        states = self.states
+        ahead = tables_ahead(states, lsn_before)
+        scanned = [scan_file(f"{self.files + n}", self.files + n, content) for n, content in enumerate(contents)]
+        _assemble(assembly, scanned)
+        batches = [batch for file in scanned for batch in file.batches]
+        outcomes = (*assembly.outcomes, *assembly.open_outcomes())
+        fates = Fates.of(outcomes, assembly.watermarks, origins=config.source.origins)
+        rows = MemoryRows([*blocks_of(batches), *waiting], fates)
+        planned = plan_batch(config, assembly, rows, states, ahead, str)
+        after = self._write(planned, rows, lsn_before, assembly.last_commit_lsn)
+
+        self.files += len(contents)
+        self.tables = [table_row(_advanced(state, assembly)) for state in (states | after).values()]
+        self.state = json.dumps(assembly.state())
+        self.relations += [_entry_row(entry) for entry in assembly.relations.entries[known:]]
+        self.types = dict(assembly.types)
+        self.waiting = _of_units([*self.waiting, *batches], _open_units(assembly))
+        for file in scanned:
+            self.replay.add_scanned(f"{file.summary.file}", file)
+        return planned
+
+    def _assembly(self) -> Assembly:
+        entries = [_entry_of(row) for row in self.relations]
+        if self.state is None:
+            return Assembly()
+        return Assembly.from_state(json.loads(self.state), RelationHistory.of(entries), self.types)
+
+    def _write(self, planned: BatchPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
+        plan = planned.tables
+        after = {held.oid: self._left(held, HELD, lsn_before) for held in plan.held}
+        for skipped in plan.passed_over:
+            was_held = skipped.state is not None and not skipped.state.is_complete
+            status = skipped.state.status if skipped.state is not None and was_held else SKIPPED
+            after[skipped.oid] = self._left(skipped, status, lsn_before)
+        moved = {task.oid: self._at(*task.moved_from) for task in plan.tasks if task.moved_from is not None}
+        for task in plan.tasks:
+            after[task.oid] = self._write_table(task, rows, moved.get(task.oid), lsn)
+        for path in plan.vacated:
+            shape, _ = self.store[path].versions[-1]
+            self.store[path].write(shape, [])
+        return after
+
+    def _at(self, path: str, version: int) -> tuple[TableShape, list[Row]]:
+        return self.store[path].versions[version]
+
+    def _left(self, held: Held, status: str, lsn_before: int) -> TableState:
+        relation, state = held.relation, held.state
+        if state is None:
+            name = (relation.namespace, relation.name)
+            found = TableState(held.oid, *name, "", -1, lsn_before, status, held.reason, relation, ())
+            return replace(found, last_row=held.changes.last_row)
+        if held.moves_to is not None:
+            version = self.store.setdefault(held.moves_to, StoredTable()).write(*self._at(state.path, state.version))
+            state = replace(state, path=held.moves_to, version=version)
+        return replace(state, status=status, reason=held.reason)
+
+    def _write_table(
+        self, task: Task, rows: MemoryRows, moved: tuple[TableShape, list[Row]] | None, lsn: int
+    ) -> TableState:
+        stored = self.store.setdefault(task.path, StoredTable())
+        has_rows = task.state is not None and task.changes.truncated_at is None
+        there: list[Row] = []
+        if has_rows and task.state is not None:
+            _, there = moved or self._at(task.state.path, task.state.version)
+        for segment in task.segments:
+            if segment.reshaping is not None:
+                there = reshaped(there, segment.reshaping)
+            before, table = there, rows_under(segment.shape)
+            for row in there:
+                table.put(row)
+            window = Window(
+                task.changes.truncated_at, segment.start, segment.end, None if task.cut is None else task.cut.lsn
+            )
+            events = _events(rows, window, segment.shape)
+            method, is_reduced = self._method(task, segment.shape, before, events)
+            for event in events:
+                table.apply(event)
+            there = list(table.events())
+            if method is WriteMethod.APPEND or (method is WriteMethod.OVERWRITE and not is_reduced):
+                there = [*before, *events] if method is WriteMethod.APPEND else events
+        relation = task.shape.relation
+        return TableState(
+            task.oid,
+            relation.namespace,
+            relation.name,
+            task.path,
+            stored.write(task.shape, there),
+            lsn if task.cut is None else task.cut.lsn - 1,
+            APPLIED if task.cut is None else HELD,
+            None if task.cut is None else task.cut.reason,
+            relation,
+            tuple(task.shape.columns[i].name for i in task.shape.key),
+            task.retired,
+            tuple(column.type.stored_as for column in task.shape.columns),
+            last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
+        )
+
+    def _method(self, task: Task, shape: TableShape, there: list[Row], events: list[Row]) -> tuple[WriteMethod, bool]:
+        """How the job would write these events, and whether the last one of each key is found out before. The facts are
+        proven from the keys, as the job does."""
+        changes = task.changes
+        only_inserts = not (changes.updates or changes.deletes or changes.truncates)
+        facts = WriteFacts(not shape.is_bag, not there, only_inserts)
+        if only_inserts and not shape.is_bag:
+            own, stored = (_hashes(rows, shape) for rows in (events, there))
+            if own is not None:
+                facts = replace(facts, keys_are_unique=len(np.unique(own)) == len(own))
+                facts = replace(facts, keys_are_absent=stored is not None and not np.isin(own, stored).any())
+        method = write_method(facts)
+        self.methods[method] += 1
+        return method, need_reduction(facts) or not only_inserts
+
+    def rows(self, oid: int) -> list[str]:
+        state = self.states[oid]
+        shape, rows = self._at(state.path, state.version)
+        return sorted(repr(named(row, shape)) for row in rows)
+
+    def assert_as_replayed(self, keys: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """Every table that lacks nothing has the rows of the reference, in a place of its own that its name says."""
+        states, expected, holders = self.states, self.replay.rows_by_relation(), self.replay.name_holders()
+        places = [state.path for state in states.values() if state.path]
+        assert len(set(places)) == len(places), f"two tables in one place: {sorted(places)}"
+        for oid, state in states.items():
+            if not state.is_complete:
+                continue
+            assert oid in expected, f"{state.path}: no committed row"
+            want = sorted(repr(row) for row in self.replay.table(oid, expected[oid], keys).rows)
+            assert self.rows(oid) == want, f"{state.path}: {self.rows(oid)} where {want} is replayed"
+            bears_name = holders.get((state.schema, state.table)) == oid
+            place = f"root/{state.schema}/{state.table}" if bears_name else f"root/_pgoutput_etl/displaced/{oid}"
+            assert state.path == place
+        missing = expected.keys() - states.keys()
+        assert not missing, f"tables without a state: {missing}"
+
+
+def _assemble(assembly: Assembly, scanned: list[ScannedFile]) -> None:
+    ends: list[tuple[int, UnitId]] = []
+    for file in scanned:
+        rows = [row for batch in file.batches for row in batch.to_pylist()]
+        assembly.add_file(file.summary, control_rows(file.batches))
+        ends += [(row["top_xid"], (row["file"], row["unit"])) for row in rows if row["tag"] == "C" and row["unit"]]
+    assembly.replace_streams(ends)
+
+
+def _events(rows: MemoryRows, window: Window, shape: TableShape) -> list[Row]:
+    mine = [block for block in rows.changes() if block["relation"] == shape.relation.oid]
+    found = [row for batch in typed_events_of(mine, rows.fates, window, shape) for row in batch.to_pylist()]
+    for event in found:
+        event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
+    return sorted(found, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
+
+
+def _hashes(rows: list[Row], shape: TableShape) -> KeyHashes | None:
+    columns = [pa.array([row[f"c{i}"] for row in rows], shape.columns[i].type.arrow) for i in shape.key]
+    return hashes_of(columns, shape)
+
+
+def _open_units(assembly: Assembly) -> set[UnitId]:
+    return {unit for outcome in assembly.open_outcomes() for unit in outcome.units}
+
+
+def _of_units(batches: Iterable[pa.RecordBatch], units: set[UnitId]) -> list[pa.RecordBatch]:
+    """The changes in these units."""
+    found = []
+    for batch in batches:
+        columns = zip(*(batch.column(name).to_pylist() for name in ("file", "unit", "tag")), strict=True)
+        chosen = [(file, unit) in units and tag in CHANGE_TAGS for file, unit, tag in columns]
+        if any(chosen):
+            found.append(batch.filter(pa.array(chosen)))
+    return found
+
+
+def _advanced(state: TableState, assembly: Assembly) -> TableState:
+    if not state.is_complete:
+        return state
+    return replace(state, last_commit_lsn=max(state.last_commit_lsn, assembly.last_commit_lsn))
+
+
+def _entry_row(entry: InForce) -> dict[str, Any]:
+    return {"position": entry.position, "scope": entry.scope, **relation_row(entry.relation)}
+
+
+def _entry_of(row: Mapping[str, Any]) -> InForce:
+    return InForce(row["position"], relation_of(row), row["scope"])
