@@ -1,4 +1,4 @@
-"""A history of the model server landed as files, and what is replayed of them compared with what the server held."""
+"""Histories of the model server landed as files, and the replay of these compared with the truth."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EVER = 1 << 62
 
 
 def landed(messages: Messages, chance: random.Random) -> bytes:
-    """A file, in one framing or another."""
+    """A landed file in a random framing."""
     if chance.random() < 0.5:
         return encoder.length_prefixed(map(encoder.encode, messages))
     return copydata(messages)
 
 
 def replayed_nightly(history: History, chance: random.Random) -> Replay:
-    """Over nights, cut anywhere."""
+    """Replay the history over nights, cut anywhere."""
     replay = Replay()
     numbers = count()
     for night in history.nights(chance):
@@ -38,7 +38,8 @@ def replayed_nightly(history: History, chance: random.Random) -> Replay:
 
 
 def assert_archived(history: History, replay: Replay, lsn: int = EVER) -> None:
-    """The tables have the rows that the server held at the commit of this LSN, as far as an archive can know them."""
+    """The tables have the rows that the server held after the commit at this LSN, as far as an archive can know
+    them."""
     truth = history.archived_at(lsn)
     renamed: dict[str, dict[str, str]] = {}
     for table in truth.values():
@@ -61,12 +62,12 @@ def assert_named(history: History, replay: Replay) -> None:
 
 
 def assert_nothing_waits_for_what_came(history: History, replay: Replay) -> None:
-    """Transactions stay open whose end is not in the archive, and no others."""
+    """No transaction stays open whose end is in the archive."""
     assert {outcome.xid for outcome in replay.assembly.open_outcomes()} <= history.unfinished
 
 
 def loaded_rows(table: Table) -> list[tuple[Any, ...]]:
-    """As Arrow gives them to Python."""
+    """The rows in Python, as Arrow converts them."""
     loaded = (tuple(_loaded(text, of) for text, of in zip(row, table.types, strict=True)) for row in table.rows)
     return sorted(loaded, key=repr)
 

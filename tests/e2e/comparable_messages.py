@@ -30,13 +30,13 @@ Connections = Sequence[Sequence[PgoutputMessage]]
 
 
 def comparable(connections: Connections) -> list[list[PgoutputMessage]]:
-    """Without segments that are empty, and with xids, OIDs and LSNs in the order in which they appear."""
+    """Without empty segments, and with xids, OIDs and LSNs numbered in the order of their first appearance."""
     numbers = _Numbers()
     return [[numbers.renumbered(message) for message in _without_empty_segments(sent)] for sent in connections]
 
 
 def is_within(some: Sequence[PgoutputMessage], all_of_them: Sequence[PgoutputMessage]) -> bool:
-    """Whether nothing but Relation and Type messages has to be left out of `all_of_them` to get `some`."""
+    """True if `some` is `all_of_them` without some of its Relation and Type messages."""
     left = list(reversed(some))
     for message in all_of_them:
         if left and left[-1] == message:
@@ -47,14 +47,13 @@ def is_within(some: Sequence[PgoutputMessage], all_of_them: Sequence[PgoutputMes
 
 
 def _without_empty_segments(messages: Sequence[PgoutputMessage]) -> list[PgoutputMessage]:
-    """Without transactions that have nothing in them, either, and with segments of one transaction joined.
+    """Drop segments and transactions with nothing in them, and join adjacent segments of one transaction.
 
-    One change is several WAL records where it changes the catalog or deletes TOASTed values; any of these may be a
-    segment, or end one.
+    A change of the catalog or of a TOASTed value is several WAL records, and each of them may be a segment.
     """
     kept: list[PgoutputMessage] = []
     streamed: set[int] = set()  # transactions of which a segment was kept
-    segments = [0]  # the transactions of those that are kept
+    segments = [0]  # the transactions of segments that were kept
     for message in messages:
         last = kept[-1] if kept else None
         match message:
@@ -122,10 +121,10 @@ def _shortened(data: TupleData) -> TupleData:
 
 
 def without_repeated_relations(messages: Sequence[PgoutputMessage]) -> list[PgoutputMessage]:
-    """Without Relation messages that tell what was told before, and the Type messages before these.
+    """Drop Relation messages that repeat what was sent before, and the Type messages before them.
 
-    A walsender also hears of changes of the catalog as they are committed, ahead of the WAL that it decodes, and sends
-    some Relation messages more often for it.
+    A walsender hears of catalog changes as they are committed, ahead of the WAL that it decodes. It then sends some
+    Relation messages more often than the WAL alone would make it.
     """
     known: dict[tuple[int | None, int], Relation] = {}
     kept: list[PgoutputMessage] = []

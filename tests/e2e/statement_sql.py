@@ -23,7 +23,7 @@ TYPES = {
 }
 _MOODS = ", ".join(f"'{mood}'" for mood in ("happy", "sad", *(f"mood {n}" for n in range(1, 15))))
 SETUP = f"create schema other; create type public.mood as enum ({_MOODS}); create publication p"
-PADDING = "x" * 2200  # what makes a value long enough for TOAST, and not too long for an index
+PADDING = "x" * 2200  # makes a value long enough for TOAST and short enough for an index
 _OPERATIONS = {"I": "insert", "U": "update", "D": "delete", "T": "truncate"}
 
 
@@ -39,13 +39,13 @@ def _literal(value: Value) -> str:
 
 
 def _row_is(definition: Definition, row: Row) -> str:
-    """One row that is equal: of several, any."""
+    """Any one row with these values."""
     same = " and ".join(f'"{c.name}" is not distinct from {_literal(row[c.number - 1])}' for c in definition.columns)
     return f"ctid = (select ctid from {_name(definition)} where {same} limit 1 for update skip locked)"
 
 
 def sql_of(statement: RunsOnServer, model: ModelServer, session: int, prefix: str) -> Iterator[str]:
-    """The statement in SQL; several where the model has one. prefix: of gids, which are the whole cluster's."""
+    """The statement in SQL, in one or more SQL statements. prefix: makes gids and origins unique in the cluster."""
     match statement:
         case dml.InsertRow(oid, values):
             definition = model.tables[oid].definition
@@ -190,7 +190,7 @@ def _sql_of_keys(statement: ddl.SetKey | ddl.SetIdentity, before: Definition) ->
 
 
 def _nullable(before: Definition, table: str, numbers: Sequence[int], others: Sequence[int]) -> Iterator[str]:
-    """Columns that no key needs any more."""
+    """Drop NOT NULL where no key needs it any more."""
     for column in before.columns:
         if column.number in numbers and column.number not in others:
             yield f'{table} alter "{column.name}" drop not null'

@@ -24,16 +24,16 @@ from tests.model.walsender import Walsender
 from tests.model.workload import ORIGIN, Action
 from tests.postgres import Server
 
-# Each change is streamed at once: which are streamed together does not depend on how long they are.
+# Each change is streamed at once, so that segments do not depend on the size of changes.
 SETTINGS = {"debug_logical_replication_streaming": "immediate", "max_prepared_transactions": "50"}
 SESSIONS = 3
 _numbers = count()
 
 
 class Twin:
-    """A walsender sends what there is to send after each statement, before the next one runs.
+    """A walsender sends everything after each statement, before the next one runs.
 
-    sent: the real messages of each connection. expected: the model's.
+    sent: the real messages of each connection. expected: the model's messages.
     """
 
     def __init__(self, server: Server, options: Options) -> None:
@@ -57,7 +57,7 @@ class Twin:
         self._begin_connection(0, 0 if options.two_phase is TwoPhase.ON else None)
 
     def close(self) -> None:
-        """Nothing is left of the database: a prepared transaction would hold back the whole server."""
+        """Remove the database and all that belongs to it."""
         self._client.__exit__(None, None, None)
         *sessions, other = self._sessions
         for session in sessions:
@@ -97,7 +97,7 @@ class Twin:
         self._receive()
 
     def _receive(self) -> None:
-        """All that there is to receive by now."""
+        """Receive everything that the server has to send by now."""
         # A commit with an xid and a record: it writes all WAL before it to disk, where the walsender reads it.
         self._sessions[-1].execute("select txid_current(), pg_create_restore_point('here')")
         ends = "select pg_current_wal_flush_lsn()::text, (pg_current_wal_flush_lsn() - '0/0')::bigint"
@@ -125,7 +125,7 @@ class Twin:
     # Connections
 
     def reconnect(self, since: int, *, two_phase: bool = False) -> None:
-        """The server sends again from behind the statement of this number, the first of which is 1."""
+        """Connect again; the server sends from behind the statement of this number. The first statement is 1."""
         self._client.__exit__(None, None, None)
         begins_at = _lsn_behind(since)
         last = self._connections[-1]

@@ -1,7 +1,6 @@
-"""Tables as one moment knows them, the publication, and the messages that a walsender makes of both.
+"""Definitions of tables, the publication, and the messages that a walsender builds from both.
 
-Values are PostgreSQL's text as bytes, None for NULL. A value that begins with `~` stands for one that is stored out of
-line (TOAST).
+Values are PostgreSQL's text as bytes, None for NULL. A value that begins with `~` is stored out of line (TOAST).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def is_toasted(value: Value) -> bool:
 
 
 class Column(NamedTuple):
-    """number: the attribute number, which no other column of the table has or had."""
+    """number: the attribute number, never used again in the same table."""
 
     number: int
     name: str
@@ -45,7 +44,7 @@ class Column(NamedTuple):
 
 
 class Definition:
-    """A table's catalog rows as of one moment. key, index: attribute numbers of the primary key, and of the index that
+    """A table's catalog rows at one moment. key, index: attribute numbers of the primary key, and of the index that
     REPLICA IDENTITY USING INDEX names. Immutable; compared by identity."""
 
     __slots__ = ("columns", "identity", "index", "key", "name", "namespace", "next_number", "oid", "places")
@@ -120,7 +119,7 @@ class RowOperation(NamedTuple):
 
 
 class Layout:
-    """What a walsender sends of one table under one publication. places: of the published columns in a row."""
+    """A table as one publication publishes it. places: positions of the published columns in a row."""
 
     __slots__ = (
         "columns",
@@ -159,13 +158,13 @@ class Layout:
         return operation not in self.operations or self.updatable
 
     def message(self, operation: RowOperation) -> Insert | Update | Delete | None:
-        """Without an xid; None for an operation that is not published."""
+        """The message without an xid; None if the operation is not published."""
         before, after, assigned = operation
         if before is None:
             assert after is not None
             return Insert(None, self.definition.oid, self._tuple(after)) if INSERT in self.operations else None
         if after is None:
-            is_sent = DELETE in self.operations and self.identity_places  # without an old tuple, pgoutput sends nothing
+            is_sent = DELETE in self.operations and self.identity_places  # pgoutput skips a DELETE without old tuple
             return self._delete(before) if is_sent else None
         return self._update(before, after, assigned) if UPDATE in self.operations else None
 
@@ -175,7 +174,7 @@ class Layout:
         oid = self.definition.oid
         if self.is_full:
             return Update(None, oid, OldTupleKind.OLD, self._tuple(before), new)
-        # The old key comes along if it changed, and if a part of it is TOASTed, which the new tuple doesn't have.
+        # The old key is logged if it changed, or if a part of it is TOASTed: the new tuple lacks that part then.
         if all(before[place] == after[place] and not is_toasted(before[place]) for place in self.identity_places):
             return Update(None, oid, None, None, new)
         return Update(None, oid, OldTupleKind.KEY, self._key_tuple(before), new)

@@ -39,7 +39,7 @@ def write_change(server: Server, transaction: Transaction, layout: Layout, row: 
 def key_is_free(
     server: Server, transaction: Transaction, definition: Definition, row: Row, but_row: int | None = None
 ) -> bool:
-    """Locks the unique keys of a row if no other row has them and no other transaction has touched them."""
+    """Lock the unique keys of a row if no other row has them and no other transaction has changed them."""
     rows = server.tables[definition.oid].rows
     for numbers in definition.unique_keys():
         values = tuple(row[number - 1] for number in numbers)
@@ -146,7 +146,7 @@ class Truncate(Statement):
     def change(self, server: Server, transaction: Transaction) -> bool:
         if not all(oid in server.tables and server.lock(transaction, oid) for oid in self.oids):
             return False
-        # A table without indexes, whose files this subtransaction made, is emptied in place: its catalog row stays.
+        # A table without indexes whose files this subtransaction created is emptied in place: its catalog row stays.
         level, new = transaction.stack[-1], transaction.new_storage
         changed = [oid for oid in self.oids if new.get(oid) is not level or server.tables[oid].definition.unique_keys()]
         if changed:

@@ -1,4 +1,4 @@
-"""A random history: what happened on a model server, what a receiver landed of it, and the truth."""
+"""A random history: statements on a model server, the messages that a receiver landed, and the truth."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class History:
 
     @cached_property
     def messages(self) -> Messages:
-        """As landed, over all connections."""
+        """The landed messages of all connections, in order."""
         wal = self.server.wal
         aborted = frozenset(record.top for record in wal if isinstance(record, Abort) and record.xid == record.top)
         sent: Messages = []
@@ -159,7 +159,7 @@ def random_history(chance: random.Random, options: Options) -> History:
 
 
 def random_options(chance: random.Random) -> Options:
-    """Any that go together."""
+    """Options that go together."""
     version = chance.choice((10, 11, 13, 14, 15, 16, 17, 18, 18, 18))
     protocol = chance.choice([p for p, first in ((1, 10), (2, 14), (3, 15), (4, 16)) if first <= version])
     streamings = [Streaming.OFF, *([Streaming.ON] * 2 * (protocol >= 2)), *([Streaming.PARALLEL] * 2 * (protocol >= 4))]

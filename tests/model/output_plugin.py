@@ -1,4 +1,4 @@
-"""The callbacks of pgoutput: what it sends of decoded transactions. After pgoutput.c of PostgreSQL 14 to 18."""
+"""The callbacks of pgoutput: decoded transactions to messages. After pgoutput.c of PostgreSQL 14 to 18."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OutputPlugin:
     # Streamed transactions
 
     def stream_start(self, xid: int, is_first: bool, change: Queued) -> None:
-        """change: the first of the segment, which names the origin if it is one of rows."""
+        """change: the first of the segment. Only changes of rows know their origin."""
         self.sent.append(StreamStart(xid, is_first))
         if is_first and isinstance(change, wal.Change | wal.TruncateTables) and change.origin is not None:
             self.sent.append(Origin(0, change.origin))
@@ -84,7 +84,7 @@ class OutputPlugin:
         self.sent.append(StreamStop())
 
     def stream_abort(self, xid: int, subxid: int, lsn: int) -> None:
-        """lsn: 0 for a transaction that a crash ended."""
+        """lsn: 0 if a crash ended the transaction."""
         is_parallel = self.slot.streaming is Streaming.PARALLEL
         at = (end_of(lsn), time_at(lsn)) if lsn else (0, 0)
         self.sent.append(StreamAbort(xid, subxid, *(at if is_parallel else (None, None))))
@@ -95,7 +95,7 @@ class OutputPlugin:
         self.relations.end_stream(end.xid, is_commit=True)
 
     def stream_prepare(self, end: wal.Prepare) -> None:
-        """It leaves the RelationSyncEntries as they are."""
+        """It leaves the RelationSyncEntries alone."""
         self.sent.append(StreamPrepare(*_prepared(end)))
 
     # Changes
@@ -118,7 +118,7 @@ class OutputPlugin:
                 self._truncate(layouts, options, None if top is None else change.xid, top)
             case wal.LogicalMessage(message=message) if self.slot.messages:
                 self._send_begin()
-                # In a segment it has the xid of the transaction, also if a subtransaction emitted it.
+                # In a segment it bears the top-level xid, even if a subtransaction emitted it.
                 self.sent.append(message if top is None else replace(message, xid=top))
             case wal.LogicalMessage():
                 pass
@@ -131,7 +131,7 @@ class OutputPlugin:
             self.sent.append(Truncate(xid, options, tuple(known.definition.oid for known in published)))
 
     def plain_message(self, record: wal.LogicalMessage) -> None:
-        """One that is not transactional."""
+        """A Message that is not transactional."""
         if self.slot.messages:
             self.sent.append(record.message)
 

@@ -1,4 +1,4 @@
-"""A receiver that is killed and connects again: random connections, and the files and nights of what it landed."""
+"""A receiver that is killed and connects again: its random connections, and files and nights cut at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERYTHING = 1 << 20
 
 
 class TwoPhase(Enum):
-    """LATER: switched on for a slot that decoded without it before."""
+    """LATER: switched on for an existing slot."""
 
     OFF = "off"
     ON = "on"
@@ -26,7 +26,7 @@ class TwoPhase(Enum):
 def random_connections(
     chance: random.Random, wal: Sequence[Record], count: int, two_phase: TwoPhase, eviction_chance: float
 ) -> list[Connection]:
-    """Each begins at an LSN that the receiver of an earlier one may have confirmed; the last one lasts."""
+    """Each begins at an LSN that the receiver has confirmed; the last one does not end."""
     connections: list[Connection] = []
     confirmed = [0]
     two_phase_at = 0 if two_phase is TwoPhase.ON else None
@@ -81,7 +81,7 @@ def _random_evictions(chance: random.Random, wal: Sequence[Record], eviction_cha
 
 
 def _cut_off(chance: random.Random, connection: Connection, sent: Sequence[Record]) -> Connection:
-    """Mostly while the server sends a transaction, or a segment of one."""
+    """Mostly while the server sends a transaction or a segment."""
     sends_much = [record.lsn for record in sent if isinstance(record, Commit | Prepare)]
     sends_much += [lsn for lsn in connection.evictions if lsn >= connection.begins_at]
     if sends_much and chance.random() < 0.7:
@@ -90,6 +90,6 @@ def _cut_off(chance: random.Random, connection: Connection, sent: Sequence[Recor
 
 
 def divided(chance: random.Random, things: Sequence[T], most: int) -> list[list[T]]:
-    """Cut anywhere into at most so many parts, of which some may be empty."""
+    """Cut anywhere, into at most so many parts; a part may be empty."""
     ends = sorted(chance.randint(0, len(things)) for _ in range(chance.randrange(most)))
     return [list(things[a:b]) for a, b in zip([0, *ends], [*ends, len(things)], strict=True)]

@@ -1,4 +1,4 @@
-"""pgoutput's memory of the Relation messages that it sent: RelationSyncEntry in pgoutput.c."""
+"""pgoutput's record of the Relation messages that it sent: RelationSyncEntry in pgoutput.c."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tests.model.wal import EVERY_TABLE, THE_PUBLICATION
 
 
 class Entry:
-    """publication: as it was where the entry was made; it holds until the entry is invalidated. schema_sent: outside of
-    stream segments, or to all by a Stream Commit. streamed: transactions in whose segments the message was sent."""
+    """publication: its state when the entry was built, used until the entry is invalidated. schema_sent: the message
+    was sent outside of stream segments, or before a Stream Commit. streamed: transactions whose segments had the
+    message."""
 
     __slots__ = ("is_valid", "publication", "schema_sent", "streamed")
 
@@ -31,7 +32,7 @@ class RelationSyncCache:
         self._operations: frozenset[str] | None = None  # pg_publication's row, read once until that is invalidated
 
     def layout(self, layout: Layout) -> Layout:
-        """get_rel_sync_entry: the table as it is where its row stands, under the publication that the entry knows."""
+        """get_rel_sync_entry: the table at its row's position, under the publication that the entry knows."""
         oid = layout.definition.oid
         entry = self._entries.get(oid)
         if entry is None:
@@ -49,7 +50,7 @@ class RelationSyncCache:
         return Publication(self._operations, publication.tables)
 
     def must_send(self, oid: int, streamed_xid: int | None) -> bool:
-        """maybe_send_schema: whether a Relation message comes before a row, which then counts as sent."""
+        """maybe_send_schema: true if a Relation message comes before a row; it then counts as sent."""
         entry = self._entries[oid]
         if streamed_xid is None:
             must_send, entry.schema_sent = not entry.schema_sent, True

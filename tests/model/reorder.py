@@ -12,10 +12,10 @@ Queued = Change | TruncateTables | LogicalMessage | Invalidation
 class BufferedTransaction:
     """A top-level transaction with what its subtransactions changed.
 
-    has_snapshot: something was queued, if only in a subtransaction that was rolled back. is_streamable: a row was, or a
-    message, or a change of the catalog, which is an UPDATE of a catalog that nobody is sent. altered: tables whose
-    definition it changed; altered_elsewhere: those that other transactions changed while it was open. streamed_subxids:
-    subtransactions that the server takes for streamed.
+    has_snapshot: something was queued, if only in a subtransaction that was rolled back. is_streamable: a row, a
+    message or an update of a system catalog was queued. altered: tables whose definition this transaction changed.
+    altered_elsewhere: tables whose definition other transactions changed meanwhile. streamed_subxids: subtransactions
+    with the flag RBTXN_IS_STREAMED.
     """
 
     __slots__ = (
@@ -71,8 +71,8 @@ class BufferedTransaction:
     def discard_as_aborted(self) -> None:
         """ReorderBufferCheckAndTruncateAbortedTXN.
 
-        The subtransactions pass for streamed, which is why PostgreSQL 18 sends Stream Aborts of some that it never
-        streamed.
+        It flags subtransactions as streamed. That is why PostgreSQL 18 sends Stream Abort for subtransactions that were
+        never streamed.
         """
         self.mark_subtransactions_streamed(self.changes)
         self.changes = []

@@ -1,8 +1,8 @@
-"""The model server: its catalog and rows, sessions, locks; it writes the WAL, and a log of what was committed.
+"""The model server: catalog and rows, sessions, locks. It writes the WAL and a log of committed changes.
 
-Statements change the one working state at once, and their transaction keeps an undo log. Locks keep transactions apart
-as PostgreSQL's do: a table that a transaction has used is not altered by others until it ends, an altered one is not
-used by others, and neither is a changed row, a key or a name. A statement that would wait for a lock is refused.
+Statements change the single working state at once, and their transaction keeps an undo log. Locks keep transactions
+apart as PostgreSQL's do: nobody alters a table that another open transaction has used, and nobody uses a table, row,
+key or name that another open transaction has changed. A statement that would wait for a lock is refused.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Server:
         return True
 
     def note_use(self, transaction: Transaction, oid: int) -> None:
-        """A walsender may send a table's rows as if the transaction that alters the publication had not."""
+        """A walsender may send rows of this table under the wrong state of a publication that is being altered."""
         alters = self._exclusive.get("publication", transaction)
         if alters is not transaction:
             alters.overtaken.add(oid)

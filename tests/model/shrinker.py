@@ -1,4 +1,4 @@
-"""A smaller history that fails in the same way: whatever can be left out of one is left out."""
+"""A smaller history that fails in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Fails = Callable[[History], bool]
 
 
 def shrink(history: History, fails: Fails) -> History:
-    """`fails(history)` is true, and is true of what is returned."""
+    """The smallest history found for which `fails` is still true."""
     smaller: History | None = history
     while smaller is not None:
         history = smaller

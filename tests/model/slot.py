@@ -16,9 +16,9 @@ class Streaming(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The settings of all connections. version: PostgreSQL's. messages: send logical decoding Messages.
-    publishes_origins: send transactions that came from another server. evicts_prepared: a transaction whose Prepare was
-    sent in an earlier connection may be streamed all the same, for want of memory; only its Commit Prepared follows."""
+    """The settings of all connections. version: PostgreSQL's major version. messages: send logical decoding Messages.
+    publishes_origins: send transactions that came from another server. evicts_prepared: the memory limit may stream a
+    transaction whose Prepare an earlier connection sent; only its Commit Prepared follows."""
 
     version: int
     streaming: Streaming = Streaming.OFF
@@ -31,9 +31,9 @@ IMMEDIATE = -1
 
 
 class Eviction(NamedTuple):
-    """The memory limit is reached at some record. victim: which of the open transactions has to go; IMMEDIATE: the one
-    that the record is about, as with debug_logical_replication_streaming. changes: how many of its changes are sent
-    before the server notices that the transaction is aborted, if it is."""
+    """The memory limit is reached at a record. victim: the index of the transaction to stream, modulo their number;
+    IMMEDIATE: the record's own transaction, as under debug_logical_replication_streaming. changes: how many changes of
+    an aborted transaction are sent before the server notices the abort."""
 
     victim: int
     changes: int = 0
@@ -41,11 +41,11 @@ class Eviction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """begins_at: records before this LSN are not sent. two_phase_at: where the slot's two-phase decoding was switched
-    on; None where it is off. lags: the server knows how transactions ended long before their end is decoded. evictions:
-    by the LSN of a record. early_invalidations: LSNs of records at which the server heard of changes of the catalog
-    ahead of the WAL. ends_at, ends_after: the connection ends at this record after so many messages that it causes;
-    None for one that lasts.
+    """begins_at: records before this LSN are not sent. two_phase_at: the LSN at which the slot's two-phase decoding was
+    switched on; None if it is off. lags: the server already knows which transactions abort when it decodes their
+    changes. evictions: by the LSN of a record. early_invalidations: LSNs of records at which the server heard of
+    catalog changes ahead of the WAL. ends_at, ends_after: the connection ends at this record, after so many of its
+    messages; None if it does not end.
     """
 
     begins_at: int = 0

@@ -1,4 +1,4 @@
-"""Messages as Python source in the words of tests/small_archives.py, so that a finding becomes a test by pasting it.
+"""Messages as Python source in the words of tests/small_archives.py: paste a finding, and it is a test.
 
 LSNs, xids and OIDs become small numbers in the same order, times 0, and a gid that of small_archives.
 """
@@ -125,7 +125,7 @@ def _unit(begin: PgoutputMessage, changes: Sequence[str], names: _Names) -> str:
 
 
 def _alone(message: PgoutputMessage, names: _Names) -> str:
-    """A message that begins no unit; the second part of one that another file begins is written without it."""
+    """A message that neither begins a unit nor stands in one that this file begins."""
     match message:
         case StreamCommit(xid, lsn):
             return f"*stream_commit({names.xid(xid)}, {names.lsn(lsn)})"

@@ -1,8 +1,8 @@
-"""Statements: those that begin and end transactions, and what all have in common.
+"""The base class of statements, and the statements that begin and end transactions.
 
-`run` does to the model server what PostgreSQL would do, and returns False where PostgreSQL would refuse the statement
-or wait for a lock; then no row and no definition has changed. Columns and rows are named, so that a statement means the
-same where others before it are left out; a column that is not there is passed over.
+`run` changes the model server as PostgreSQL would. It returns False, and changes no row and no definition, where
+PostgreSQL would refuse the statement or wait for a lock. Statements name columns and rows, so that a statement means
+the same after others before it are left out; unknown columns are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.model.wal import LogicalMessage, Prepare, end_of
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """In an open transaction. Subclasses implement `change`."""
+    """A statement in an open transaction. Subclasses implement `change`."""
 
     def run(self, server: Server, session: int) -> bool:
         transaction = server.sessions[session]
@@ -29,7 +29,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class EmitMessage:
-    """pg_logical_emit_message. In no transaction it is one of its own if it is transactional."""
+    """pg_logical_emit_message. A transactional one needs an open transaction."""
 
     transactional: bool
     prefix: str
@@ -53,7 +53,7 @@ class EmitMessage:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """origin, origin_lsn: of a transaction that a replication worker applies."""
+    """origin, origin_lsn: the replication origin of a transaction that came from another server, and its LSN there."""
 
     origin: str | None = None
     origin_lsn: int = 0
@@ -87,7 +87,7 @@ class ReleaseSavepoint(Statement):
 
 @dataclass(frozen=True, slots=True)
 class RollBackToSavepoint(Statement):
-    """The savepoint stays, and begins anew."""
+    """The savepoint stays and starts over. depth: 1 is the outermost savepoint."""
 
     depth: int = 1
 
@@ -137,7 +137,7 @@ class PrepareTransaction(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """origin: of the session that runs it."""
+    """origin: the replication origin of the session that runs the statement."""
 
     gid: str
     origin: str | None = None
@@ -151,7 +151,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollBackPrepared:
-    """origin: of the session that runs it."""
+    """origin: the replication origin of the session that runs the statement."""
 
     gid: str
     origin: str | None = None
@@ -165,7 +165,7 @@ class RollBackPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Of the server, which starts again."""
+    """The server crashes and starts again."""
 
     def run(self, server: Server, session: int) -> bool:  # noqa: ARG002
         server.crash()

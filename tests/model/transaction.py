@@ -27,7 +27,7 @@ class PublicationChange(NamedTuple):
 
 
 class RowSent(NamedTuple):
-    """A row that is published: an archive learns the table's name and columns from it. empties: a TRUNCATE."""
+    """A published change of a row, from which an archive learns the table's name and columns. empties: a TRUNCATE."""
 
     oid: int
     layout: Layout
@@ -35,7 +35,7 @@ class RowSent(NamedTuple):
 
 
 class NotPublished(NamedTuple):
-    """From here on no archive can know all rows of the table."""
+    """No archive knows all rows of the table from here on."""
 
     oid: int
     reason: str
@@ -54,8 +54,8 @@ class Subtransaction:
 
 
 class Transaction:
-    """stack: itself, then its open subtransactions. overtaken: tables that it or another transaction used while the
-    other altered the publication. new_storage: tables whose files are of a (sub)transaction's own making."""
+    """stack: the transaction, then its open subtransactions. overtaken: tables that one transaction used while another
+    altered the publication. new_storage: tables whose files this (sub)transaction created."""
 
     __slots__ = ("locks", "log", "new_storage", "origin", "origin_lsn", "overtaken", "publication", "stack")
 

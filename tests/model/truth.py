@@ -1,7 +1,7 @@
 """The tables as of a commit: as the server holds them, and as an archive of the publication can know them.
 
-An archive learns of a table from its published rows alone: its columns, its key and its name are those of the last
-committed one, and a change of the catalog behind that row is not in the archive yet.
+An archive learns of a table from published rows alone: the table's columns, key and name are those of its last
+committed row. A later change of the catalog is not in the archive.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TextRow = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows: PostgreSQL's text, sorted. unknowable: why an archive can't have these rows, or None. renamed: columns by
-    their new name, with the name that they had when a row was last published before."""
+    """rows: PostgreSQL's text, sorted. unknowable: why an archive can't know these rows; None if it can. renamed: new
+    column name -> the column's name in the version before."""
 
     oid: int
     namespace: str
@@ -36,7 +36,8 @@ class Table:
 
 
 class _State:
-    """One table. sent: the Layout of the last published row. frozen: the rows then, if the catalog changed since."""
+    """One table. sent: the Layout of the last published row. frozen: the rows at that time, if the catalog changed
+    since."""
 
     __slots__ = ("definition", "frozen", "renamed", "rows", "sent", "unknowable")
 
@@ -98,7 +99,7 @@ class Truth:
         self._read, self._lsn = 0, 0
 
     def tables_at(self, lsn: int) -> dict[int, Table]:
-        """As the server holds them."""
+        """The tables as the server holds them, by OID."""
         self._read_to(lsn)
         return {
             oid: state.as_table(state.definition, state.definition.columns, state.rows)
@@ -107,7 +108,7 @@ class Truth:
         }
 
     def archived_at(self, lsn: int) -> dict[int, Table]:
-        """As an archive has them: the tables, dropped ones too, of which a row was published."""
+        """The tables as an archive has them, by OID: all with a published row, also dropped ones."""
         self._read_to(lsn)
         return {
             oid: state.as_table(sent.definition, sent.columns, state.rows if state.frozen is None else state.frozen)
@@ -121,8 +122,8 @@ class Truth:
         return dict(self._names)
 
     def holders_at(self, lsn: int) -> dict[Name, int]:
-        """Name -> the OID of the table whose row was committed last under it, unless a later row of that table was
-        committed under another."""
+        """Name -> the OID of the table that bears it: the last one with a committed row under the name, and no later
+        row under another name."""
         self._read_to(lsn)
         return {name: oid for oid, name in self._names.items()}
 

@@ -16,7 +16,7 @@ LSN_PER_RECORD = 8
 
 
 class Change(NamedTuple):
-    """message: what the layout makes of the operation, without an xid; None if it is not published."""
+    """message: the operation under the layout, without an xid; None if it is not published."""
 
     lsn: int
     xid: int
@@ -37,7 +37,7 @@ class TruncateTables(NamedTuple):
 
 
 class LogicalMessage(NamedTuple):
-    """xid, top: 0 for one that is not transactional and was emitted without an xid."""
+    """xid, top: 0 if the message is not transactional and its session had no xid."""
 
     lsn: int
     xid: int
@@ -52,7 +52,7 @@ EVERY_TABLE = -1
 
 
 class Invalidation(NamedTuple):
-    """The catalog changed for these OIDs."""
+    """The catalog rows of these tables changed."""
 
     lsn: int
     xid: int
@@ -62,7 +62,7 @@ class Invalidation(NamedTuple):
 
 
 class LockRows(NamedTuple):
-    """An xid, and nothing that is decoded."""
+    """A record with an xid and nothing to decode."""
 
     lsn: int
     xid: int
@@ -70,7 +70,7 @@ class LockRows(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Also of a prepared transaction, which has a gid. subxids: what is committed with it, oldest first."""
+    """gid: set for COMMIT PREPARED. subxids: subtransactions that are committed with it, oldest first."""
 
     lsn: int
     xid: int
@@ -81,8 +81,8 @@ class Commit(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """Of a transaction, prepared or not, or of a subtransaction, whose xid is not `top`. subxids: what was released in
-    it."""
+    """The abort of a transaction (xid equals top; gid if it was prepared) or of a subtransaction. subxids: released
+    subtransactions inside it, oldest first."""
 
     lsn: int
     xid: int
@@ -102,7 +102,7 @@ class Prepare(NamedTuple):
 
 
 class RunningTransactions(NamedTuple):
-    """The first record after a crash: transactions that are older ended without a record."""
+    """The first record after a crash: transactions before oldest_xid ended without a record."""
 
     lsn: int
     oldest_xid: int

@@ -99,7 +99,7 @@ class Walsender:
     # Streaming
 
     def _check_memory(self, lsn: int, queued: Sequence[BufferedTransaction]) -> None:
-        """ReorderBufferCheckMemoryLimit. queued: the transactions that got something."""
+        """ReorderBufferCheckMemoryLimit. queued: the transactions that got a change."""
         eviction = self.connection.evictions.get(lsn)
         if eviction is None:
             return
@@ -118,7 +118,7 @@ class Walsender:
                 self._stream(transaction, eviction.changes if is_aborted else None)
 
     def _stream(self, transaction: BufferedTransaction, limit: int | None = None) -> None:
-        """One segment. limit: the server finds the transaction aborted after so many changes, and forgets it."""
+        """One segment. limit: the number of changes after which the server finds the transaction aborted."""
         changes, transaction.changes = transaction.changes, []
         if not changes:
             return
@@ -132,7 +132,7 @@ class Walsender:
         self._forget_catalog(transaction)
 
     def _forget_catalog(self, transaction: BufferedTransaction) -> None:
-        """No other transaction is to be decoded with what this one alone knows of the catalog."""
+        """Invalidate the catalog as this transaction alone sees it."""
         self.plugin.relations.invalidate(transaction.altered)
         self.plugin.relations.invalidate(transaction.altered_elsewhere)
 
@@ -160,7 +160,7 @@ class Walsender:
             self._forget_catalog(transaction)
 
     def _distribute(self, transaction: BufferedTransaction, lsn: int) -> None:
-        """SnapBuildDistributeSnapshotAndInval: open transactions see the new catalog from here on."""
+        """SnapBuildDistributeSnapshotAndInval: open transactions see the new catalog from this record on."""
         oids = frozenset(transaction.altered)
         concerned = [other for other in self._buffer.values() if other.has_snapshot and other.prepare is None]
         for other in concerned:
@@ -180,7 +180,7 @@ class Walsender:
             return
         self._send_prepared(transaction, record)
         if not transaction.is_streamed and not transaction.has_snapshot and self.slot.version >= 18:
-            self.plugin.prepare(record)  # of an empty transaction, without a Begin Prepare
+            self.plugin.prepare(record)  # an empty transaction has no Begin Prepare
         transaction.changes = []
 
     def _send_prepared(self, transaction: BufferedTransaction, prepare: Prepare) -> None:
@@ -189,7 +189,7 @@ class Walsender:
             self.plugin.stream_prepare(prepare)
         elif transaction.has_snapshot:
             self.plugin.begin_prepare(prepare)
-            # One that was rolled back meanwhile may be sent in part.
+            # If it was rolled back meanwhile, it may be sent in part.
             eviction = self.connection.evictions.get(prepare.lsn) if prepare.xid in self.aborted else None
             for change in transaction.changes[: None if eviction is None else eviction.changes]:
                 self.plugin.change(change, None)
@@ -197,7 +197,7 @@ class Walsender:
             self._forget_catalog(transaction)
 
     def _commit_prepared(self, transaction: BufferedTransaction, record: Commit, two_phase_at: int) -> None:
-        """One that was prepared before two-phase decoding was switched on is sent now, as a prepared one."""
+        """A transaction that was prepared before two-phase decoding was switched on is sent whole now."""
         assert transaction.prepare is not None
         if transaction.prepare.lsn < two_phase_at:
             self._send_prepared(transaction, transaction.prepare)
@@ -230,7 +230,7 @@ class Walsender:
         del self._buffer[transaction.xid]
 
     def _abort_old(self, oldest_xid: int) -> None:
-        """ReorderBufferAbortOld: transactions that a crash ended have no record of their own."""
+        """ReorderBufferAbortOld: transactions that a crash ended."""
         for transaction in list(self._buffer.values()):
             if (transaction.xid - oldest_xid) % (1 << 32) < 1 << 31:
                 return

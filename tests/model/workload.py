@@ -1,4 +1,4 @@
-"""Random statements in several sessions, run on the model server as they are made up."""
+"""Random statements in several sessions, run on the model server one by one."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class Workload:
         def rename(table: Table) -> RunsOnServer:
             before = table.definition
             name = before.name if self.chance.random() < 0.2 else self._name("table")
-            # Names come back: one that another table had.
+            # Names come back, also another table's.
             name = self.chance.choice([name, f"table{self.chance.randint(1, 20)}"])
             namespace = self.chance.choice(["public", "public", "other"])
             return ddl.RenameTable(before.oid, namespace, name)
