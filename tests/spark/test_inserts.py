@@ -66,7 +66,11 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(
-    ("size", "gaps", "count"), [(applying.FEW, "refuse", 3), (-1, "accept", 2)], ids=["on the driver", "on executors"]
+    ("size", "gaps", "count"),
+    [
+        pytest.param(applying.FEW, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
+        pytest.param(-1, "accept", 2, id="on executors"),
+    ],
 )
 def test_a_key_that_is_inserted_again_is_one_row(
     size: int, gaps: str, count: int, nights: Nights, monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ def test_a_framing_that_fits_no_file_is_refused_before_anything_is_written(night
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 2, 3))
 
 
+@pytest.mark.soak
 def test_a_file_that_was_passed_over_is_set_aside_and_then_read_in_its_place(nights: Nights) -> None:
     """As by a version that didn't look again at a file of which it had read nothing."""
     job, folder = nights.job, nights.job.landing

@@ -18,13 +18,13 @@ from pgoutput_etl.errors import ConfigError, RunError, SequenceError
 from pgoutput_etl.ledger import Ledger
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
 from pgoutput_etl.maintaining import maintain
-from pgoutput_etl.messages import Begin, Commit, Relation
+from pgoutput_etl.messages import Begin, Commit, Relation, StreamCommit
 from pgoutput_etl.reading import tables_at
 from pgoutput_etl.rereading import Archive
 from pgoutput_etl.retention import MaintainRequest
 from pgoutput_etl.spark import session_settings
 from pgoutput_etl.writing import Writer
-from tests.small_archives import Messages, insert, segment, stream_commit, table, transaction, update
+from tests.small_archives import Messages, insert, segment, table, transaction, update
 from tests.spark.jobs import Job, Nights
 from tests.spark.test_apply_job import ROOT, run
 from tests.spark.test_plan import tree
@@ -104,22 +104,26 @@ def at(minute: int) -> datetime:
     return datetime(2026, 1, 1, 0, minute, tzinfo=timezone.utc)
 
 
+def sent_at(minute: int) -> int:
+    return (at(minute) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
 def timed(number: int, *described: Relation) -> Messages:
     """A transaction that was committed `number` minutes past midnight."""
-    microseconds = (at(number) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     begin, *changes, commit = transaction(number, number * 0x100, *described, insert(str(number), f"v{number}"))
     assert isinstance(begin, Begin)
     assert isinstance(commit, Commit)
-    begin, commit = (replace(each, commit_timestamp=microseconds) for each in (begin, commit))
+    begin, commit = (replace(each, commit_timestamp=sent_at(number)) for each in (begin, commit))
     return [begin, *changes, commit]
 
 
+@pytest.mark.soak
 def test_old_transactions_go_but_for_those_that_tell_a_files_time(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = nights.job
     nights.night(timed(1, table()), *(timed(n) for n in range(2, 7)), segment(50, insert("50", "s"), first=True))
-    nights.night(stream_commit(50, 0x680), timed(7))
+    nights.night([StreamCommit(50, 0x680, 0x688, sent_at(6) + 1)], timed(7))
     nights.night(timed(8), timed(9))
     monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("transactions",))
     monkeypatch.setattr(maintaining, "settled", lambda _batches, _cutoff: 3)
