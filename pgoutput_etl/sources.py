@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -31,7 +31,7 @@ from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.protected import protects
 from pgoutput_etl.protecting import Protection, Withholding
 from pgoutput_etl.shipping import find_contents, scan_files
-from pgoutput_etl.spark import check_sizes, list_landing, reading_files
+from pgoutput_etl.spark import check_sizes, list_landing, list_names, reading_files
 from pgoutput_etl.steps import commits_in, in_steps
 
 _LISTINGS = 5
@@ -154,7 +154,7 @@ def read_files(
         if others.intersection(arrangement.to_read):
             arrangement = replace(arrangement, scan_again=True)
         if config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(index, arrangement)
+            _refuse_gaps(index, arrangement, partial(list_names, spark, config.source.landing))
         commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
         steps = in_steps(arrangement, commits, config.merge.max_transactions)
     except BaseException:
@@ -223,19 +223,26 @@ def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangem
     return Landed(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
 
 
-def _refuse_gaps(index: FileIndex, arrangement: Arrangement) -> None:
-    """A number that a duplicate has, or had once, or an empty file, is not missing."""
+def _refuse_gaps(index: FileIndex, arrangement: Arrangement, all_names: Callable[[], Iterable[str]]) -> None:
+    """A number that a duplicate has, or had once, or an empty file, is not missing. `all_names`: of the files that are
+    there, with those of empty files; asked for only where a number seems to be missing."""
     new = {part.path for part in arrangement.to_read.values() if not part.offset}
     if not new:
         return
     around = {*index.around(new), *(part.path for part in arrangement.parts.values())}
-    in_order = sorted(around, key=natural_order)
-    missing = missing_number(in_order, next(i for i, path in enumerate(in_order) if path in new))
+    missing = _missing_before(new, around)
+    if missing is not None:
+        missing = _missing_before(new, around.union(all_names()))
     if missing is not None:
         raise RunError(
             f"{missing}: whole transactions may be. Nothing was written. Land what is missing; if there is nothing, "
             "say source.gaps: accept"
         )
+
+
+def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
+    in_order = sorted(paths, key=natural_order)
+    return missing_number(in_order, next(i for i, path in enumerate(in_order) if path in new))
 
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:

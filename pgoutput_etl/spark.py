@@ -10,12 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyspark
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.connecting import REMOTE, connect, is_connect, server_of
@@ -255,15 +255,25 @@ def writes_may_overlap(spark: SparkSession) -> bool:
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
     """All files below a folder, or that match a glob, without reading any. Raises ConfigError if there is no such."""
-    reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    modified = F.unix_micros("modificationTime").alias("modified")
     try:
-        modified = F.unix_micros("modificationTime").alias("modified")
-        table = reader.load(landing).select("path", F.col("length").alias("size"), modified).toArrow()
+        table = _landed(spark, landing).select("path", F.col("length").alias("size"), modified).toArrow()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise ConfigError(f"source.landing: there is no {landing}") from None
         raise
     return Listing(table.cast(LISTING_SCHEMA))
+
+
+def list_names(spark: SparkSession, landing: str) -> list[str]:
+    """The paths of all files in the landing folder, with those of empty ones, which list_landing does not have: Spark
+    leaves them out of whatever it reads."""
+    # It gives URIs, and binaryFile has paths: file:/a b for file:///a%20b.
+    return [unquote(name).replace(":///", ":/", 1) for name in _landed(spark, landing).inputFiles()]
+
+
+def _landed(spark: SparkSession, landing: str) -> DataFrame:
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(landing)
 
 
 def size_limit(spark: SparkSession) -> int:
