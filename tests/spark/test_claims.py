@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl import claims
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import Ledger
-from tests.small_archives import insert, replayed, table, transaction
+from tests.small_archives import insert, replayed, table, transaction, update
 from tests.spark.fault_runs import FaultyJob, forget_files
 from tests.spark.faults import BEFORE, Fault
 from tests.spark.jobs import Job
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 NIGHTS = [
     transaction(1, 100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "a", oid=2)),
-    transaction(2, 200, insert("2", "b"), insert("2", "b", oid=2)),
+    transaction(2, 200, insert("2", "b"), update("1", "b"), insert("2", "b", oid=2), update("1", "b", oid=2)),
 ]
 
 
