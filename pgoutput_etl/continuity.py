@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.retention import TRIMMED
+from pgoutput_etl.outcomes import TRIMMED, Fate
 from pgoutput_etl.shipping import Which
 from pgoutput_etl.transactions import Assembly
 

@@ -67,10 +67,9 @@ from pgoutput_etl.lineage import SchemaChange
 from pgoutput_etl.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.message_rows import MESSAGE_SCHEMA, FileScan
 from pgoutput_etl.messages import Type
-from pgoutput_etl.outcomes import ACCOUNTS, Fate, UnitId
+from pgoutput_etl.outcomes import ACCOUNTS, TRIMMED, Fate, UnitId
 from pgoutput_etl.quarantine import TORN, parts_of_transactions, unreadable
 from pgoutput_etl.relations import InForce, Place, RelationHistory
-from pgoutput_etl.retention import TRIMMED
 from pgoutput_etl.shipping import Which, blocks_of
 from pgoutput_etl.spark import session_for_few_rows
 from pgoutput_etl.spark_types import arrow_schema

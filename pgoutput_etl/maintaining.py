@@ -26,10 +26,9 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger import Batch, Ledger
 from pgoutput_etl.ledger_rows import SCHEMAS
 from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
-from pgoutput_etl.outcomes import Fate
+from pgoutput_etl.outcomes import TRIMMED, Fate
 from pgoutput_etl.retention import (
     APPENDED_TO,
-    TRIMMED,
     MaintainRequest,
     Rule,
     is_as_recorded,

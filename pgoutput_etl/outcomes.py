@@ -28,6 +28,9 @@ class Fate(Enum):
     REFUSED = "refused"  # it was committed, but the configuration refuses its origin
 
 
+TRIMMED = "trimmed"  # the fate of a row of the ledger that is no transaction, but stands for those that are gone
+
+
 # What became of bytes, by the fate of what they are a part of. "applied" is all that is done with: what was committed,
 # what the configuration skips, and what is about no transaction.
 ACCOUNTS = {

@@ -25,7 +25,6 @@ from pgoutput_etl.errors import ConfigError
 STEPS = ("retention", "optimize", "vacuum", "checkpoint")
 LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
 SMALL_FILE = 128 << 20
-TRIMMED = "trimmed"  # the fate of a row that is no transaction, but stands for those that are gone
 # Ledger tables that runs do nothing but append to: Delta lets them be compacted meanwhile.
 APPENDED_TO = frozenset(
     {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes"}
