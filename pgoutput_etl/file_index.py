@@ -119,6 +119,9 @@ class FileIndex:
             self._newest_but(names),
         )
 
+    def every_file(self) -> KnownFiles:
+        return KnownFiles.of(self._parts(range(len(self._file))))
+
     def unkeyed(self) -> UnkeyedContents | None:
         """The contents that an older version read."""
         rows = np.flatnonzero(self._has_content & ~self._has("head"))

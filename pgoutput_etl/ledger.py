@@ -24,7 +24,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -40,7 +40,6 @@ from delta.exceptions import (
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.arranging import KnownFiles
 from pgoutput_etl.assembling import Rows
 from pgoutput_etl.blocks import Kind
 from pgoutput_etl.changes import POSTGRES_EPOCH_MICROSECONDS
@@ -607,30 +606,20 @@ class Ledger:
         found = self._look_up("files", lambda rows: rows.where(of_it).select("path"))
         return found[0]["path"] if found else f"file {number}"
 
-    def file_rows(self) -> list[dict[str, Any]]:
-        """All that is known of landed files: the fields of FilePart, `file` and `batch`."""
-        names = [field.name for field in fields(FilePart) if field.name != "modified"]
-        modified = F.unix_micros("modified").alias("modified")
-        return self._look_up(
-            "files", lambda rows: self.completed("files", rows).select("file", "batch", modified, *names)
-        )
-
-    def file_index(self, since: int = 0) -> FileIndex:
-        """What was read from batch `since` on. A ledger from before a column was kept has NULL in it."""
+    def file_index(self, batch: Batch | None, before: int | None = None) -> FileIndex:
+        """What was read of landed files since the batch that `batch` counts from, and before batch `before`. A ledger
+        from before a column was kept has NULL in it."""
+        since = 0 if batch is None else batch.since
         modified = F.unix_micros("modified").alias("modified")
         names = [name for name in INDEX_SCHEMA.names if name != "modified"]
 
         def of_parts(rows: DataFrame) -> DataFrame:
-            return self.completed("files", rows).where(F.col("batch") >= since).select(modified, *names)
+            chosen = self.completed("files", rows).where(F.col("batch") >= since)
+            chosen = chosen if before is None else chosen.where(F.col("batch") < before)
+            return chosen.select(modified, *names)
 
         found = self._choose("files", of_parts)
         return FileIndex.of({}) if found is None else FileIndex(found.select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
-
-    def known_files(self, rows: Iterable[Mapping[str, Any]], since: int = 0, before: int | None = None) -> KnownFiles:
-        """Of file_rows, what was read from batch `since` on, and before batch `before`."""
-        names = [field.name for field in fields(FilePart)]
-        counts = [row for row in rows if row["batch"] >= since and (before is None or row["batch"] < before)]
-        return KnownFiles.of({row["file"]: FilePart(**{name: row[name] for name in names}) for row in counts})
 
     def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
         rows = [

@@ -53,7 +53,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
     with ThreadPoolExecutor(2) as pool:
         listed = pool.submit(list_files, spark, config)
         last = ledger.last_batch()
-        told = pool.submit(ledger.file_index, 0 if last is None else last.since)
+        told = pool.submit(ledger.file_index, last)
         claim = _refuse_others(ledger, last, progress)
     listing, index = listed.result(), told.result()
     if last is not None and last.resumed:
@@ -66,7 +66,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
             finish_backfill(spark, config, ledger, last, progress)
         stages.begin("look")
         last, claim = ledger.last_batch(), None
-        listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
+        listing, index = list_files(spark, config), ledger.file_index(last)
     summaries += _apply_new(spark, config, ledger, last, claim, listing, index, progress, stages)
     return summaries or [_nothing_new(config, ledger, last, map(said_of_tail, index.tails(listing)))]
 
@@ -94,7 +94,7 @@ def _apply_new(
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except NotAsListedError:
             stages.begin("look")
-            listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
+            listing, index = list_files(spark, config), ledger.file_index(last)
             return summaries + _apply_new(spark, config, ledger, last, None, listing, index, progress, stages)
         summaries.append(summary)
         if later:

@@ -49,7 +49,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking for new files in {config.source.landing}")
     last = ledger.last_batch()
     ledger.claims().refuse_others(Batch.number_of_next(last))
-    listing, index = list_files(spark, config), ledger.file_index(0 if last is None else last.since)
+    listing, index = list_files(spark, config), ledger.file_index(last)
     if last is not None and last.resumed:
         files, _ = new_files(spark, config, index.with_parts(last.files), listing)
         later = tuple(file.path for file in files.values())

@@ -117,7 +117,7 @@ class Archive:
 
     @cached_property
     def known(self) -> KnownFiles:
-        return self.ledger.known_files(self.ledger.file_rows(), self._next.since, self._next.number)
+        return self.ledger.file_index(self._next, before=self._next.number).every_file()
 
     @cached_property
     def last_file(self) -> int:
