@@ -85,6 +85,20 @@ class InsertRow(Statement):
         return True
 
 
+def row_to_change(
+    server: Server, transaction: Transaction, oid: int, row: int, operation: str
+) -> tuple[Row, Layout] | None:
+    """The row as it is and its table's layout; None if it is not there, is locked, or may not be changed so."""
+    table = server.tables.get(oid)
+    before = None if table is None else table.rows.get(row)
+    if table is None or before is None or not server.can_lock(transaction, ("row", oid, row)):
+        return None
+    layout = server.layout(transaction, table.definition)
+    if not layout.allows(operation) or not server.share(transaction, oid):
+        return None
+    return before, layout
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateRow(Statement):
     oid: int
@@ -92,14 +106,11 @@ class UpdateRow(Statement):
     values: tuple[tuple[str, Value], ...]
 
     def change(self, server: Server, transaction: Transaction) -> bool:
-        table = server.tables.get(self.oid)
-        before = None if table is None else table.rows.get(self.row)
-        if table is None or before is None or not server.can_lock(transaction, ("row", self.oid, self.row)):
+        found = row_to_change(server, transaction, self.oid, self.row, UPDATE)
+        if found is None:
             return False
-        definition = table.definition
-        layout = server.layout(transaction, definition)
-        if not layout.allows(UPDATE) or not server.share(transaction, self.oid):
-            return False
+        before, layout = found
+        definition = layout.definition
         values = list(before)
         assigned = set()
         for name, value in self.values:
@@ -122,14 +133,11 @@ class DeleteRow(Statement):
     row: int
 
     def change(self, server: Server, transaction: Transaction) -> bool:
-        table = server.tables.get(self.oid)
-        before = None if table is None else table.rows.get(self.row)
-        if table is None or before is None or not server.can_lock(transaction, ("row", self.oid, self.row)):
+        found = row_to_change(server, transaction, self.oid, self.row, DELETE)
+        if found is None:
             return False
-        layout = server.layout(transaction, table.definition)
-        if not layout.allows(DELETE) or not server.share(transaction, self.oid):
-            return False
-        lock_keys(server, transaction, table.definition, before)
+        before, layout = found
+        lock_keys(server, transaction, layout.definition, before)
         server.lock(transaction, ("row", self.oid, self.row))
         write_change(server, transaction, layout, self.row, RowOperation(before, None))
         log_sent(server, transaction, layout, DELETE)
