@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -21,7 +20,7 @@ from pgoutput_etl.changes import TableShape
 from pgoutput_etl.connecting import frame
 from pgoutput_etl.cuts import Cut
 from pgoutput_etl.every_event import every_event_of
-from pgoutput_etl.key_facts import ranged
+from pgoutput_etl.key_facts import ranges_of
 from pgoutput_etl.net_effect import Events
 from pgoutput_etl.row_states import EveryEvent
 from pgoutput_etl.shipping import (
@@ -94,11 +93,17 @@ class ChangeBlocks:
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         if task.oid in self._here:
             return self._on_driver(task, shape, window, only_inserts)
-        if not only_inserts or shape.is_bag:
-            as_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
-            there = events_of_blocks(self.rows.changes(), self.rows.fates, window, shape, as_net)
-            return Events(there, as_net, changes.size, only_inserts=only_inserts)
-        return self._of_inserts(task, shape, window)
+        blocks, fates = self.rows.changes(), self.rows.fates
+        keys = ranges = None
+        if only_inserts and not shape.is_bag:
+            keys = keys_of_blocks(blocks, fates, window, shape, changes.inserts)
+            ranges = keys.facts.ranges if keys.facts.are_known else None
+        if keys is not None and keys.facts.are_unique:
+            there, is_net = all_events_of_blocks(blocks, fates, window, shape), True
+        else:
+            is_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
+            there = events_of_blocks(blocks, fates, window, shape, is_net)
+        return Events(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
     def _on_driver(self, task: Task, shape: TableShape, window: Window, only_inserts: bool) -> Events:
         events = _as_one(list(events_of(self._here[task.oid], self.rows.fates, window, shape)), shape)
@@ -106,21 +111,8 @@ class ChangeBlocks:
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and can_supersede(shape):
             events, is_net = without_superseded(events, shape)
-        ranges = {i: _limits(events.column(f"c{i}")) for i in ranged(shape)} if events.num_rows else {}
         there = frame(self.rows.spark, pa.Table.from_batches([events]))
-        return Events(there, is_net, task.changes.size, True, only_inserts, keys, ranges)
-
-    def _of_inserts(self, task: Task, shape: TableShape, window: Window) -> Events:
-        """All events as they are if their keys are unique."""
-        blocks, fates, changes = self.rows.changes(), self.rows.fates, task.changes
-        keys = keys_of_blocks(blocks, fates, window, shape, changes.inserts)
-        ranges = keys.facts.ranges if keys.facts.are_known else None
-        if keys.facts.are_unique:
-            there = all_events_of_blocks(blocks, fates, window, shape)
-            return Events(there, True, changes.size, only_inserts=True, keys=keys, ranges=ranges)
-        as_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
-        there = events_of_blocks(blocks, fates, window, shape, as_net)
-        return Events(there, as_net, changes.size, only_inserts=True, keys=keys, ranges=ranges)
+        return Events(there, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
 
     def every_event(self, task: Task, segment: Segment) -> EveryEvent:
         shape, window = segment.shape, window_of(task, segment, self.cuts)
@@ -135,11 +127,6 @@ class ChangeBlocks:
 def window_of(task: Task, segment: Segment, cuts: Mapping[int, Cut]) -> Window:
     cut = cuts.get(task.oid)
     return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
-
-
-def _limits(column: pa.Array) -> tuple[Any, Any]:
-    found = pc.min_max(column).as_py()
-    return found["min"], found["max"]
 
 
 def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:

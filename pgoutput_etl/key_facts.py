@@ -59,9 +59,15 @@ def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHa
     hashes = hashes_of([events.column(f"c{i}") for i in shape.key], shape)
     if hashes is None or not len(hashes):
         return KeyFacts(events.num_rows, hashes is not None, hashes is not None), hashes
+    return KeyFacts(events.num_rows, True, _are_distinct(hashes), ranges_of(events, shape)), hashes
+
+
+def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
+    """Of the keys of any events; none if there are no events."""
+    if not events.num_rows:
+        return {}
     limits = {i: pc.min_max(events.column(f"c{i}")).as_py() for i in ranged(shape)}
-    ranges = {i: (found["min"], found["max"]) for i, found in limits.items()}
-    return KeyFacts(events.num_rows, True, _are_distinct(hashes), ranges), hashes
+    return {i: (found["min"], found["max"]) for i, found in limits.items()}
 
 
 def _are_distinct(hashes: KeyHashes) -> bool:
