@@ -7,7 +7,7 @@ begin with the same few bytes as a new file. `KnownFiles` decides about these as
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -26,10 +26,6 @@ _FIELDS = [pa.field(field.name, _TYPES[str(field.type).partition(" ")[0]]) for f
 INDEX_SCHEMA = pa.schema([pa.field("file", pa.int64()), *_FIELDS])
 LISTING_SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modified", pa.int64())])
 _SUFFIX = r"(?i)\.(gz|zst|lz4|bz2)$"
-_DIGITS = re.compile(r"(\d+)")
-_LONG = 127  # digits of a number; a character tells how many there are, up to that
-_LENGTHS = pa.array([chr(size) for size in range(_LONG)])
-_MOST_SHAPES = 64  # of names: those of further shapes are taken one by one
 _EVIDENCE = 3  # names before a new one that tell whether names are numbered
 
 Rows = npt.NDArray[np.int64]
@@ -153,12 +149,10 @@ class FileIndex:
 
     def around(self, paths: Collection[str]) -> list[str]:
         """The known paths that sort where these do or behind them, and the few before them."""
-        keys, names = self._keys, self._paths.dictionary
-        first = natural_key(min(paths, key=natural_order))
-        is_behind = pc.greater_equal(keys, first)
-        before = pa.table({"key": keys, "name": names}).filter(pc.invert(is_behind))
-        last = before.take(pc.select_k_unstable(before, _EVIDENCE, [("key", "descending")]))
-        return [*last.column("name").to_pylist(), *names.filter(is_behind).to_pylist()]
+        names, key = self._paths.dictionary.to_pylist(), self._keys.__getitem__
+        in_order = sorted(range(len(names)), key=key)
+        first = bisect_left(in_order, min(map(natural_order, paths)), key=key)
+        return [names[code] for code in in_order[max(first - _EVIDENCE, 0) :]]
 
     # Columns
 
@@ -206,9 +200,9 @@ class FileIndex:
         return np.asarray(self._paths.indices, np.int64)
 
     @cached_property
-    def _keys(self) -> pa.Array:
+    def _keys(self) -> list[tuple[tuple[int, int, str], ...]]:
         """Of each path, by its code, what it is sorted by."""
-        return natural_keys(self._paths.dictionary)
+        return [natural_order(path) for path in self._paths.dictionary.to_pylist()]
 
     # Rows, of which -1 is none
 
@@ -292,9 +286,7 @@ class FileIndex:
         codes = self._codes[rows[rows >= 0]]
         if not len(codes):
             return None
-        keys = self._keys.take(pa.array(codes))
-        at = pc.index(keys, pc.max(keys)).as_py()
-        newest: str = self._paths.dictionary[int(codes[at])].as_py()
+        newest: str = self._paths.dictionary[max(np.unique(codes).tolist(), key=self._keys.__getitem__)].as_py()
         return newest
 
     def _changed(self, listing: Listing) -> list[LandedFile]:
@@ -341,55 +333,3 @@ def _is_known_by_name(path: str, number: int | None, known: KnownFiles) -> bool:
     part = known.parts[number]
     name = part.path if part.status == FileStatus.REFUSED.value else known.names[known.roots[number]]
     return uncompressed_name(name) == uncompressed_name(path)
-
-
-# Natural order, of many names at once
-
-
-def natural_key(path: str) -> str:
-    """Sorts, by its bytes in UTF-8, as natural_order does."""
-    parts = _DIGITS.split(path)
-    return "".join(_number_key(part) if i % 2 else f"{part}\0" for i, part in enumerate(parts))
-
-
-def _number_key(digits: str) -> str:
-    significant = str(int(digits)).lstrip("0")
-    size = len(significant)
-    how_long = chr(size) if size < _LONG else f"{chr(_LONG)}{size:09}"
-    return f"{how_long}{significant}{digits}\0"
-
-
-def natural_keys(paths: pa.Array) -> pa.Array:
-    """natural_key of each. Names that differ in nothing but their numbers are taken together."""
-    shapes = pc.replace_substring_regex(paths, "[0-9]+", "0")
-    is_plain = pc.string_is_ascii(paths)
-    common = pc.value_counts(shapes.filter(is_plain)).to_pylist()
-    common.sort(key=lambda each: -each["counts"])
-    rest = np.ones(len(paths), np.bool_)
-    places, found = [], []
-    for shape in (each["values"] for each in common[:_MOST_SHAPES]):
-        chosen = np.asarray(pc.and_(pc.equal(shapes, shape), is_plain), np.bool_)
-        keys = _keys_of_shape(paths.filter(pa.array(chosen)), shape)
-        if keys is not None:
-            rest &= ~chosen
-            places.append(np.flatnonzero(chosen))
-            found.append(keys)
-    places.append(np.flatnonzero(rest))
-    found.append(pa.array([natural_key(path) for path in paths.filter(pa.array(rest)).to_pylist()], pa.string()))
-    return pa.concat_arrays(found).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
-
-
-def _keys_of_shape(paths: pa.Array, shape: str) -> pa.Array | None:
-    """`shape`: the names, with 0 for each number. None if a number is too long."""
-    first, *texts = shape.split("0")
-    pattern = re.escape(first) + "".join(f"(?P<n{i}>[0-9]+){re.escape(text)}" for i, text in enumerate(texts))
-    numbers = pc.extract_regex(paths, f"^{pattern}$") if texts else None
-    pieces: list[pa.Array | str] = [pa.array([f"{first}\0"]).take(pa.array(np.zeros(len(paths), np.int64)))]
-    for i, text in enumerate(texts):
-        digits = pc.struct_field(numbers, f"n{i}")
-        significant = pc.utf8_ltrim(digits, "0")
-        size = pc.utf8_length(significant)
-        if pc.max(size).as_py() >= _LONG:
-            return None
-        pieces += [_LENGTHS.take(size), significant, digits, f"\0{text}\0"]
-    return pc.binary_join_element_wise(*pieces, "")

@@ -12,14 +12,13 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.arranging import natural_order
+from pgoutput_etl.arranging import KnownFiles, natural_order
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.file_index import FileIndex, Listing, natural_key, natural_keys
+from pgoutput_etl.file_index import FileIndex, Listing
 from pgoutput_etl.identity import FilePart, FileStatus, LandedFile, UnkeyedContents, head_of, heads_of
 from pgoutput_etl.numbering import missing_number
 from tests.landing_folder import LandingFolder
@@ -30,17 +29,15 @@ NAMES = st.lists(st.sampled_from(PIECES), max_size=6)
 PATHS = NAMES.map("".join)
 
 
-@given(st.lists(PATHS, max_size=30))
-def test_keys_sort_as_natural_order_does(paths: list[str]) -> None:
-    keys = natural_keys(pa.array(paths, pa.string())).to_pylist()
-    assert keys == [natural_key(path) for path in paths]
-    by_key = sorted(paths, key=lambda path: natural_key(path).encode())
-    assert list(map(natural_order, by_key)) == sorted(map(natural_order, paths))
-
-
-def test_names_of_more_shapes_than_are_taken_together() -> None:
-    paths = [f"{'x' * n}-{number}" for n in range(100) for number in (9, 10)]
-    assert natural_keys(pa.array(paths)).to_pylist() == [natural_key(path) for path in paths]
+@given(st.sets(PATHS, min_size=1, max_size=30), PATHS)
+def test_names_are_in_natural_order(names: set[str], new: str) -> None:
+    in_order = sorted(names, key=natural_order)
+    parts = {n: FilePart(name, 1, 1, consumed=1, prefix_hash=str(n)) for n, name in enumerate(names)}
+    index = FileIndex.of(parts)
+    behind = [name for name in in_order if natural_order(name) >= natural_order(new)]
+    before = [name for name in in_order if name not in behind]
+    assert index.around([new]) == [*before[-3:], *behind]
+    assert index.known([new]).newest == in_order[-1] == KnownFiles.of(parts).newest
 
 
 @given(st.sets(st.integers(0, 40), min_size=1), st.sets(st.integers(0, 60), min_size=1))
