@@ -442,26 +442,12 @@ class _Arranging:
     def _part(self, number: int, status: FileStatus) -> FilePart:
         file, scan = self.files[number], self.scans[number]
         before = None if scan.same_as is None else self.known.parts[scan.same_as]
-        is_read = status is FileStatus.READ
-        return FilePart(
-            file.path,
-            file.size,
-            file.modified,
-            status.value,
-            scan.offset if is_read else scan.consumed,
-            scan.consumed,
-            scan.prefix_hash,
-            (before is not None and before.distinctive) or is_distinctive(scan),
-            (before is not None and before.varied) or scan.varied,
-            before.framing if before is not None else None if scan.framing == Framing.AUTO.value else scan.framing,
-            scan.begins_in_stream,
-            scan.ends_in_stream,
-            scan.same_as,
-            scan.tail is not None,
-            scan.tail,
-            scan.size,
-            head_of(scan.consumed, scan.heads),
-        )
+        found = whole_file(file, scan)
+        if before is not None:
+            distinctive, varied = before.distinctive or found.distinctive, before.varied or found.varied
+            found = replace(found, distinctive=distinctive, varied=varied, framing=before.framing)
+        offset = scan.offset if status is FileStatus.READ else scan.consumed
+        return replace(found, status=status.value, offset=offset, same_as=scan.same_as)
 
     def _refused(self, number: int, why: str) -> FilePart:
         file = self.files[number]
@@ -496,22 +482,9 @@ def _ends_on_its_own(path: str) -> str:
 
 def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
     """A file that was read from its beginning, whatever was known of it."""
-    return FilePart(
-        file.path,
-        file.size,
-        file.modified,
-        consumed=scan.consumed,
-        prefix_hash=scan.prefix_hash,
-        distinctive=is_distinctive(scan),
-        varied=scan.varied,
-        framing=None if scan.framing == Framing.AUTO.value else scan.framing,
-        begins_in_stream=scan.begins_in_stream,
-        ends_in_stream=scan.ends_in_stream,
-        unfinished=scan.tail is not None,
-        reason=scan.tail,
-        decompressed_size=scan.size,
-        head=head_of(scan.consumed, scan.heads),
-    )
+    framing = None if scan.framing == Framing.AUTO.value else scan.framing
+    part = FilePart(file.path, file.size, file.modified, framing=framing, begins_in_stream=scan.begins_in_stream)
+    return as_scanned(part, scan)
 
 
 def said_of_tail(part: FilePart) -> str:
