@@ -8,7 +8,7 @@ begin with the same few bytes as a new file. `KnownFiles` decides about these as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 
@@ -17,8 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.arranging import KnownFiles, natural_order
-from pgoutput_etl.identity import FilePart, FileStatus, LandedFile, UnkeyedContents, uncompressed_name
+from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, natural_order
+from pgoutput_etl.identity import (
+    FilePart,
+    FileStatus,
+    KnownContents,
+    LandedFile,
+    Task,
+    UnkeyedContents,
+    uncompressed_name,
+)
 from pgoutput_etl.message_rows import FileScan, ScanError
 
 _TYPES = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
@@ -30,6 +38,8 @@ _EVIDENCE = 3  # names before a new one that tell whether names are numbered
 
 Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+# Scans files, by their paths, with contents that they may begin with: what is found, or why not, by their numbers.
+Scan = Callable[[Mapping[str, Task], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,35 @@ class FileIndex:
         hashes = self.table.column("prefix_hash").take(pa.array(rows)).to_pylist()
         return UnkeyedContents.of(zip(self._consumed[rows].tolist(), hashes, self._file[rows].tolist(), strict=True))
 
-    def lookalikes(
+    def arrange(
+        self,
+        files: Mapping[int, LandedFile],
+        listing: Listing,
+        known: KnownFiles,
+        scans: Mapping[int, FileScan],
+        errors: Mapping[int, ScanError],
+        scan: Scan,
+    ) -> tuple[Arrangement, dict[int, FileScan]]:
+        """What to read of files that were scanned with the contents of `known`, and what is known of them now. `scan`
+        is called once at the most, for files that may begin with further contents."""
+        tasks = scan_tasks(files)
+        alike = self._lookalikes({n: file.path for n, file in files.items()}, scans, errors, known)
+        found, failed, others = dict(scans), dict(errors), set[int]()
+        if alike:
+            known = self.known(tasks, set[int]().union(*alike.values()))
+            doubtful = {path: task for path, task in tasks.items() if task.number in alike}
+            closer, closer_errors = scan(doubtful, known.contents())
+            others = {n for n, each in closer.items() if n in errors or each.same_as != scans[n].same_as}
+            same = {n: replace(scans[n], resembles=each.resembles) for n, each in closer.items() if n not in others}
+            found |= same | {n: closer[n] for n in others}
+            failed = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer}
+            found = {n: each for n, each in found.items() if n not in failed}
+        arrangement = arrange(files, found, failed, known, listing.among(known.places(tasks)))
+        if others.intersection(arrangement.to_read):
+            arrangement = replace(arrangement, scan_again=True)
+        return arrangement, found
+
+    def _lookalikes(
         self,
         paths: Mapping[int, str],
         scans: Mapping[int, FileScan],
@@ -300,19 +338,9 @@ class FileIndex:
         return listing.files(pa.array(~is_same))
 
 
-def looked_up(
-    scans: Mapping[int, FileScan],
-    errors: Mapping[int, ScanError],
-    closer_scans: Mapping[int, FileScan],
-    closer_errors: Mapping[int, ScanError],
-) -> tuple[dict[int, FileScan], dict[int, ScanError], frozenset[int]]:
-    """What was found of all files, once some were scanned again with contents that they may begin with; and which of
-    them were scanned otherwise than before."""
-    others = {n for n, scan in closer_scans.items() if n in errors or scan.same_as != scans[n].same_as}
-    same = {n: replace(scans[n], resembles=scan.resembles) for n, scan in closer_scans.items() if n not in others}
-    found = {**scans, **same, **{n: closer_scans[n] for n in others}}
-    failed = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer_scans}
-    return {n: scan for n, scan in found.items() if n not in failed}, failed, frozenset(others)
+def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, Task]:
+    """By path: each file whole."""
+    return {file.path: Task(number, file.size) for number, file in files.items()}
 
 
 def _last_of(groups: Rows, rows: Rows, count: int) -> Rows:

@@ -12,8 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.arranging import (
     Arrangement,
-    KnownFiles,
-    arrange,
     as_scanned,
     candidates,
     natural_order,
@@ -23,9 +21,10 @@ from pgoutput_etl.arranging import (
 from pgoutput_etl.assembling import Scanned, collect_scans
 from pgoutput_etl.config import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.file_index import FileIndex, Listing, looked_up
+from pgoutput_etl.file_index import FileIndex, Listing, scan_tasks
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Prefix, Task, task_again, tasks_of
 from pgoutput_etl.managed import kept, let_go
+from pgoutput_etl.message_rows import FileScan, ScanError
 from pgoutput_etl.numbering import missing_number
 from pgoutput_etl.parts import nothing_to_read
 from pgoutput_etl.protected import protects
@@ -145,14 +144,14 @@ def read_files(
 
     Raises ArchiveError or RunError. What it gives is to be given up in the end.
     """
-    tasks = {file.path: Task(number, file.size) for number, file in files.items()}
+    tasks = scan_tasks(files)
     known = index.known(tasks)
     blocks = _scan(spark, config, tasks, known.contents(index.unkeyed()))
     try:
-        scanned, known, others = _look_up(spark, config, tasks, index, known, _collect(blocks, tasks))
-        arrangement = arrange(files, scanned.scans, scanned.errors, known, listing.among(known.places(tasks)))
-        if others.intersection(arrangement.to_read):
-            arrangement = replace(arrangement, scan_again=True)
+        scanned = _collect(blocks, tasks)
+        closer = partial(_scan_closer, spark, config)
+        arrangement, scans = index.arrange(files, listing, known, scanned.scans, scanned.errors, closer)
+        scanned = replace(scanned, scans=scans)
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(index, arrangement, partial(list_names, spark, config.source.landing))
         commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
@@ -169,27 +168,13 @@ def read_files(
     return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)
 
 
-def _look_up(
-    spark: SparkSession,
-    config: Config,
-    tasks: Mapping[str, Task],
-    index: FileIndex,
-    known: KnownFiles,
-    scanned: Scanned,
-) -> tuple[Scanned, KnownFiles, frozenset[int]]:
-    """Scans files again that may begin with further contents. Gives all that was scanned, what is known of it, and the
-    numbers of those files that were scanned otherwise than before."""
-    paths = {task.number: path for path, task in tasks.items()}
-    alike = index.lookalikes(paths, scanned.scans, scanned.errors, known)
-    if not alike:
-        return scanned, known, frozenset()
-    known = index.known(tasks, set().union(*alike.values()))
-    doubtful = {path: task for path, task in tasks.items() if task.number in alike}
-    blocks = _scan(spark, config, doubtful, known.contents())
+def _scan_closer(
+    spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents
+) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
+    blocks = _scan(spark, config, tasks, known)
     try:
-        closer = _collect(blocks, doubtful)
-        scans, errors, others = looked_up(scanned.scans, scanned.errors, closer.scans, closer.errors)
-        return Scanned(scans, scanned.controls, errors), known, others
+        scanned = _collect(blocks, tasks)
+        return scanned.scans, scanned.errors
     finally:
         let_go(blocks)
 

@@ -13,7 +13,7 @@ from pgoutput_etl.blocks import Kind, Packer, unpacked
 from pgoutput_etl.content import read_content
 from pgoutput_etl.errors import ArchiveError, PgoutputEtlError
 from pgoutput_etl.fates import Fates
-from pgoutput_etl.file_index import FileIndex, Listing, looked_up
+from pgoutput_etl.file_index import FileIndex, Listing, scan_tasks
 from pgoutput_etl.framing import Framing
 from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Task, task_again
 from pgoutput_etl.message_rows import FileScan, ScanError
@@ -109,27 +109,23 @@ class LandingFolder:
     def _arranged_from_all(self, files: dict[int, LandedFile]) -> Arrangement:
         known = KnownFiles.of(self.known)
         assert files == candidates(self.files.values(), known)
-        scanned, errors = self._scan({file.path: Task(n, file.size) for n, file in files.items()}, known.contents())
-        return arrange(files, {n: each.summary for n, each in scanned.items()}, errors, known, self.files)
+        scanned, errors = self._scan(scan_tasks(files), known.contents())
+        return arrange(files, _summaries(scanned), errors, known, self.files)
 
     def _arranged_by_few(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
     ) -> tuple[Arrangement, dict[int, ScannedFile]]:
-        paths = {n: file.path for n, file in files.items()}
-        tasks = {file.path: Task(n, file.size) for n, file in files.items()}
+        tasks = scan_tasks(files)
         known = index.known(tasks)
         scanned, errors = self._scan(tasks, known.contents(index.unkeyed()))
-        scans, others = {n: each.summary for n, each in scanned.items()}, frozenset[int]()
-        alike = index.lookalikes(paths, scans, errors, known)
-        if alike:
-            known = index.known(tasks, set[int]().union(*alike.values()))
-            doubtful = {path: task for path, task in tasks.items() if task.number in alike}
-            closer, closer_errors = self._scan(doubtful, known.contents())
-            closer_scans = {n: each.summary for n, each in closer.items()}
-            scans, errors, others = looked_up(scans, errors, closer_scans, closer_errors)
-        found = arrange(files, scans, errors, known, listing.among(known.places(tasks)))
-        again = found.scan_again or bool(others & found.to_read.keys())
-        return replace(found, scan_again=again), scanned
+        found, _ = index.arrange(files, listing, known, _summaries(scanned), errors, self._scan_closer)
+        return found, scanned
+
+    def _scan_closer(
+        self, tasks: Mapping[str, Task], contents: KnownContents
+    ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
+        scanned, errors = self._scan(tasks, contents)
+        return _summaries(scanned), errors
 
     def _apply(self, step: Arrangement, newest: int | None, scanned: dict[int, ScannedFile]) -> None:
         parts = step.parts
@@ -186,3 +182,7 @@ class LandingFolder:
 
     def rows(self) -> Rows:
         return self.tables().get("t", [])
+
+
+def _summaries(scanned: Mapping[int, ScannedFile]) -> dict[int, FileScan]:
+    return {number: each.summary for number, each in scanned.items()}
