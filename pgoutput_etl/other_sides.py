@@ -133,10 +133,6 @@ class Server:
         [row] = self.ask(server_queries.POSITION).toArrow().to_pylist()
         return str(row["lsn"])
 
-    def table(self, schema: str, table: str) -> OtherTable | None:
-        not_null = self.columns.get((schema, table))
-        return None if not_null is None else ServerRows(self, schema, table, not_null)
-
 
 @dataclass(frozen=True, slots=True)
 class ServerRows:
@@ -173,6 +169,12 @@ class ServerRows:
         connections = min(self.server.connections, len(which))
         shares = [which[i::connections] for i in range(connections)]
         return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]
+
+
+def server_table(server: Server, schema: str, table: str) -> OtherTable | None:
+    """None if the server has no such table."""
+    not_null = server.columns.get((schema, table))
+    return None if not_null is None else ServerRows(server, schema, table, not_null)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from pyspark import StorageLevel
@@ -28,7 +29,7 @@ from pgoutput_etl.ledger import Ledger
 from pgoutput_etl.managed import kept, let_go
 from pgoutput_etl.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.naming import quoted
-from pgoutput_etl.other_sides import CsvRows, OtherDelta, OtherTable, Server, asking
+from pgoutput_etl.other_sides import CsvRows, OtherDelta, OtherTable, Server, asking, server_table
 from pgoutput_etl.outcomes import Fate
 from pgoutput_etl.reading import consistent_points
 from pgoutput_etl.rereading import Archive
@@ -73,7 +74,7 @@ def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress
     with asking():
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)
-        find = _other_side(spark, request) if server is None else server.table
+        find = _other_side(spark, request) if server is None else partial(server_table, server)
         tables = [_Comparison(spark, find, state, types, request, newest, progress).run() for state in chosen]
         after = None if server is None else server.position()
     if all(table.why_not is not None and not table.is_held for table in tables):
