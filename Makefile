@@ -27,10 +27,11 @@ demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 test: java $(stamp) ## run all tests but the long ones
 	@tools/test.sh $(venv)/bin/python
 
-lint: $(stamp) ## check style, format and types
+lint: $(stamp) ## check style, format, types and the direction of imports
 	$(venv)/bin/ruff check
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
+	$(venv)/bin/lint-imports
 
 docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict

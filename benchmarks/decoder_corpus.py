@@ -13,7 +13,7 @@ from benchmarks.corpora import Corpus, corpus
 from benchmarks.landing_files import Block, Landed, interleaved, land
 from benchmarks.typed_columns import BEGUN, TableFiles, decimals, instant, printed, random_texts
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, deletes, inserts, relation, updates
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 TABLE = Table(
     16700,

@@ -17,9 +17,9 @@ from benchmarks.decoder_corpus import TABLE, decoder_corpus
 from benchmarks.kernels import ALL_KEPT, BY_BATCH, kernels
 from benchmarks.peers.running import built_peers, run_peer
 from benchmarks.scenarios import scaled
-from pgoutput_etl.decode import decode
-from pgoutput_etl.framing import Framing, frames
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, frames
+from pgoutput_etl.scan.scan_file import scan_file
 
 _ENOUGH = 4.0  # seconds
 _GO = "Go: pglogrepl, typed by pgx"

@@ -14,9 +14,9 @@ from benchmarks.checking import Fingerprint, check_tables, expected_fingerprints
 from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
 from benchmarks.sessions import copied, fresh, linked
-from pgoutput_etl.config import Config, load_config
-from pgoutput_etl.pipeline import apply
-from pgoutput_etl.report import RunSummary
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.report import RunSummary
 
 Progress = Callable[[str], None]
 _FIRST = "read the ledger, list files"

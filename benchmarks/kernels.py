@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.wire_arrays import Table
-from pgoutput_etl import compiled
-from pgoutput_etl.columnar import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, Numbers, find
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.tuples import RawTuples, typed_columns
+from pgoutput_etl import jit
+from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.fast.messages import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, Numbers, find
 from pgoutput_etl.types import ColumnType, column_type
 
 BY_BATCH = "kernels: typed Arrow columns, a batch at a time"
@@ -21,7 +21,7 @@ ALL_KEPT = "kernels: typed Arrow columns, all kept"
 
 def kernels(table: Table) -> dict[str, Callable[[bytes, int], object]]:
     """By name: ways from a file's bytes to typed Arrow columns of one table."""
-    if not compiled.AVAILABLE:
+    if not jit.AVAILABLE:
         return {}
     types = [column_type(column.oid, column.typmod) for column in table.columns]
     return {
@@ -68,7 +68,7 @@ def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[
         raise AssertionError(f"expected {messages:,} messages, found {count:,}")
 
 
-@compiled.compiled
+@jit.compiled
 def _tuples(fields: Numbers, messages: int, at: int, starts: Numbers, ends: Numbers) -> int:
     """Where they begin and end behind `at`; how many."""
     rows = 0

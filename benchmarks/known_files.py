@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.scenarios import scaled
-from pgoutput_etl.arranging import KnownFiles, candidates
-from pgoutput_etl.file_index import INDEX_SCHEMA, LISTING_SCHEMA, FileIndex, Listing
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import FilePart, KnownContents, LandedFile, Task, heads_of
-from pgoutput_etl.parts import scan_part
+from pgoutput_etl.landing.file_index import INDEX_SCHEMA, LISTING_SCHEMA, FileIndex, Listing
+from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, Task, heads_of
+from pgoutput_etl.landing.incremental_scan import scan_part
+from pgoutput_etl.landing.selection import KnownFiles, candidates
+from pgoutput_etl.protocol.framing import Framing
 from tests import encoder
 from tests.small_archives import insert, table, transaction
 

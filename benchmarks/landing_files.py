@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.wire_arrays import Ints, fixed, joined
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 _COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0" + pack(">Ii", 0, 0)
 

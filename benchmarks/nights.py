@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from pgoutput_etl.messages import PgoutputMessage
-from pgoutput_etl.outcomes import control_rows
-from pgoutput_etl.relations import InForce, RelationHistory
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.transactions import NOTHING_OPEN, Assembly, open_scopes
-from pgoutput_etl.xids import XIDS
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
+from pgoutput_etl.transactions.outcome import control_rows
+from pgoutput_etl.xid import XIDS
 from tests.small_archives import copydata, insert, segment, stream_commit, table, transaction
 
 Progress = Callable[[str], None]

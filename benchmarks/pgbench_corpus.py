@@ -14,7 +14,7 @@ from benchmarks.corpora import Corpus, corpus
 from benchmarks.landing_files import Block, Landed, even_cuts, interleaved, land
 from benchmarks.typed_columns import BEGUN, TableFiles, printed, stamps, wall_clock, write_expected
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation, updates
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 _INT4, _BPCHAR, _TIMESTAMP = 23, 1042, 1114
 _PER_BRANCH, _TELLERS = 100_000, 10

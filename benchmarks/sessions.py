@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from benchmarks.corpora import BUILD
-from pgoutput_etl.spark import start_session
+from pgoutput_etl.spark.session import start_session
 
 WORK = BUILD / "work"
 

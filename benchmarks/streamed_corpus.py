@@ -35,7 +35,7 @@ from benchmarks.wire_arrays import (
     stream_start,
     updates,
 )
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 _TABLE = Table(
     16600,

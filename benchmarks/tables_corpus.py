@@ -20,7 +20,7 @@ from benchmarks.typed_columns import (
     write_expected,
 )
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, deletes, inserts, relation, updates
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 _ROWS, _UPDATES, _INSERTS, _DELETES = 1000, 30, 10, 10  # of each table
 _CHANGES = _UPDATES + _INSERTS + _DELETES

@@ -24,7 +24,7 @@ from benchmarks.typed_columns import (
     wall_clock,
 )
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation
-from pgoutput_etl.framing import Framing
+from pgoutput_etl.protocol.framing import Framing
 
 # Type: its OID, its modifier, and how many columns are of it.
 _KINDS = {

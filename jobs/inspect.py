@@ -14,6 +14,6 @@ if __name__ == "inspect":
 
 if __name__ == "__main__":
     sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
-    from pgoutput_etl.commands.inspect import COMMAND
+    from pgoutput_etl.jobs.inspect.command import COMMAND
 
     sys.exit(COMMAND.main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from pgoutput_etl.commands.verify import COMMAND
+from pgoutput_etl.jobs.verify.command import COMMAND
 
 if __name__ == "__main__":
     sys.exit(COMMAND.main())

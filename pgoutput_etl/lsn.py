@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 MAX_LSN = 2**64 - 1
+
 # Spark and Delta have no unsigned 64-bit type. A server that wrote 8 EiB of WAL is not to be expected.
 MAX_STORED_LSN = 2**63 - 1
+
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests import encoder
 from tests.model.catalog import INT4, INT4_ARRAY, INT8, TIMESTAMPTZ
 from tests.model.history import History, Messages

@@ -10,7 +10,7 @@ from struct import pack
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from pgoutput_etl.messages import TupleData
+from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.types import ColumnType, column_type
 from tests.scalar_values import SCALARS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.commands.command import Command
+from pgoutput_etl.jobs.command import Command
 
 
 def refusal(command: Command, arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

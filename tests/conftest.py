@@ -37,7 +37,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pgoutput_etl.spark import start_session
+    from pgoutput_etl.spark.session import start_session
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whatever python3 the shell finds
     warehouse = tmp_path_factory.mktemp("warehouse")

@@ -12,7 +12,7 @@ from struct import pack
 
 from hypothesis import strategies as st
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

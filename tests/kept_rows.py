@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from pgoutput_etl.changes import TableShape
-from pgoutput_etl.modes import STAMP_COLUMNS
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.modes import STAMP_COLUMNS
 from pgoutput_etl.types.printing import print_text
 
 Row = Mapping[str, Any]

@@ -8,20 +8,29 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pgoutput_etl.arranging import Arrangement, KnownFiles, arrange, as_scanned, candidates, refuse, said_of_tail
-from pgoutput_etl.blocks import Kind, Packer, unpacked
-from pgoutput_etl.content import read_content
+from pgoutput_etl.compression import read_content
 from pgoutput_etl.errors import ArchiveError, PgoutputEtlError
-from pgoutput_etl.fates import Fates
-from pgoutput_etl.file_index import FileIndex, Listing, scan_tasks
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import FilePart, FileStatus, KnownContents, LandedFile, Task, task_again
-from pgoutput_etl.message_rows import FileScan, ScanError
-from pgoutput_etl.parts import scan_error, scan_part
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.steps import commits_in, in_steps
-from pgoutput_etl.tallies import TALLIED, Tally
-from pgoutput_etl.units import ScannedFile
+from pgoutput_etl.landing.batching import commits_in, in_steps
+from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, KnownContents, LandedFile, Task, task_again
+from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
+from pgoutput_etl.landing.selection import (
+    Arrangement,
+    KnownFiles,
+    arrange,
+    as_scanned,
+    candidates,
+    refuse,
+    said_of_tail,
+)
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
+from pgoutput_etl.scan.file_summary import FileScan
+from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.message_row import ScanError
+from pgoutput_etl.transactions.statistics import TALLIED, Tally
+from pgoutput_etl.transactions.status_lookup import Fates
 from tests.small_archives import Rows, tables
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes import TableShape, table_shape
-from pgoutput_etl.content import decompress
-from pgoutput_etl.decode import decode
-from pgoutput_etl.framing import detect, frames
-from pgoutput_etl.messages import Delete, Insert, Relation, Type, Update
-from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.compression import decompress
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import detect, frames
+from pgoutput_etl.protocol.messages import Delete, Insert, Relation, Type, Update
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.types import UserTypes
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical

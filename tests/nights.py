@@ -17,27 +17,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_etl.batch_plan import BatchPlan, plan_batch
-from pgoutput_etl.blocks import Kind, Packer, unpacked
-from pgoutput_etl.changes import TableShape
-from pgoutput_etl.config import Config, Source, State, Target
-from pgoutput_etl.fates import Fates
-from pgoutput_etl.key_facts import KeyHashes, hashes_of
-from pgoutput_etl.ledger_rows import relation_of, relation_row, table_row, table_state
-from pgoutput_etl.message_rows import CHANGE_TAGS
-from pgoutput_etl.messages import Type
-from pgoutput_etl.outcomes import UnitId, control_rows
-from pgoutput_etl.relations import InForce, RelationHistory
-from pgoutput_etl.replay import Replay, Row, named, reshaped, rows_under
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.superseded import typed_events_of
-from pgoutput_etl.tallies import TALLIED, CommitWindow, Tally, TallyRequest, places_in
-from pgoutput_etl.targets import APPLIED, HELD, SKIPPED, Held, TableState, Task, tables_ahead
-from pgoutput_etl.transactions import Assembly
-from pgoutput_etl.units import ScannedFile
-from pgoutput_etl.versions import RowPlaces
-from pgoutput_etl.windows import Window
-from pgoutput_etl.write_method import WriteFacts, WriteMethod, need_reduction, write_method
+from pgoutput_etl.changes.compaction import typed_events_of
+from pgoutput_etl.changes.key_facts import KeyHashes, hashes_of
+from pgoutput_etl.changes.window import Window
+from pgoutput_etl.config.settings import Config, Source, State, Target
+from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
+from pgoutput_etl.protocol.messages import Type
+from pgoutput_etl.replay.mirror import Replay, Row, named, reshaped, rows_under
+from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
+from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.message_row import CHANGE_TAGS
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.schema.version_spans import RowPlaces
+from pgoutput_etl.targets.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, Held, TableState, Task, tables_ahead
+from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.outcome import UnitId, control_rows
+from pgoutput_etl.transactions.statistics import TALLIED, CommitWindow, Tally, TallyRequest, places_in
+from pgoutput_etl.transactions.status_lookup import Fates
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgoutput_etl.column_uses import SALT_VARIABLE
-from pgoutput_etl.config import Config, load_config
-from pgoutput_etl.protected import protection, scopes_of
-from pgoutput_etl.protecting import Protection
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.config.column_rules import SALT_VARIABLE
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.masking.mask_rows import Protection
+from pgoutput_etl.masking.policy import protection, scopes_of
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import UserTypes
 
 SALT = "a salt of sixteen bytes and more"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,
@@ -34,7 +34,7 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests import encoder
 
 TEXT = 25

@@ -23,8 +23,8 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from pgoutput_etl.commands.console import command
-from pgoutput_etl.config import load_config
+from pgoutput_etl.cli import command
+from pgoutput_etl.config.settings import load_config
 from tools import pack
 
 ROOT = Path(__file__).parents[1]
@@ -94,14 +94,17 @@ def test_an_archive_is_all_that_a_machine_with_a_python_and_spark_needs(tmp_path
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
-    ask = "import pgoutput_etl.pipeline as ours, pyspark, sys; print(ours.__file__, pyspark.__file__, sys.prefix)"
+    ask = (
+        "import pgoutput_etl.jobs.apply.pipeline as ours, pyspark, sys; "
+        "print(ours.__file__, pyspark.__file__, sys.prefix)"
+    )
     ours, spark, prefix = told("-c", ask).split()
     assert Path(ours).is_relative_to(tmp_path / "here" / "lib")
     assert Path(spark).is_relative_to(of_spark)
     assert Path(prefix) == Path(sys.base_prefix), "not the environment it was packed from"
 
     landed = ROOT / "tests" / "data" / "pg16" / "recv.bin.gz"
-    job = "import sys; from pgoutput_etl.commands.console import main; sys.exit(main())"
+    job = "import sys; from pgoutput_etl.cli import main; sys.exit(main())"
     found = json.loads(told("-c", job, "inspect", landed, "--json", "--quiet"))
     assert sum(found["messages"].values()) > 0
 

@@ -17,8 +17,8 @@ from databricks.bundles.jobs import Job, Task
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 
-from pgoutput_etl.commands.console import command
-from pgoutput_etl.config import load_config
+from pgoutput_etl.cli import command
+from pgoutput_etl.config.settings import load_config
 
 ROOT = Path(__file__).parents[1]
 BUNDLE = ROOT / "conf" / "databricks"
@@ -214,7 +214,7 @@ def test_a_job_that_fails_fails_its_task_and_says_what_its_code_means(
         run_job.run(["--root", str(ROOT), "plan", "--config", str(tmp_path / "none.yaml")])
     with pytest.raises(run_job.JobFailedError, match="exit code 2: "):
         run_job.run(["--root", str(ROOT), "plan", "--no-such-option"])
-    monkeypatch.setattr("pgoutput_etl.commands.console.main", lambda _given: 1)
+    monkeypatch.setattr("pgoutput_etl.cli.main", lambda _given: 1)
     with pytest.raises(run_job.JobFailedError, match="exit code 1: the job failed"):
         run_job.run(["--accept", "3", "apply"])
 
@@ -223,7 +223,7 @@ def test_what_is_in_quarantine_is_told_by_the_task_for_it(
     run_job: ModuleType, databricks: Databricks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = iter((3, 0))
-    monkeypatch.setattr("pgoutput_etl.commands.console.main", lambda _given: next(codes))
+    monkeypatch.setattr("pgoutput_etl.cli.main", lambda _given: next(codes))
 
     run_job.run(["--secret", "PGPASSWORD=shop/pg", "--accept", "3", "--tell", "exit_code", "apply", "--config", "x"])
     assert databricks.told == {"exit_code": "3"}

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pgoutput_etl.column_uses import SALT_VARIABLE
-from pgoutput_etl.config import load_config
+from pgoutput_etl.config.column_rules import SALT_VARIABLE
+from pgoutput_etl.config.settings import load_config
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
 
@@ -134,7 +134,7 @@ def test_the_drawing_names_modules_that_are_there() -> None:
     drawing = (ROOT / "docs" / "img" / "architecture.svg").read_text(encoding="utf-8")
     named = [name for text in re.findall(r"monospace\"[^>]*>([^<]*)<", drawing) for name in text.split()]
     assert len(named) > 8
-    there = {path.stem for path in (ROOT / "pgoutput_etl").iterdir()}
+    there = {path.stem for path in (ROOT / "pgoutput_etl").rglob("*")}
     assert [name for name in named if name not in there] == []
 
 

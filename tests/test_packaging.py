@@ -39,7 +39,7 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path])
     with ZipFile(wheel) as files:
         names = {name for name in files.namelist() if ".dist-info/" not in name}
         [entry] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
-        assert "pgoutput-etl = pgoutput_etl.commands.console:main" in files.read(entry).decode()
+        assert "pgoutput-etl = pgoutput_etl.cli:main" in files.read(entry).decode()
         assert [name for name in files.namelist() if name.endswith("/licenses/LICENSE")]
     assert names == {*sources, "pgoutput_etl/py.typed"}
     with tarfile.open(sdist) as archive:

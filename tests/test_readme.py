@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.config import load_config
+from pgoutput_etl.config.settings import load_config
 from tests.captures import DATA, truth_tables
 from tests.truth import read_csv
 from tools import terminal_picture

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from pgoutput_etl.config import Config, Merge, Metrics, Source, State, TableRule, Target, load_config
-from pgoutput_etl.origins import Origins
+from pgoutput_etl.config.settings import Config, Merge, Metrics, Source, State, TableRule, Target, load_config
+from pgoutput_etl.transactions.origin_filter import Origins
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- made by python -m tools.configuration_page -->\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgoutput_etl.storage import delta_type
+from pgoutput_etl.load.delta_types import delta_type
 from pgoutput_etl.types import (
     ColumnType,
     UserTypes,

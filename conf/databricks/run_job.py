@@ -71,7 +71,7 @@ def run(given: Sequence[str]) -> None:
         os.environ[name] = _dbutils().secrets.get(scope, key)
     if arguments.root:
         sys.path.insert(0, arguments.root)
-    from pgoutput_etl.commands.console import main
+    from pgoutput_etl.cli import main
 
     try:
         code = main([*given_to_job(arguments.job)])

@@ -21,6 +21,8 @@ with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent 
                   text_kernels.py do it, by digits.py
 """
 
+from __future__ import annotations
+
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary
 from pgoutput_etl.types.registry import check_configured, column_type, load_text
 from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes

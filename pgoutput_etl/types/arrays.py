@@ -29,13 +29,20 @@ from pgoutput_etl.types.column import (
 )
 
 MAX_DIMENSIONS = 6
+
 EXPECTED = "an array as PostgreSQL prints it"
+
 EXPECTED_SENT = "an array as array_send writes it"
+
 FIRST_USER_OID = 10000  # PostgreSQL's FirstGenbkiObjectId; below it are OIDs that mean the same on every server
 
+
 _BOUNDS = re.compile(rb"(?:\[-?[0-9]{1,10}:-?[0-9]{1,10}\]){1,6}=")
+
 _BOUND = re.compile(rb"\[(-?[0-9]+):(-?[0-9]+)\]")
+
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+
 _NULL = re.compile(rb"NULL", re.IGNORECASE)
 
 
@@ -404,6 +411,7 @@ def array_type(element: ColumnType, element_oid: int | None, text_of: TextOf = n
 
 
 BOX = 603  # the only built-in type whose arrays have another delimiter: {(1,1),(0,0);(3,3),(2,2)}
+
 # The array types that are built in -> their elements' types.
 ELEMENTS = {
     143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17, 1002: 18,

@@ -13,13 +13,21 @@ import pyarrow.compute as pc
 from pgoutput_etl.types.column import RefusedError
 
 INT16 = struct.Struct(">h")
+
 INT32 = struct.Struct(">i")
+
 INT64 = struct.Struct(">q")
+
 UINT8 = struct.Struct(">B")
+
 UINT16 = struct.Struct(">H")
+
 UINT32 = struct.Struct(">I")
+
 UINT64 = struct.Struct(">Q")
+
 FLOAT4 = struct.Struct(">f")
+
 FLOAT8 = struct.Struct(">d")
 
 

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.types.column import (
-    ColumnType,
-    LoadedColumn,
-    RefusedError,
-    TypeTable,
-    always,
-    load_fast_then_careful,
-)
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable, always, load_fast_then_careful
 
 
 def load_bool(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:

@@ -11,14 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pgoutput_etl.types.column import (
-    ColumnType,
-    LoadedColumn,
-    TypeTable,
-    ValueTextError,
-    always,
-    binary_array,
-)
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, TypeTable, ValueTextError, always, binary_array
 
 
 def load_bytea(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:

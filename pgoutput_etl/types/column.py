@@ -46,12 +46,16 @@ class LoadedColumn:
 
 
 TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
+
 # One value as the type's send function writes it -> what its output function prints; or raises RefusedError.
 BinaryText: TypeAlias = Callable[[bytes], bytes]
+
 # A value's text -> its text with TimeZone UTC; or raises RefusedError.
 InUtc: TypeAlias = Callable[[bytes], bytes]
+
 # A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+
 # A value that a target holds, as Arrow gives it to Python -> what the type's output function prints.
 Prints: TypeAlias = Callable[[Any], bytes]
 
@@ -130,6 +134,7 @@ def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
 
 # the fast way: NULL wherever it leaves a text to the careful way
 Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
+
 # the careful way: None if the Arrow type has no such value; or raises RefusedError
 Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
 

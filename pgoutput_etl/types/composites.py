@@ -15,6 +15,7 @@ from pgoutput_etl.types.quoting import quoted
 
 EXPECTED = "a row as record_send writes it"
 
+
 _must_quote = re.compile(rb'^$|["\\(),\s]').search
 
 

@@ -26,21 +26,33 @@ import pyarrow as pa
 from pgoutput_etl.types.arrays import with_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 from pgoutput_etl.types.registry import load_text
-from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _INTEGERS: Final = ("int2", "int4", "int8")
+
 _NUMBERS: Final = (*_INTEGERS, "numeric", "float4", "float8")
+
 _FLOATS: Final = ("float4", "float8")
+
 _TEXTS: Final = ("text", "varchar", "bpchar", "citext")
+
 _READ_AS_WRITTEN: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "bytea", "json")
+
 _WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interval")
+
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
+
 # Of a column of these the text depends on the TimeZone or the search_path of who altered the table.
 _PRINTED_BY_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
+
 _FRACTION = re.compile(rb"\.([0-9]+)")
+
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+
 _EXACT = Context(prec=40_000)  # more digits than a numeric has room for
+
 _NO_LIMIT: Final = 2**31
+
 _INTEGER_DIGITS: Final = 19  # of the greatest int8
 
 

@@ -25,7 +25,7 @@ from pgoutput_etl.types.column import (
     cast_plain,
     load_fast_then_careful,
 )
-from pgoutput_etl.types.datetime_text import (
+from pgoutput_etl.types.datetime_format import (
     DAY_US,
     date_text,
     is_date,
@@ -36,24 +36,41 @@ from pgoutput_etl.types.datetime_text import (
 
 # as RE2 for the fast way: four digits but not 0000
 _PLAIN_DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
+
 _PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+
 _PLAIN_OFFSET = r"[+-][0-9]{2}(?::[0-9]{2})?"
 
+
 _DATE = rb"(?P<year>[0-9]{4}|[1-9][0-9]{4,6})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
+
 _TIME = rb"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]{1,6}))?"
+
 _OFFSET = rb"(?P<sign>[+-])(?P<hours>[0-9]{2,3})(?::(?P<minutes>[0-9]{2})(?::(?P<seconds>[0-9]{2}))?)?"
+
 _ERA = rb"(?P<bc> BC)?"
+
 _DATE_TEXT = re.compile(_DATE + _ERA)
+
 _TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
+
 _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
 
+
 _INFINITIES = (b"infinity", b"-infinity")
+
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+
 _EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # days from 1970
+
 _EPOCH_2000_US = _EPOCH_2000 * DAY_US
+
 _MIN_DAY = datetime.date.min.toordinal() - _EPOCH
+
 _MAX_DAY = datetime.date.max.toordinal() - _EPOCH
+
 _MIN_US = _MIN_DAY * DAY_US
+
 _MAX_US = (_MAX_DAY + 1) * DAY_US - 1
 
 

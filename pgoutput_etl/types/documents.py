@@ -19,7 +19,9 @@ from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import fast_binary_string, string_type, text_type
 
 _VERSION = b"\1"
+
 _XML_ENCODING = r'^<\?xml version="[^"]*" encoding='
+
 _XML_ENCODING_BYTES = re.compile(_XML_ENCODING.encode())
 
 

@@ -20,25 +20,25 @@ import pyarrow as pa
 from pgoutput_etl.types import floats
 from pgoutput_etl.types.arrays import load_lists
 from pgoutput_etl.types.binary import Reader
-from pgoutput_etl.types.column import (
-    ColumnType,
-    LoadedColumn,
-    RefusedError,
-    Storage,
-    ValueTextError,
-    binary_array,
-)
-from pgoutput_etl.types.shortest_decimal import shortest_float4
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, binary_array
+from pgoutput_etl.types.shortest_float import shortest_float4
 from pgoutput_etl.types.strings import text_type
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
+
 _STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+
 _PAIR = _STRING + rb"=>(?:NULL|" + _STRING + rb")"
+
 _PAIRS = re.compile(rb"(?:%b(?:, %b)*)?" % (_PAIR, _PAIR), re.DOTALL)
+
 _ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")", re.DOTALL)
+
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+
 _FLOAT4 = floats.TYPES[700](-1)
+
 
 _Pairs = list[tuple[bytes, bytes | None]]
 

@@ -24,10 +24,12 @@ from pgoutput_etl.types.column import (
     cast_plain,
     load_fast_then_careful,
 )
-from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _FORM = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?|NaN|-?Infinity"
+
 _FORM_BYTES = re.compile(_FORM.encode())
+
 _INFINITIES = pa.array([b"Infinity", b"-Infinity"], pa.binary())
 
 

@@ -6,7 +6,7 @@ import struct
 
 from pgoutput_etl.types.binary import Reader
 from pgoutput_etl.types.column import TypeTable, always
-from pgoutput_etl.types.shortest_decimal import shortest_float8
+from pgoutput_etl.types.shortest_float import shortest_float8
 from pgoutput_etl.types.strings import string_type
 
 _POINT = struct.Struct(">2d")

@@ -14,7 +14,9 @@ from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
 _TID = struct.Struct(">IH")
+
 _UUID_SIZE = 16
+
 _LSN_HALF = 0xFFFFFFFF
 
 

@@ -23,7 +23,9 @@ from pgoutput_etl.types.column import (
 )
 
 _SIGNED = re.compile(rb"-?[0-9]+")
+
 _UNSIGNED = re.compile(rb"[0-9]+")
+
 _UNSIGNED_MAX = 2**32 - 1
 
 

@@ -12,8 +12,11 @@ from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
 _HEADER = 4  # family, bits of the netmask, whether it is a cidr, bytes of the address
+
 _IPV4, _IPV6 = (2, 4), (3, 16)  # family and bytes: PGSQL_AF_INET, PGSQL_AF_INET6
+
 _WORDS = struct.Struct(">8H")
+
 _SENT = "a network address as inet_send and cidr_send write it"
 
 

@@ -27,15 +27,21 @@ from pgoutput_etl.types.column import (
 from pgoutput_etl.types.strings import string_type
 
 _NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?")
+
 _MAX_PRECISION = 38
+
 _HEADER = struct.Struct(">HhHH")
+
 _MAX_DECIMALS = 0x3FFF
+
 _NEGATIVE = 0x4000
+
 _SPECIAL = {  # for infinities the number of decimals is a remnant of how they are stored
     _HEADER.pack(0, 0, 0xC000, 0): b"NaN",
     _HEADER.pack(0, 0, 0xD000, 0x20): b"Infinity",
     _HEADER.pack(0, 0, 0xF000, 0x20): b"-Infinity",
 }
+
 _SENT = "a numeric as numeric_send writes it"
 
 

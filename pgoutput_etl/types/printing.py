@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from pgoutput_etl.types.arrays import array_text
 from pgoutput_etl.types.column import ColumnType
-from pgoutput_etl.types.datetime_text import date_text, timestamp_text, timestamptz_text
-from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
+from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock's
+
 _EPOCH_IN_UTC = datetime(2000, 1, 1, tzinfo=timezone.utc)
+
 _MICROSECOND = timedelta(microseconds=1)
 
 

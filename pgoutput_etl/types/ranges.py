@@ -34,19 +34,31 @@ from pgoutput_etl.types.quoting import quoted
 from pgoutput_etl.types.strings import load_string, string_type
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
+
 _KNOWN_FLAGS = _EMPTY | _LOWER_INCLUSIVE | _UPPER_INCLUSIVE | _LOWER_INFINITE | _UPPER_INFINITE
+
 EXPECTED = "a range as PostgreSQL prints it"
+
 EXPECTED_SENT = "a range as range_send writes it"
+
 
 # A bound of a date or timestamp has no character that would be escaped, so it is quoted or it isn't.
 _BOUND = rb'(?:"[^"\\]+"|[^\[\]"\\(),\s]+)'
+
 _FULL_RANGE = rb"[\[(]%b?,%b?[\])]" % (_BOUND, _BOUND)
+
 _RANGE = re.compile(rb"(?P<open>[\[(])(?P<lower>%b)?,(?P<upper>%b)?(?P<close>[\])])" % (_BOUND, _BOUND))
+
 _RANGE_FORM = re.compile(rb"empty|" + _FULL_RANGE)
+
 _MULTIRANGE_FORM = re.compile(rb"\{(?:%b(?:,%b)*)?\}" % (_FULL_RANGE, _FULL_RANGE))
+
 _PLAIN_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+
 _PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+
 _PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {_PLAIN_TIME}"
+
 
 # A bound's text -> the same bound as it is kept; or raises RefusedError.
 Canonical = Callable[[bytes], bytes]

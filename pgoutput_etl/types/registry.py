@@ -59,10 +59,14 @@ _TYPES: TypeTable = {
     **geometric.TYPES,
     **ranges.TYPES,
 }
+
 # Each row in a row doubles the quotes of what is in it.
 MAX_ROWS_IN_ROWS = 16
+
 _CATALOG = ("pg_catalog", "")  # on the wire it is ""
+
 _JSON, _NUMERIC, _JSONB = 114, 1700, 3802
+
 # Built-in types that the configuration may make something else of.
 _CONFIGURABLE = {"json": _JSON, "jsonb": _JSONB, "numeric": _NUMERIC}
 
@@ -73,6 +77,7 @@ def _type_name(oid: int) -> str:
 
 
 BUILT_IN_OIDS = {_type_name(oid): oid for oid in _TYPES}
+
 BUILT_IN_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEMENTS.items() if element in _TYPES}
 
 
@@ -198,6 +203,7 @@ class OtherText:
 
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
+
 _CONTROL_BYTES = re.compile(_CONTROL.encode())
 
 

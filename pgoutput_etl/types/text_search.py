@@ -14,11 +14,17 @@ from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
 _VALUE, _OPERATOR = 1, 2
+
 _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
+
 _PRIORITY = {_OR: 1, _AND: 2, _PHRASE: 3, _NOT: 4}
+
 _OF_A_VALUE = 5
+
 _WEIGHTS = ((8, b"A"), (4, b"B"), (2, b"C"), (1, b"D"))
+
 _POSITION_BITS = 14
+
 _WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # D is what a position has that nobody gave a weight
 
 

@@ -19,25 +19,33 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.types.binary import INT64, number, unpacked
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable, load_fast_then_careful
-from pgoutput_etl.types.datetime_text import DAY_US, time_of_day
+from pgoutput_etl.types.datetime_format import DAY_US, time_of_day
 from pgoutput_etl.types.strings import string_type
 
 _TIMETZ = struct.Struct(">qi")
+
 _INTERVAL = struct.Struct(">qii")  # microseconds, days, months
+
 _OFFSET_LIMIT = 16 * 3600  # TZDISP_LIMIT
+
 _INFINITIES = {
     (2**63 - 1, 2**31 - 1, 2**31 - 1): b"infinity",
     (-(2**63), -(2**31), -(2**31)): b"-infinity",
 }
+
 _FORM = "an interval as 1 year 2 mons 3 days 04:05:06.789; the sender's IntervalStyle must be postgres"
+
 # the fast way: nothing negative, and a time
 _PLAIN = (
     "^(?:(?:1 year|(?:[2-9]|[1-9][0-9]{1,7}) years) )?(?:(?:1 mon|(?:[2-9]|1[01]) mons) )?"
     "(?:(?:1 day|(?:[2-9]|[1-9][0-9]{1,8}) days) )?"
     r"(?:[0-9]{2}|[1-9][0-9]{2,8}):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{0,5}[1-9])?$"
 )
+
 _ZERO_TIME = " 00:00:00$"  # which isn't printed after a date
+
 _NUMBER = rb"[+-]?[0-9]{1,10}"
+
 _TEXT = re.compile(
     rb"(?:(?P<years>" + _NUMBER + rb") years?)? ?(?:(?P<months>" + _NUMBER + rb") mons?)? ?"
     rb"(?:(?P<days>" + _NUMBER + rb") days?)? ?"
@@ -144,7 +152,9 @@ _FIELDS = (
     (1 << 11, "minute"),
     (1 << 12, "second"),
 )
+
 _ALL_FIELDS = 0x7FFF
+
 _FULL_PRECISION = 0xFFFF
 
 

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from pgoutput_etl.messages import Type
+from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.types import extensions
 
 VARIANT = "variant"
+
 # SQL's names of built-in types, where they have others than pg_type.
 _ALIASES = {
     "bigint": "int8",
@@ -41,8 +42,11 @@ _ALIASES = {
     "timestamp with time zone": "timestamptz",
     "timestamp without time zone": "timestamp",
 }
+
 _SIZED_WITH_HEADER = ("bpchar", "varchar")  # a size plus 4 bytes, VARHDRSZ
+
 _SIZED = ("bit", "varbit", "time", "timetz", "timestamp", "timestamptz")
+
 _WRITTEN = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?:\ [a-z]+)*?)\s*(?:\(\s*(?P<first>[0-9]{1,8})\s*
     (?:,\s*(?P<second>-?[0-9]{1,4})\s*)?\))?\s*(?P<rest>(?:with|without)\ time\ zone)?\s*(?P<array>\[\s*\])?\s*""",
     re.VERBOSE,

@@ -20,26 +20,27 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from pgoutput_etl.types.column import (
-    ColumnType,
-    LoadedColumn,
-    RefusedError,
-    Storage,
-    ValueTextError,
-)
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 
 # Spark 4.0's limit; later ones allow more. Jackson, which parses for it, has limits of 1000 levels and 50,000
 # characters of a name; here the depth is what any Python can parse, too.
 _MAX_SIZE = 16 * 1024 * 1024
+
 _MAX_DEPTH = 500
+
 _MAX_KEY = 50_000
+
 _MAX_DIGITS = 38
+
 # What a value takes at most beside its own characters: its header, and its part in the tables of what it is in.
 _OVERHEAD = 12
 
+
 # Also one that isn't ended: to look for its end from each of its quotes would take the square of its length.
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
 _MANTISSA_DIGIT = re.compile("^[^eE]*[1-9]")
+
 EXPECTED = "a JSON document"
 
 

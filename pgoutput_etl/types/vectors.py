@@ -9,7 +9,9 @@ from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
 _HEADER = struct.Struct(">iiIii")  # dimensions, whether there are NULLs, the elements' OID, their number, lower bound
+
 _ELEMENT_SIZE = struct.Struct(">i")
+
 _INT2, _OID = 21, 26
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     BeginPrepare,
     Origin,
     PgoutputMessage,

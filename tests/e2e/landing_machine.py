@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests.postgres import Server
 
 ROOT = Path(__file__).parents[2]

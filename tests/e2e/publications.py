@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgoutput_etl.lineage import Declared
-from pgoutput_etl.replay import Replay, ReplayedTable
+from pgoutput_etl.replay.mirror import Replay, ReplayedTable
+from pgoutput_etl.schema.diff import Declared
 from tests.postgres import Server
 from tests.truth import assert_equals_truth
 

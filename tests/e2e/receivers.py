@@ -17,11 +17,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pgoutput_etl.decode import decode
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.framing import Framing, frames, stands_in_stream
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.messages import Commit, CommitPrepared, Prepare, RollbackPrepared, StreamCommit, StreamPrepare
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, frames, stands_in_stream
+from pgoutput_etl.protocol.messages import (
+    Commit,
+    CommitPrepared,
+    Prepare,
+    RollbackPrepared,
+    StreamCommit,
+    StreamPrepare,
+)
 from tests.e2e.walsender_client import WalsenderClient, WalsenderGoneError
 from tests.e2e.workload import Workload
 from tests.postgres import Server

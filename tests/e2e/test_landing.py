@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgoutput_etl.numbering import missing_number
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.landing.sequence_gaps import missing_number
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.outcome import Fate
 from tests.e2e.landing_machine import ROOT, Machine, replayed
 from tests.e2e.standby import Standby
 from tests.postgres import Server, Version

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from pgoutput_etl.decode import decode
-from pgoutput_etl.framing import Framing, frames, stands_in_stream
-from pgoutput_etl.messages import Message
-from pgoutput_etl.origins import Origins
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, frames, stands_in_stream
+from pgoutput_etl.protocol.messages import Message
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.origin_filter import Origins
 from tests.e2e.walsender_client import WalsenderClient, WalsenderGoneError
 from tests.postgres import Server, Version
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pgoutput_etl.messages import ReplicaIdentity
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.e2e.comparable_messages import comparable, is_within, without_repeated_relations
 from tests.e2e.twin import SETTINGS, Twin, statement_at, twin_of
 from tests.model import ddl, dml

@@ -10,9 +10,10 @@ from zlib import crc32
 
 import pytest
 
-from pgoutput_etl.config import load_config
+from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.targets import TableChanges, make_plan
+from pgoutput_etl.targets.plan import TableChanges
+from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import NO_USER_TYPES
 from tests.e2e.publications import Begin, Scene
 from tests.postgres import Server, Version

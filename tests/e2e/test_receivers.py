@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.transactions.outcome import Fate
 from tests.e2e.receivers import Reception, killed_over_and_over
 from tests.e2e.workload import TABLES, Workload
 from tests.postgres import Server, Version

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests.e2e.schema_history import SchemaHistory
 from tests.postgres import Server, Version
 from tests.spark.jobs import Job

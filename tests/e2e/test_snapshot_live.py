@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.snapshot_report import SnapshotSummary
-from pgoutput_etl.snapshot_request import RowFormat, SnapshotRequest
-from pgoutput_etl.snapshotting import snapshot
-from pgoutput_etl.verify_request import VerifyRequest
-from pgoutput_etl.verifying import verify
 from tests.e2e.live_writers import SETUP, TABLES, psql_with_snapshot, writers
 from tests.postgres import Server
 from tests.spark.jobs import Job

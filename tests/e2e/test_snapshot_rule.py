@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.copy_files import text_rows, tuple_of
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.relations import InForce, RelationHistory
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.server_catalog import QUERY, read_catalog
-from pgoutput_etl.targets import BEFORE_FILES
+from pgoutput_etl.postgres.catalog import QUERY, read_catalog
+from pgoutput_etl.postgres.copy_format import text_rows, tuple_of
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.targets.plan import BEFORE_FILES
 from tests.e2e.live_writers import SETUP, TABLES, psql_with_snapshot, writers
 from tests.kept_rows import counted
 from tests.postgres import Server, Version

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from pgoutput_etl import server_queries
-from pgoutput_etl.copy_files import binary_rows, text_rows, tuple_of
-from pgoutput_etl.decode import decode, read_tuple
-from pgoutput_etl.messages import Insert, Relation, Type
-from pgoutput_etl.server_catalog import QUERY, read_catalog
+from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.catalog import QUERY, read_catalog
+from pgoutput_etl.postgres.copy_format import binary_rows, text_rows, tuple_of
+from pgoutput_etl.protocol.decoder import decode, read_tuple
+from pgoutput_etl.protocol.messages import Insert, Relation, Type
 from tests.postgres import Server, Version
 from tests.spark.test_type_matrix import create, fill
 from tests.type_cases import USER_TYPES, cases
@@ -47,7 +47,7 @@ def test_every_type_as_it_is_replicated(version: Version, tmp_path: Path) -> Non
         found = text_rows((tmp_path / "t").read_bytes(), "t", len(names))
         assert by_id(tuple_of(fields, b"t") for fields in found) == by_id(as_text)
 
-        query = server_queries.snapshot_rows("public", "matrix", names, False, None, None)
+        query = queries.snapshot_rows("public", "matrix", names, False, None, None)
         texts = [[None if v is None else str(v).encode() for v in row] for row in _asked(server, query)]
         assert by_id(tuple_of(fields, b"t") for fields in texts) == by_id(as_text)
 
@@ -72,5 +72,5 @@ def by_id(tuples: Iterable[bytes]) -> dict[bytes | None, tuple[bytes | None, ...
 
 def _asked(server: Server, query: str) -> list[tuple[Any, ...]]:
     with server.connect() as connection:
-        connection.execute(server_queries.SESSION.encode())
+        connection.execute(queries.SESSION.encode())
         return [*connection.execute(query.encode())]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.verify.report import VerifiedTable
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.verify_report import VerifiedTable
-from pgoutput_etl.verify_request import VerifyRequest
-from pgoutput_etl.verifying import verify
 from tests.e2e.test_live import FIRST, SECOND, SETUP, TABLES
 from tests.postgres import Server
 from tests.spark.jobs import Job

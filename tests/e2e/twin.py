@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgoutput_etl.decode import decode
-from pgoutput_etl.messages import PgoutputMessage, StreamStart, StreamStop
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.messages import PgoutputMessage, StreamStart, StreamStop
 from tests.e2e.statement_sql import SETUP, sql_of
 from tests.e2e.walsender_client import WalsenderClient
 from tests.model.history import Options, new_server

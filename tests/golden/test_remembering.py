@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_etl.modes import STAMP_COLUMNS
-from pgoutput_etl.remembering import remembered
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.replay.modes import remembered
+from pgoutput_etl.targets.modes import STAMP_COLUMNS
 from tests.captures import NEVER_SENT_VALUES, ignored_columns, truth_tables
 from tests.golden.test_replay import ARCHIVES, Step, read
 from tests.kept_rows import as_of, counted

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables
 from tests.truth import assert_equals_truth
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Delete,
     Insert,
     OldTupleKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgoutput_etl.messages import ReplicaIdentity
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.model.catalog import (
     INT4,
     INT8,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

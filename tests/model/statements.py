@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgoutput_etl.messages import Message
+from pgoutput_etl.protocol.messages import Message
 from tests.model.server import Server
 from tests.model.transaction import Subtransaction, Transaction
 from tests.model.wal import LogicalMessage, Prepare, end_of

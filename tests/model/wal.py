@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pgoutput_etl.messages import Delete, Insert, Message, Update
+from pgoutput_etl.protocol.messages import Delete, Insert, Message, Update
 from tests.model.catalog import Layout, RowOperation
 
 FIRST_LSN = 0x1000000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.model.output_plugin import OutputPlugin
 from tests.model.reorder import BufferedTransaction
 from tests.model.slot import IMMEDIATE, Connection, Slot, Streaming

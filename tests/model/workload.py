@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from pgoutput_etl.messages import ReplicaIdentity
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.model import ddl, dml
 from tests.model import statements as do
 from tests.model.catalog import ALL_OPERATIONS, INSERT, Value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_etl.messages import Relation, ReplicaIdentity, Type
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.small_archives import (
     TEXT,
     Change,

@@ -30,9 +30,9 @@ from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrameWriter, SparkSession
 
-import pgoutput_etl.spark
-from pgoutput_etl import claims
-from pgoutput_etl.commands.apply import COMMAND
+import pgoutput_etl.spark.session
+from pgoutput_etl.jobs.apply.command import COMMAND
+from pgoutput_etl.ledger import claims
 
 BEFORE, AFTER = "before", "after"
 
@@ -141,7 +141,7 @@ def main() -> int:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         session = session_in_running_jvm()
         session.stop = lambda: None  # type: ignore[method-assign]
-        pgoutput_etl.spark.start_session = lambda *_: session
+        pgoutput_etl.spark.session.start_session = lambda *_: session
     Effects(Fault.parse(fault), Path(log)).watch()
     sys.argv = ["jobs/apply.py", *arguments]
     return COMMAND.main()

@@ -11,14 +11,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pgoutput_etl.backfill import backfill
-from pgoutput_etl.backfill_report import BackfillSummary
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.config import Config, load_config
-from pgoutput_etl.messages import PgoutputMessage
-from pgoutput_etl.naming import path_segment
-from pgoutput_etl.pipeline import apply
-from pgoutput_etl.report import RunSummary, print_summary
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
+from pgoutput_etl.jobs.backfill.report import BackfillSummary
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.run import backfill
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.captures import NEVER_SENT_VALUES, Table, ignored_columns
 from tests.small_archives import copydata
 from tests.truth import assert_equals_truth

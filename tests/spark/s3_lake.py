@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.naming import path_segment
+from pgoutput_etl.identifiers import path_segment
 from tests.captures import NEVER_SENT_VALUES, Table
 from tests.s3_server import DOOR
 from tests.spark.spark_servers import JAVA_OPTIONS, environment

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from pgoutput_etl.spark import delta_package
+from pgoutput_etl.spark.session import delta_package
 
 ROOT = Path(__file__).parents[2]
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)

@@ -15,13 +15,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl import merge
-from pgoutput_etl.backfill_report import BackfillSummary
-from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.jobs.backfill.report import BackfillSummary
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.load import commit, merge
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
 from tests.captures import CAPTURES, files_of
 from tests.small_archives import (
     Change,
@@ -359,13 +359,13 @@ def test_a_backfill_that_dies_is_finished_by_the_nightly_job(nights: Nights, mon
     )
     for name in ("t", "bag"):
         damage(nights, name, "true")
-    move = merge.move
+    move = commit.move
 
     def dies(*arguments: Any) -> None:
         move(*arguments)
         raise RuntimeError("the power is out")
 
-    monkeypatch.setattr(merge, "move", dies)
+    monkeypatch.setattr(commit, "move", dies)
     with pytest.raises(RuntimeError, match="power"):
         nights.job.backfill(Request(("*",)))
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.commands.backfill import COMMAND
+from pgoutput_etl.jobs.backfill.command import COMMAND
 from tests.command_line import refusal
 from tests.small_archives import copydata, insert, table, transaction, update
 from tests.spark.test_apply_job import ROOT, run

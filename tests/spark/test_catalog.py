@@ -14,21 +14,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
 
-from pgoutput_etl import upkeep
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.delta_table import is_delta_table
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.maintain import table_upkeep
+from pgoutput_etl.jobs.maintain.request import STEPS, MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.maintaining import maintain
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.naming import is_catalog_place
-from pgoutput_etl.planning import plan
-from pgoutput_etl.reading import tables_at
-from pgoutput_etl.report import RunSummary
-from pgoutput_etl.retention import STEPS, MaintainRequest
-from pgoutput_etl.verify_request import VerifyRequest
-from pgoutput_etl.verifying import verify
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.spark.delta import is_delta_table
 from tests.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables
 from tests.small_archives import Change, delete, delete_full, insert, table, transaction, truncate, update
 from tests.spark.jobs import Job, Nights, held, said
@@ -267,13 +267,13 @@ def test_where_nobody_may_list_a_table_s_files_it_is_compacted_all_the_same(
     """As with Unity Catalog's managed tables, by the log alone. There is none to run on here."""
     for commit in (1, 2):
         nights.night(transaction(commit, 0x100 * commit, table(), insert(str(commit), "a")))
-    monkeypatch.setattr(upkeep, "is_managed", lambda: True)
+    monkeypatch.setattr(table_upkeep, "is_managed", lambda: True)
 
     def listed(_: SparkSession, place: str) -> str:
         assert not is_catalog_place(place), "it was to be listed"
         return place
 
-    monkeypatch.setattr(upkeep, "folder_of", listed)
+    monkeypatch.setattr(table_upkeep, "folder_of", listed)
     done = maintain(
         nights.job.spark, nights.job.loaded(), MaintainRequest(execute=True, only=STEPS[:3]), lambda _: None
     )

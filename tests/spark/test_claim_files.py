@@ -17,9 +17,9 @@ from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.claim_files import ClaimFiles, claim_files
-from pgoutput_etl.claims import CLAIMED, LEASE, RELEASED, Process, newest
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.claims import CLAIMED, LEASE, RELEASED, Process, newest
 from tests.spark.s3_lake import BUCKET, KEY, SECRET, Lake, lake, packages
 
 pytestmark = pytest.mark.spark

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl import claims
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ledger import Ledger
+from pgoutput_etl.ledger import claims
+from pgoutput_etl.ledger.ledger import Ledger
 from tests.small_archives import insert, replayed, table, transaction, update
 from tests.spark.fault_runs import FaultyJob, forget_files
 from tests.spark.faults import BEFORE, Fault

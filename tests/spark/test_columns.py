@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.console import EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.messages import Begin, Commit, ReplicaIdentity
-from pgoutput_etl.planning import plan
-from pgoutput_etl.report import EXIT_QUARANTINE
-from pgoutput_etl.shipping import scan_files
-from pgoutput_etl.verify_request import VerifyRequest
-from pgoutput_etl.verifying import verify
+from pgoutput_etl.ingest.scan import scan_files
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.protocol.messages import Begin, Commit, ReplicaIdentity
 from tests.small_archives import (
     TOAST,
     Change,
@@ -165,7 +165,7 @@ def test_blocks_that_spark_keeps_have_no_hidden_value(nights: Nights, monkeypatc
         kept.append(scan(*arguments, **named))
         return kept[-1]
 
-    monkeypatch.setattr("pgoutput_etl.sources.scan_files", remembered)
+    monkeypatch.setattr("pgoutput_etl.ingest.landed_files.scan_files", remembered)
     with_rules(nights, f"{{match: public.t, {USES}}}")
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
     nights.job.run()
@@ -315,7 +315,7 @@ def test_a_batch_that_died_is_finished_with_the_same_columns(nights: Nights, mon
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pgoutput_etl.ledger.Ledger.close", dies)
+        patched.setattr("pgoutput_etl.ledger.ledger.Ledger.close", dies)
         with pytest.raises(RuntimeError, match="killed"):
             nights.job.run()
     nights.job.run()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_etl import writing
-from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.messages import Prepare
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.load import writer
+from pgoutput_etl.protocol.messages import Prepare
 from tests.small_archives import (
     commit_prepared,
     insert,
@@ -93,7 +93,7 @@ def test_a_batch_is_not_finished_under_another_configuration(nights: Nights, mon
 
     nights.land(transaction(4, 20, insert("2", "b")))
     with monkeypatch.context() as patched:
-        patched.setattr(writing.Writer, "write", dies)
+        patched.setattr(writer.Writer, "write", dies)
         with pytest.raises(KeyboardInterrupt):
             nights.job.run()
     with pytest.raises(RunError, match="batch 2 was begun by a run that died, under another configuration: origins"):

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.explore import read_archive
+from pgoutput_etl.explore.archive import read_archive
 from tests.captures import DATA, files_of
 from tests.small_archives import copydata
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.captures import CAPTURES
 from tests.small_archives import insert, stream_commit, table, transaction
 from tests.spark.jobs import Job, Nights

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from pgoutput_etl.naming import path_segment
-from pgoutput_etl.report import print_summary
+from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.jobs.apply.report import print_summary
 from tests.small_archives import Messages, copydata, insert, table, transaction, update
 from tests.spark.jobs import Job
 

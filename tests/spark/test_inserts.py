@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl import applying
-from pgoutput_etl.messages import Origin
-from pgoutput_etl.origins import Origins
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.load import change_source
+from pgoutput_etl.protocol.messages import Origin
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.origin_filter import Origins
 from tests.small_archives import Change, Messages, T, copydata, delete, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights
 from tests.spark.test_net_effect import assert_same_rows
@@ -68,14 +68,14 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("size", "gaps", "count"),
     [
-        pytest.param(applying.FEW, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
+        pytest.param(change_source.FEW, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
         pytest.param(-1, "accept", 2, id="on executors"),
     ],
 )
 def test_a_key_that_is_inserted_again_is_one_row(
     size: int, gaps: str, count: int, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "FEW", size)
+    monkeypatch.setattr(change_source, "FEW", size)
     nights.job = replace(nights.job, overrides=["source.origins=none", f"source.gaps={gaps}"])
     replay = Replay(origins=Origins(accepted=frozenset()))
     for number, messages in enumerate(NIGHTS[:count]):

@@ -15,14 +15,14 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.batch_keys import BatchKeys, keys_of_events
-from pgoutput_etl.changes import TableShape, table_shape
-from pgoutput_etl.connecting import frame
-from pgoutput_etl.delta_table import files_left, read_table
-from pgoutput_etl.key_facts import ranged
-from pgoutput_etl.key_match import _within, keys_are_absent
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.relations import RelationVersions
+from pgoutput_etl.changes.key_facts import ranged
+from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
+from pgoutput_etl.load.key_match import _within, keys_are_absent
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.delta import files_left, read_table
 from tests.small_archives import T
 
 pytestmark = pytest.mark.spark
@@ -184,7 +184,7 @@ def test_where_spark_does_not_say_which_files_are_left_nothing_is_proven(
     with cached(spark, path):
         assert read_table(spark, path).inputFiles() == []
         assert not keys_are_absent(spark, path, shape, keys(shape, 100))
-        monkeypatch.setattr("pgoutput_etl.delta_table.is_connect", lambda _: True)  # which has no plan to look at
+        monkeypatch.setattr("pgoutput_etl.spark.delta.is_connect", lambda _: True)  # which has no plan to look at
         target = read_table(spark, path)
         assert files_left(target, target.where(F.lit(True))) is None
         monkeypatch.undo()

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from pgoutput_etl import merge, sources
-from pgoutput_etl.assembling import collect_scans
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.file_index import Listing
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary
-from pgoutput_etl.spark import list_landing
+from pgoutput_etl.ingest import landed_files
+from pgoutput_etl.ingest.assemble import collect_scans
+from pgoutput_etl.ingest.listing import list_landing
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.load import merge
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests import encoder
 from tests.captures import CAPTURES, truth_tables
 from tests.small_archives import Messages, copydata, insert, table, transaction
@@ -212,7 +214,7 @@ def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: 
         return collect_scans(messages)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sources, "collect_scans", cleaned_up)
+        patched.setattr(landed_files, "collect_scans", cleaned_up)
         with pytest.raises(ArchiveError, match=r"2\.bin: it can't be read"):
             nights.job.run()
     assert nights.ledger("batches") == []
@@ -238,7 +240,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
             found = Listing.of([*found.files(), *(f for f in list_landing(*arguments).files() if "2.bin" in f.path)])
         return found
 
-    monkeypatch.setattr(sources, "list_landing", listing)
+    monkeypatch.setattr(landed_files, "list_landing", listing)
     nights.job.run()
     assert nights.values("t") == up_to(3)
 

@@ -11,11 +11,12 @@ from functools import partial
 
 import pytest
 
-from pgoutput_etl.backfill_request import Request
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import FramingError
-from pgoutput_etl.plan_report import PlanSummary
-from pgoutput_etl.planning import plan
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary, to_json
+from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.plan.report import PlanSummary
+from pgoutput_etl.jobs.plan.run import plan
 from tests.small_archives import Messages, insert, table, transaction
 from tests.spark import jobs
 from tests.spark.jobs import Nights, held

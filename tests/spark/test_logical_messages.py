@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl import ledger as ledgers
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.messages import Message, Origin
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.ledger import ledger
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.protocol.messages import Message, Origin
 from tests.captures import DATA, files_of
 from tests.small_archives import (
     in_subtransaction,
@@ -91,7 +91,7 @@ def test_a_run_that_dies_around_its_messages_leaves_them_once(nights: Nights, mo
         if table == "messages":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledgers.Ledger, "_append", dies_after)
+    monkeypatch.setattr(ledger.Ledger, "_append", dies_after)
     with pytest.raises(KeyboardInterrupt):
         nights.job.run()
     monkeypatch.undo()

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
-from pgoutput_etl import maintaining
-from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
-from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary
-from pgoutput_etl.maintaining import maintain
-from pgoutput_etl.messages import Begin, Commit, Relation, StreamCommit
-from pgoutput_etl.reading import tables_at
-from pgoutput_etl.rereading import Archive
-from pgoutput_etl.retention import MaintainRequest
-from pgoutput_etl.spark import session_settings
-from pgoutput_etl.writing import Writer
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.maintain import run as maintaining
+from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.ledger.archive import Archive
+from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.protocol.messages import Begin, Commit, Relation, StreamCommit
+from pgoutput_etl.spark.session import session_settings
 from tests.small_archives import Messages, insert, segment, table, transaction, update
 from tests.spark.jobs import Job, Nights
 from tests.spark.test_apply_job import ROOT, run

@@ -16,13 +16,13 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.config import Mode
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.messages import PgoutputMessage, ReplicaIdentity
-from pgoutput_etl.modes import STAMP_COLUMNS
-from pgoutput_etl.remembering import remembered
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.replay.modes import remembered
+from pgoutput_etl.targets.modes import STAMP_COLUMNS
 from tests.captures import CAPTURES, files_of
 from tests.kept_rows import applied, as_of, counted
 from tests.small_archives import (

@@ -15,14 +15,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl import histories, merge
-from pgoutput_etl.changes import INSERTED, ROW_SCHEMA, TableShape, events
-from pgoutput_etl.connecting import frame
-from pgoutput_etl.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
-from pgoutput_etl.net_effect import Events
-from pgoutput_etl.remembering import remembered
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.row_states import EveryEvent
+from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
+from pgoutput_etl.load import commit as merge_commit
+from pgoutput_etl.load import history, merge
+from pgoutput_etl.load.net_effect import Events
+from pgoutput_etl.load.row_states import EveryEvent
+from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.replay.modes import remembered
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.connect import frame
 from tests.small_archives import (
     TOAST,
     Change,
@@ -291,9 +293,9 @@ def _inserts_first(replay: Replay, night: int) -> tuple[pa.Table, TableShape]:
 
 def test_an_update_of_a_bag_that_changes_nothing_gives_its_row_new_stamps(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
-    for night, before in enumerate((merge.Before.NOTHING, merge.Before.ROWS)):
+    for night, before in enumerate((merge_commit.Before.NOTHING, merge_commit.Before.ROWS)):
         made, shape = _inserts_first(replay, night)
-        commit = merge.Commit("test", "changes", night, 0)
+        commit = merge_commit.Commit("test", "changes", night, 0)
         merge.write(spark, path, shape, Events(frame(spark, made).coalesce(1)), before, commit)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
@@ -301,8 +303,8 @@ def test_an_update_of_a_bag_that_changes_nothing_gives_its_row_new_stamps(spark:
 
 def test_an_update_of_a_bag_that_changes_nothing_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
-    for night, before in enumerate((merge.Before.NOTHING, merge.Before.ROWS)):
+    for night, before in enumerate((merge_commit.Before.NOTHING, merge_commit.Before.ROWS)):
         made, shape = _inserts_first(replay, night)
-        histories.write(spark, path, shape, EveryEvent(frame(spark, made).coalesce(1)), before)
+        history.write(spark, path, shape, EveryEvent(frame(spark, made).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, remembered(replay)[T].versions))

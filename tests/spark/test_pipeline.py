@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl import merge
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
-from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.messages import Relation, ReplicaIdentity, Type
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.spark import MAX_LENGTH
+from pgoutput_etl.ingest.listing import MAX_LENGTH
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.load import commit, merge
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.small_archives import (
     Change,
     T,
@@ -294,7 +294,7 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     write, append_files = merge.write, Ledger._append_files
     written = 0
 
-    def dies_at_the_second(*arguments: Any) -> merge.Written:
+    def dies_at_the_second(*arguments: Any) -> commit.Written:
         nonlocal written
         written += 1
         if written == 2:

@@ -11,18 +11,20 @@ from tempfile import TemporaryDirectory
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.archive_report import ArchiveReport, report_on
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.inspecting import SparkRunner, list_on_spark
-from pgoutput_etl.inspection import inspect_archive, scenes
-from pgoutput_etl.local_files import LocalRunner, list_local
-from pgoutput_etl.message_lines import Wanted
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.pipeline import apply
-from pgoutput_etl.plan_report import PlannedTable, PlanSummary
-from pgoutput_etl.planning import plan
-from pgoutput_etl.report import RunSummary, TableSummary
-from pgoutput_etl.writing import Outcome, Writer
+from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
+from pgoutput_etl.inspection.archive import inspect_archive, scenes
+from pgoutput_etl.inspection.local_runner import LocalRunner, list_local
+from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.report import report_on
+from pgoutput_etl.inspection.report_model import ArchiveReport
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.plan.report import PlannedTable, PlanSummary
+from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.writer import Outcome, Writer
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.captures import CAPTURES, DATA, files_of
 from tests.small_archives import (
     Change,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE
 from tests.small_archives import copydata, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights, held, said
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.replay.mirror import Replay
 from tests.model.history import random_history, random_options
 from tests.small_archives import copydata
 from tests.spark.fault_runs import FaultyJob

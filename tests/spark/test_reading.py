@@ -11,10 +11,10 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl import merge
-from pgoutput_etl.backfill_request import Request
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.reading import Tables, consistent_points, tables_at
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.ledger.as_of import Tables, consistent_points, tables_at
+from pgoutput_etl.load import commit, merge
 from tests.small_archives import Change, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights
 
@@ -55,7 +55,7 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
 
     write, written = merge.write, 0
 
-    def dies_at_the_second(*arguments: Any) -> merge.Written:
+    def dies_at_the_second(*arguments: Any) -> commit.Written:
         nonlocal written
         written += 1
         if written == 2:

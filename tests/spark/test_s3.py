@@ -22,7 +22,7 @@ FIRST, SECOND = files_of(SLOT)
 NIGHT = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"))
 APPEND = """
 import sys
-from pgoutput_etl.spark import start_session
+from pgoutput_etl.spark.session import start_session
 spark = start_session("append", {})
 spark.range(1).write.format("delta").mode("append").save(sys.argv[1])
 """

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl import evolving, merge
-from pgoutput_etl.messages import Relation, ReplicaIdentity, Type
-from pgoutput_etl.report import RunSummary
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.load import evolve, merge
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.small_archives import (
     TOAST,
     Change,
@@ -424,7 +424,7 @@ def test_a_run_that_died_between_two_changes_of_columns_is_finished(
                     raise KeyboardInterrupt
                 return effect(*arguments)
 
-            for module, name in ((merge, "write"), (evolving, "alter"), (evolving, "overwrite")):
+            for module, name in ((merge, "write"), (evolve, "alter"), (evolve, "overwrite")):
                 dying = partial(die_or, getattr(module, name), last=effects_before_it_dies)
                 patched.setattr(module, name, dying)
             with pytest.raises(KeyboardInterrupt):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_etl.messages import Begin, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Begin, ReplicaIdentity
 from tests.encoder import Row, copydata, encode
 from tests.small_archives import Change, Messages, delete_full, insert, table, transaction, update
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.ledger import Ledger
-from pgoutput_etl.managed import MARK, marks_commits, value_of
-from pgoutput_etl.spark import FOR_FEW_ROWS, session_for_few_rows, session_settings
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.spark.platform import MARK, marks_commits, value_of
+from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_for_few_rows, session_settings
 
 pytestmark = pytest.mark.spark
 CREDENTIAL = "fs.azure.account.key.shop.dfs.core.windows.net"

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.config import Mode
-from pgoutput_etl.copy_files import SIGNATURE
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.console import EXIT_DONE
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.messages import PgoutputMessage, Relation, ReplicaIdentity
-from pgoutput_etl.reading import tables_at
-from pgoutput_etl.report import EXIT_DONE
-from pgoutput_etl.snapshot_report import SnapshotSummary
-from pgoutput_etl.snapshot_request import RowFormat, SnapshotRequest
-from pgoutput_etl.snapshotting import snapshot
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.postgres.copy_format import SIGNATURE
+from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
 from tests.kept_rows import as_of
 from tests.small_archives import (
     TOAST,
@@ -295,7 +295,7 @@ def test_rows_of_copy_binary(nights: Nights) -> None:
 
 @pytest.mark.soak
 def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pgoutput_etl.ledger import Ledger
+    from pgoutput_etl.ledger.ledger import Ledger
 
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
 
@@ -418,7 +418,7 @@ def test_what_columns_keep_back_is_not_staged(nights: Nights, monkeypatch: pytes
     def look(_: object, place: str) -> None:
         kept.extend(file.read_bytes() for file in Path(place).rglob("*.parquet"))
 
-    monkeypatch.setattr("pgoutput_etl.snapshotting.discard", look)
+    monkeypatch.setattr("pgoutput_etl.jobs.snapshot.run.discard", look)
     load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **server_catalog(nights))
     assert kept
     assert not any(b"SECRET" in content for content in kept)

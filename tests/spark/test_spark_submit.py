@@ -16,7 +16,7 @@ JOB = """
 import sys
 from inspect import signature  # beside this job there is an inspect.py, as in jobs/
 
-from pgoutput_etl.spark import start_session
+from pgoutput_etl.spark.session import start_session
 
 def import_in_worker(batches):
     import pgoutput_etl

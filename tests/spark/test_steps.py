@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl import pipeline
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.pipeline import apply
-from pgoutput_etl.planning import plan
-from pgoutput_etl.report import RunSummary, to_json
-from pgoutput_etl.sources import Landed
+from pgoutput_etl.ingest.landed_files import Landed
+from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.jobs.plan.run import plan
 from tests.captures import CAPTURES, files_of, truth_tables
 from tests.small_archives import insert, rows_of, table, transaction
 from tests.spark.jobs import Job, Nights

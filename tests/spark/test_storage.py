@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from pgoutput_etl import merge
-from pgoutput_etl.changes import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED, TableColumn, TableShape
-from pgoutput_etl.evolving import evolve
-from pgoutput_etl.merge import Before, Commit
-from pgoutput_etl.net_effect import Events
-from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.reshaping import Reshaping
+from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.load import merge
+from pgoutput_etl.load.commit import Before, Commit
+from pgoutput_etl.load.evolve import evolve
+from pgoutput_etl.load.net_effect import Events
+from pgoutput_etl.schema.migration import Reshaping
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.types import UserTypes, column_type, load_text
 from tests.small_archives import table
 

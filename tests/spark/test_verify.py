@@ -8,12 +8,12 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from pgoutput_etl.commands.verify import COMMAND
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.verify_report import VerifiedTable, VerifySummary
-from pgoutput_etl.verify_request import VerifyRequest
-from pgoutput_etl.verifying import verify
+from pgoutput_etl.jobs.verify.command import COMMAND
+from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.command_line import refusal
 from tests.small_archives import TOAST, delete, insert, table, transaction, update
 from tests.spark.jobs import Job, Nights

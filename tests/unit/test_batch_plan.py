@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.batch_plan import refuse_other_settings, settings_of
-from pgoutput_etl.config import Config, Mode, TableRule, Target
+from pgoutput_etl.config.settings import Config, Mode, TableRule, Target
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.origins import Origins
+from pgoutput_etl.targets.batch_plan import refuse_other_settings, settings_of
+from pgoutput_etl.transactions.origin_filter import Origins
 from tests.nights import CONFIG
 
 TABLES = [("public", "orders"), ("public", "log")]

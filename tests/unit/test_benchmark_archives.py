@@ -15,9 +15,9 @@ from benchmarks.pgbench_corpus import pgbench
 from benchmarks.streamed_corpus import streamed
 from benchmarks.tables_corpus import many_tables
 from benchmarks.wide_corpus import wide
-from pgoutput_etl.decode import decode
-from pgoutput_etl.framing import Framing, detect, frames, stands_in_stream
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, detect, frames, stands_in_stream
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.encoder import encode
 
 

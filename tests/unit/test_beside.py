@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.spark import beside
+from pgoutput_etl.spark.session import beside
 
 
 @dataclass

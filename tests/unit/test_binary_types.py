@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgoutput_etl.types import ValueTextError, column_type, load_binary, load_text, times
-from pgoutput_etl.types.datetime_text import date_text, timestamp_text, timestamptz_text
-from pgoutput_etl.types.shortest_decimal import shortest_float4, shortest_float8
+from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
+from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 from tests.unit.test_types import assert_silent, numeric_typmod
 
 TYPMODS = {1700: numeric_typmod(10, 2)}

@@ -13,18 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl.blocks import Kind, Packer, unpacked
-from pgoutput_etl.changes import ROW_SCHEMA, TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
-from pgoutput_etl.fates import Fates
-from pgoutput_etl.message_rows import MESSAGE_SCHEMA
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.outcomes import Fate, Outcome, Watermark
-from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.superseded import without_superseded
-from pgoutput_etl.tallies import TALLIED, Tally
-from pgoutput_etl.windows import Window, rows_in
+from pgoutput_etl.changes.compaction import without_superseded
+from pgoutput_etl.changes.events import ROW_SCHEMA
+from pgoutput_etl.changes.window import Window, rows_in
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
+from pgoutput_etl.transactions.outcome import Fate, Outcome, Watermark
+from pgoutput_etl.transactions.statistics import TALLIED, Tally
+from pgoutput_etl.transactions.status_lookup import Fates
 from tests.captures import DATA, files_of
 
 SLOTS = [

@@ -12,13 +12,11 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl import bulk, compiled
-from pgoutput_etl.bulk import Taken
-from pgoutput_etl.content import decompress
+from pgoutput_etl import jit
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.framing import Frame, Framing, detect, frames
-from pgoutput_etl.message_rows import MESSAGE_SCHEMA
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.framing import Frame, Framing, detect, frames
+from pgoutput_etl.protocol.messages import (
     Begin,
     Commit,
     Insert,
@@ -31,16 +29,19 @@ from pgoutput_etl.messages import (
     TupleData,
     Update,
 )
-from pgoutput_etl.scan import scan_from_either_side
-from pgoutput_etl.scanner import Scanner
-from pgoutput_etl.units import Part
+from pgoutput_etl.scan.fast import rows as bulk
+from pgoutput_etl.scan.fast.rows import Taken
+from pgoutput_etl.scan.fragment import Part
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.scan.scan_file import scan_from_either_side
+from pgoutput_etl.scan.scanner import Scanner
 from tests import encoder
 from tests.captures import CAPTURES, DATA, files_of
 from tests.model.history import random_history, random_options
 from tests.mutations import SLOTS, Tell, mutated
 from tests.small_archives import Messages, insert, segment, stream_abort, stream_commit, table, transaction, update
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason=f"no kernels: {compiled.WHY_NOT}")
+pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason=f"no kernels: {jit.WHY_NOT}")
 
 FRAMINGS = (Framing.LENGTH_PREFIXED, Framing.COPYDATA, Framing.PGCOPY, Framing.RECVLOGICAL)
 
@@ -57,7 +58,7 @@ class Both:
         with self._counting():
             at_once = outcome(part)
         with self.monkeypatch.context() as patch:
-            patch.setattr(compiled, "AVAILABLE", False, raising=False)
+            patch.setattr(jit, "AVAILABLE", False, raising=False)
             one_by_one = outcome(part)
         assert at_once[0] == one_by_one[0]
         ours, theirs = at_once[1], one_by_one[1]
@@ -380,6 +381,6 @@ def test_a_file_of_one_message_over_and_over(both: Both, framing: Framing) -> No
 
 def test_without_kernels_all_is_read_one_by_one(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoder.length_prefixed(map(encoder.encode, PLAIN))
-    monkeypatch.setattr(compiled, "AVAILABLE", False, raising=False)
+    monkeypatch.setattr(jit, "AVAILABLE", False, raising=False)
     both.check(Part(data, 3, Framing.LENGTH_PREFIXED, False))
     assert both.taken == 0

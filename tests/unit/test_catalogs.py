@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.backfill_request import Request
-from pgoutput_etl.config import Config, Source, State, TableRule, Target
+from pgoutput_etl.config.settings import Config, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.messages import Relation
-from pgoutput_etl.naming import catalog_place, identifier, is_catalog_place
-from pgoutput_etl.relations import RelationHistory
-from pgoutput_etl.targets import Plan, TableChanges, TableState, make_plan
+from pgoutput_etl.identifiers import catalog_place, identifier, is_catalog_place
+from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.targets.plan import Plan, TableChanges, TableState
+from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 from tests.small_archives import table
 from tests.unit.test_targets import state_of

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.changes import ROW_SCHEMA, TableShape, events, table_shape
+from pgoutput_etl.changes.events import ROW_SCHEMA, events
 from pgoutput_etl.errors import ArchiveError, TableError
-from pgoutput_etl.messages import Delete, Insert, Relation, ReplicaIdentity, TupleData, Update
-from pgoutput_etl.relations import RelationHistory
+from pgoutput_etl.protocol.messages import Delete, Insert, Relation, ReplicaIdentity, TupleData, Update
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from tests import encoder
 from tests.small_archives import TOAST, T, delete, delete_full, insert, table, tuple_data, update
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl import claims
-from pgoutput_etl.claims import LEASE, Claims, Process
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger import claims
+from pgoutput_etl.ledger.claims import LEASE, Claims, Process
 
 OTHERS = Process("elsewhere", 4711, 99)
 
@@ -94,7 +94,7 @@ def test_a_run_elsewhere_is_dead_when_it_was_not_heard_of_for_too_long(ago: time
 
 
 def test_a_process_of_this_machine_that_is_gone_blocks_nobody() -> None:
-    code = "from pgoutput_etl.claims import Process; p = Process.current(); print(p.pid, p.started)"
+    code = "from pgoutput_etl.ledger.claims import Process; p = Process.current(); print(p.pid, p.started)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     here = Process.current()
     rows = Rows()
@@ -307,7 +307,7 @@ def test_a_batch_is_kept_from_others_by_the_one_before_it() -> None:
 def test_a_killed_process_that_nobody_buried_blocks_nobody() -> None:
     """Its parent hasn't asked for its end: it is in the list of processes still."""
     code = (
-        "import signal; from pgoutput_etl.claims import Process; p = Process.current(); "
+        "import signal; from pgoutput_etl.ledger.claims import Process; p = Process.current(); "
         "print(p.pid, p.started, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl import columnar, compiled
-from pgoutput_etl.columnar import Found
-from pgoutput_etl.decode import decode
+from pgoutput_etl import jit
 from pgoutput_etl.errors import WireError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.messages import (
     Begin,
     Commit,
     Delete,
@@ -31,10 +30,12 @@ from pgoutput_etl.messages import (
     Type,
     Update,
 )
+from pgoutput_etl.scan.fast import messages as columnar
+from pgoutput_etl.scan.fast.messages import Found
 from tests import encoder
 from tests.mutations import Tell, mutated_messages
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason=f"no kernels: {compiled.WHY_NOT}")
+pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason=f"no kernels: {jit.WHY_NOT}")
 
 FRAMED = (Framing.LENGTH_PREFIXED, Framing.COPYDATA, Framing.PGCOPY)
 FOUND = Found()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.commands.console import JOBS, command, main
+from pgoutput_etl.cli import JOBS, command, main
 
 ROOT = Path(__file__).parents[2]
 WITH_CONFIG = sorted(set(JOBS) - {"inspect", "show"})

@@ -9,22 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.comparing import (
+from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical, compares_by_value, texts_of
+from pgoutput_etl.jobs.verify.key_ranges import (
     BUCKETS,
     GREATEST,
     LEAST,
     MAX_RANGES,
     ROWS_IN_RANGE,
-    ComparedColumn,
     Digest,
     Ranges,
-    canonical,
     collected,
-    compares_by_value,
     differing,
     encoded,
     plan_ranges,
-    texts_of,
 )
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type, load_text
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl import compiled
+from pgoutput_etl import jit
 
 ROOT = Path(__file__).parents[2]
-needs_kernels = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
+needs_kernels = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
 MODULE = """
 import numpy as np
-from pgoutput_etl.compiled import compiled, load_word
+from pgoutput_etl.jit import compiled, load_word
 
 TIMES = np.array([{factor}, 2])
 
@@ -32,7 +32,7 @@ def outer(data):
 CALL = "import kernels, numpy as np; print(int(kernels.outer(np.arange(9, dtype=np.uint8))))"
 # Says so for each piece of machine code that was made and not found.
 COUNTED = (
-    "import pgoutput_etl.compiled as c; made = []; save = c._KeptCode.save_overload\n"
+    "import pgoutput_etl.jit as c; made = []; save = c._KeptCode.save_overload\n"
     "c._KeptCode.save_overload = lambda self, *a: (made.append(self._name), save(self, *a))\n"
 )
 
@@ -92,7 +92,7 @@ def test_from_a_zip_it_is_kept_in_the_users_cache(tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "pgoutput_etl").glob("kernels.outer-*.nbc"))
 
 
-SAYS = "from pgoutput_etl import compiled; print(compiled.AVAILABLE, compiled.WHY_NOT)"
+SAYS = "from pgoutput_etl import jit; print(jit.AVAILABLE, jit.WHY_NOT)"
 
 
 def test_it_says_why_there_are_no_kernels(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_it_says_why_there_are_no_kernels(tmp_path: Path) -> None:
 
 
 def test_modules_of_kernels_cost_nothing_to_import(tmp_path: Path) -> None:
-    asked = "import sys, pgoutput_etl.fast_events; print('numba' in sys.modules)"
+    asked = "import sys, pgoutput_etl.changes.fast_events; print('numba' in sys.modules)"
     assert run(asked, tmp_path) == ["False"]
 
 
 def test_a_kernel_that_can_not_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_loaded", [(None, "it rains")])
+    monkeypatch.setattr(jit, "_loaded", [(None, "it rains")])
     with pytest.raises(RuntimeError, match="of can't be compiled: it rains"):
-        compiled.compiled(_of)(1)
+        jit.compiled(_of)(1)
 
 
 def _of(number: int) -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.column_uses import DROP, SALT_VARIABLE, Salt, Use, UseKind
-from pgoutput_etl.config import (
+from pgoutput_etl.config.column_rules import DROP, SALT_VARIABLE, Salt, Use, UseKind
+from pgoutput_etl.config.settings import (
     Config,
     Merge,
     Metrics,
@@ -22,8 +22,8 @@ from pgoutput_etl.config import (
     load_config,
 )
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.origins import ANY, Origins
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.transactions.origin_filter import ANY, Origins
 from tests.mutations import no_hang
 
 CONF = Path(__file__).parents[2] / "conf"

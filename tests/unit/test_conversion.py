@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from psycopg import errors, sql
 
-from pgoutput_etl.changes import UNREPRESENTABLE, TableColumn
-from pgoutput_etl.reshaping import Reshaping, converted
+from pgoutput_etl.schema.migration import Reshaping, converted
+from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
 from pgoutput_etl.types.conversion import convert, stays
 from tests.postgres import Server

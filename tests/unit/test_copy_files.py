@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.copy_files import SIGNATURE, Field, binary_rows, text_rows, tuple_of
-from pgoutput_etl.decode import read_tuple
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.pg_dump_toc import DumpedTable, read_toc
+from pgoutput_etl.postgres.copy_format import SIGNATURE, Field, binary_rows, text_rows, tuple_of
+from pgoutput_etl.postgres.dump import DumpedTable, read_toc
+from pgoutput_etl.protocol.decoder import read_tuple
 from tests.postgres import Server, Version
 
 # A value with everything that COPY escapes, and names that need quotes in its list of columns.

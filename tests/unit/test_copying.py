@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgoutput_etl import compiled
-from pgoutput_etl.copying import PADDING, copied
+from pgoutput_etl import jit
+from pgoutput_etl.jit import PADDING, copied
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
+pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
 
 @pytest.mark.parametrize("behind", [0, 1, 31, 32, 33])

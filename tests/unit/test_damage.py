@@ -11,12 +11,12 @@ from itertools import product
 
 import pytest
 
-from pgoutput_etl.content import decompress
-from pgoutput_etl.cuts import Cut
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.framing import Framing, detect, frames
-from pgoutput_etl.messages import PgoutputMessage
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.framing import Framing, detect, frames
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.cutoff import Cut
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, encode, length_prefixed, pgcopy, recvlogical
 from tests.small_archives import copydata as small_copydata

@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl import compiled
-from pgoutput_etl.types import ValueTextError, column_type, datetime_kernels, load_text
+from pgoutput_etl import jit
+from pgoutput_etl.types import ValueTextError, column_type, load_text
+from pgoutput_etl.types.kernels import datetimes
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
+pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
 TIMESTAMPTZ = 1184
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,10 +30,10 @@ def read(texts: list[str], *with_zone: bool) -> list[int | None]:
     valid, odd = np.empty(len(texts), np.uint8), np.empty(len(texts), np.int32)
     if with_zone:
         out = np.empty(len(texts), np.int64)
-        odds = datetime_kernels.timestamps(data, at, size, chosen, with_zone[0], out, valid, odd)
+        odds = datetimes.timestamps(data, at, size, chosen, with_zone[0], out, valid, odd)
     else:
         out = np.empty(len(texts), np.int32)
-        odds = datetime_kernels.dates(data, at, size, chosen, out, valid, odd)
+        odds = datetimes.dates(data, at, size, chosen, out, valid, odd)
     assert valid.all()
     found: list[int | None] = [int(number) for number in out]
     for place in odd[:odds]:

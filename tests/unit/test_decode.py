@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.content import decompress
-from pgoutput_etl.decode import MAX_COLUMNS, MESSAGE_TAGS, decode, message_end, read_tuple
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, WireError
-from pgoutput_etl.framing import detect, frames
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.decoder import MAX_COLUMNS, MESSAGE_TAGS, decode, message_end, read_tuple
+from pgoutput_etl.protocol.framing import detect, frames
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pgoutput_etl.errors import ArchiveError, PgoutputEtlError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.identity import FilePart, FileStatus
-from pgoutput_etl.message_rows import FileScan
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.file_summary import FileScan
 from tests import encoder
 from tests.landing_folder import LandingFolder
 from tests.small_archives import Messages, in_subtransaction, insert, segment, stream_commit, table, transaction

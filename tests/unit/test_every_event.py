@@ -7,13 +7,14 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.changes import ROW_SCHEMA, TableShape, table_shape
+from pgoutput_etl.changes.event_log import every_event, old_keys, sequence_numbers
+from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.every_event import every_event, old_keys, sequence_numbers
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.targets import BEFORE_FILES
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
+from pgoutput_etl.targets.plan import BEFORE_FILES
 from tests.small_archives import TOAST, T, copydata, delete, insert, table, transaction, truncate, update
 
 DATE = 1082

@@ -16,13 +16,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.archive_rows import change_batches
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.explore import Archive, read_archive
-from pgoutput_etl.messages import Begin, ReplicaIdentity
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.table_rows import Asked, table_batches
+from pgoutput_etl.explore.archive import Archive, read_archive
+from pgoutput_etl.explore.archive_rows import change_batches
+from pgoutput_etl.explore.table_rows import Asked, table_batches
+from pgoutput_etl.protocol.messages import Begin, ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.outcome import Fate
 from tests.captures import DATA, files_of
 from tests.kept_rows import NOTES, applied, counted
 from tests.small_archives import (
@@ -311,7 +311,7 @@ def test_a_script_may_call_it_at_its_top(tmp_path: Path) -> None:
     landed(landing, large, [*transaction(3, 300, table(), *[insert("3", "y" * 5000)] * 1000)])
     script = tmp_path / "script.py"
     asked = f"print(len(read_archive({str(landing)!r}).changes))"
-    script.write_text(f"from pgoutput_etl.explore import read_archive\n{asked}\n")
+    script.write_text(f"from pgoutput_etl.explore.archive import read_archive\n{asked}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2001\n", "")
@@ -328,7 +328,7 @@ def test_the_code_of_the_page() -> None:
 def test_it_works_where_spark_is_not_installed(tmp_path: Path) -> None:
     story(tmp_path)
     script = (
-        "import sys\nsys.modules['pyspark'] = None\nfrom pgoutput_etl.explore import read_archive\n"
+        "import sys\nsys.modules['pyspark'] = None\nfrom pgoutput_etl.explore.archive import read_archive\n"
         f"print(len(read_archive({str(tmp_path)!r}).rows('public.t')))"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)

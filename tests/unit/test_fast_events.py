@@ -15,20 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl import compiled, fast_events
-from pgoutput_etl.changes import ROW_SCHEMA, TableShape, events, table_shape
+from pgoutput_etl import jit
+from pgoutput_etl.changes import fast_events
+from pgoutput_etl.changes.events import ROW_SCHEMA, events
+from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.fast_events import event_batches
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, TupleData
-from pgoutput_etl.relations import RelationHistory
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, TupleData
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.types import UserTypes
 from tests.captures import CAPTURES, DATA, files_of
 from tests.cells import Cell, tuple_of
 from tests.small_archives import TOAST, T, delete, insert, table, update
 from tests.unit.test_changes import BAG, KEYED, batch, retired, shape_of
 
-needs_kernels = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
+needs_kernels = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +297,13 @@ def test_rows_of_all_captures() -> None:
 
 PURELY = """
 import sys
-from pgoutput_etl import compiled
-from pgoutput_etl.fast_events import event_batches
+from pgoutput_etl import jit
+from pgoutput_etl.changes.fast_events import event_batches
 from tests.small_archives import delete, insert, update
 from tests.unit.test_changes import KEYED, batch, shape_of
 rows = batch(insert("1", "a", None), update("2", "b", "c", old_key=("1", None, None)))
 (made,) = event_batches(rows, shape_of(KEYED))
-assert not compiled.AVAILABLE and "numba" not in sys.modules
+assert not jit.AVAILABLE and "numba" not in sys.modules
 print(*made.column("_op").to_pylist(), *made.column("c1").to_pylist())
 """
 
@@ -317,8 +319,8 @@ def test_without_kernels_the_readable_code_makes_them() -> None:
 
 def test_a_row_whose_values_are_too_long_is_named() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("changes", "fast_events"):
-            patch.setattr(f"pgoutput_etl.{module}.MAX_SIZE", 1000)
+        for module in ("events", "fast_events"):
+            patch.setattr(f"pgoutput_etl.changes.{module}.MAX_SIZE", 1000)
         rows = batch(*(insert(str(i), "a" * 300, None) for i in range(9)))
         parts = list(event_batches(rows, shape_of(KEYED)))
         assert len(parts) > 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pgoutput_etl.fates import DECIDED_BY, FATES, Fates
-from pgoutput_etl.message_rows import MESSAGE_SCHEMA
-from pgoutput_etl.outcomes import Fate, Outcome
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.transactions.outcome import Fate, Outcome
+from pgoutput_etl.transactions.status_lookup import DECIDED_BY, FATES, Fates
 
 LAST_XID = 2**32 - 1
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.arranging import KnownFiles, natural_order
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.file_index import FileIndex, Listing
-from pgoutput_etl.identity import FilePart, FileStatus, LandedFile, UnkeyedContents, head_of, heads_of
-from pgoutput_etl.numbering import missing_number
+from pgoutput_etl.landing.file_index import FileIndex, Listing
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, UnkeyedContents, head_of, heads_of
+from pgoutput_etl.landing.selection import KnownFiles, natural_order
+from pgoutput_etl.landing.sequence_gaps import missing_number
 from tests.landing_folder import LandingFolder
 from tests.unit.test_landing import JUNK, landed, one
 

@@ -14,18 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.content import Content, decompress, read_content
+from pgoutput_etl.compression import Content, decompress, read_content
 from pgoutput_etl.errors import FramingError
-from pgoutput_etl.framing import (
-    Frame,
-    Framing,
-    detect,
-    first_framing,
-    frame_at,
-    frames,
-    may_become_frame,
-)
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.framing import Frame, Framing, detect, first_framing, frame_at, frames, may_become_frame
+from pgoutput_etl.protocol.messages import (
     Begin,
     Commit,
     Insert,

@@ -12,11 +12,10 @@ from struct import pack
 
 import pytest
 
-from pgoutput_etl.content import decompress
+from pgoutput_etl.compression import MAX_SIZE, decompress
 from pgoutput_etl.errors import FramingError, PgoutputEtlError
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.inflate import MAX_SIZE
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,
@@ -31,10 +30,10 @@ from pgoutput_etl.messages import (
     TupleData,
     Update,
 )
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.units import ScannedFile
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.transactions.outcome import Fate
 from tests.encoder import Row, copydata, encode, length_prefixed, recvlogical
 from tests.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
 

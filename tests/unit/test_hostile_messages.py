@@ -14,11 +14,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.changes import ROW_SCHEMA, TableShape
-from pgoutput_etl.decode import decode
+from pgoutput_etl.changes.events import ROW_SCHEMA
+from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.fast_events import event_batches
-from pgoutput_etl.messages import Delete, PgoutputMessage, Relation, TupleData
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.messages import Delete, PgoutputMessage, Relation, TupleData
+from pgoutput_etl.schema.table_shape import TableShape
 from tests.encoder import encode
 from tests.mutations import Tell, mutated, mutated_messages, no_hang, real_changes, row_of, shape_of
 

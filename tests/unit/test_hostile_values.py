@@ -14,10 +14,10 @@ from struct import pack
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.changes import ROW_SCHEMA
+from pgoutput_etl.changes.events import ROW_SCHEMA
+from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.fast_events import event_batches
-from pgoutput_etl.messages import Insert, TupleData
+from pgoutput_etl.protocol.messages import Insert, TupleData
 from pgoutput_etl.types import ColumnType, UserTypes, ValueTextError, arrays, column_type, load_binary, load_text
 from pgoutput_etl.types import column as column_module
 from pgoutput_etl.types.registry import BUILT_IN_OIDS, MAX_ROWS_IN_ROWS

@@ -15,18 +15,20 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from pgoutput_etl import compiled, local_files
-from pgoutput_etl.archive_report import ArchiveReport, report_on
-from pgoutput_etl.commit_time import microseconds_of, parse_time
-from pgoutput_etl.content import decompress
+from pgoutput_etl import jit
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.framing import Framing, detect
-from pgoutput_etl.inspection import Inspection, inspect_archive, scenes
-from pgoutput_etl.local_files import LocalRunner, is_local, list_local
-from pgoutput_etl.message_lines import Wanted
-from pgoutput_etl.messages import Begin, Commit, Message, Origin
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.inspection import local_runner
+from pgoutput_etl.inspection.archive import Inspection, inspect_archive, scenes
+from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.report import report_on
+from pgoutput_etl.inspection.report_model import ArchiveReport
+from pgoutput_etl.protocol.framing import Framing, detect
+from pgoutput_etl.protocol.messages import Begin, Commit, Message, Origin
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.timestamps import microseconds_of, parse_time
+from pgoutput_etl.transactions.outcome import Fate
 from tests.captures import DATA, files_of
 from tests.golden.test_replay import ARCHIVES, landed
 from tests.small_archives import (
@@ -258,7 +260,7 @@ def test_no_damage_stops_it(tmp_path: Path, seed: int) -> None:
 
 
 def test_several_processes_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(local_runner, "_WORTH_PROCESSES", 0)
     for file in files_of(V2):
         shutil.copy(file, tmp_path)
     alone, lines = looked_into([tmp_path], wanted=Wanted())
@@ -403,7 +405,7 @@ def test_origins_are_counted(tmp_path: Path) -> None:
 def test_what_is_noted_is_the_same_without_compiled_code(slot: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = files_of(DATA / slot)
     fast = inspected(files)
-    monkeypatch.setattr(compiled, "AVAILABLE", False)
+    monkeypatch.setattr(jit, "AVAILABLE", False)
     assert inspected(files) == fast
 
 

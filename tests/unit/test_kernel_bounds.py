@@ -15,19 +15,20 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from pgoutput_etl import columnar, compiled
-from pgoutput_etl.columnar import Bytes, Found
-from pgoutput_etl.copying import PADDING, copied
-from pgoutput_etl.framing import Framing
-from pgoutput_etl.messages import Insert, TupleData
-from pgoutput_etl.tuples import RawTuples, typed_columns
+from pgoutput_etl import jit
+from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
+from pgoutput_etl.jit import PADDING, copied
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.messages import Insert, TupleData
+from pgoutput_etl.scan.fast import messages
+from pgoutput_etl.scan.fast.messages import Bytes, Found
 from pgoutput_etl.types import ValueTextError
-from pgoutput_etl.types.kernels import UnsureError
+from pgoutput_etl.types.kernels.dispatch import UnsureError
 from tests import encoder
 from tests.cells import EDGES, TYPES, tuple_of
 
 pytestmark = [
-    pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba"),
+    pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba"),
     pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect"),
 ]
 SIZES = (*range(36), 62, 63, 64, 65, 127, 128, 129)
@@ -63,9 +64,9 @@ def find_messages() -> None:
         for value in (b"a" * size, "é".encode() * (size // 2), b"a" * size + b"\xff"):
             message = encoder.encode(Insert(None, 16384, TupleData(b"tnut", (value, None, None, value))))
             data = guarded.last(encoder.length_prefixed([message, message]))
-            columnar.find(data, Framing.LENGTH_PREFIXED, 0, False, columnar.MOST_MESSAGES, found)
+            messages.find(data, Framing.LENGTH_PREFIXED, 0, False, messages.MOST_MESSAGES, found)
             for cut in range(1, 7):  # its length says more than there is
-                columnar.find(data[cut:], Framing.RECVLOGICAL, 4 - min(cut, 4), False, 2, found)
+                messages.find(data[cut:], Framing.RECVLOGICAL, 4 - min(cut, 4), False, 2, found)
 
 
 def type_values() -> None:

@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl import compiled
-from pgoutput_etl.blocks import Packer
-from pgoutput_etl.changes import TableShape, table_shape
-from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.fates import Fates
-from pgoutput_etl.key_facts import (
+from pgoutput_etl import jit
+from pgoutput_etl.changes.key_facts import (
     KeyFacts,
     facts_of,
     facts_of_buckets,
@@ -27,12 +23,16 @@ from pgoutput_etl.key_facts import (
     have_any,
     ranged,
 )
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.relations import RelationVersions
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.changes.window import Window
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.blocks import Packer
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
+from pgoutput_etl.transactions.status_lookup import Fates
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
-from pgoutput_etl.windows import Window
 from tests.small_archives import (
     Messages,
     T,
@@ -188,7 +188,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
     kept = [n for n, lsn in zip(ids, lsns, strict=True) if not cut or lsn < 100 * cut]
     with pytest.MonkeyPatch.context() as patched:
         if not is_compiled:
-            patched.setattr(compiled, "AVAILABLE", False, raising=False)
+            patched.setattr(jit, "AVAILABLE", False, raising=False)
         hashed = rows_in_tasks([[block] for block in blocks], fates, window, stretch.shape, buckets)
     facts = facts_in_tasks(hashed, stretch.shape)
     ranges = {0: (min(kept), max(kept))} if kept else {}

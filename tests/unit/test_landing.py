@@ -12,12 +12,12 @@ from functools import cache
 
 import pytest
 
-from pgoutput_etl.arranging import Arrangement, KnownFiles
-from pgoutput_etl.content import decompress
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
-from pgoutput_etl.framing import Framing, detect, frames
-from pgoutput_etl.identity import FilePart, FileStatus
-from pgoutput_etl.messages import PgoutputMessage
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
+from pgoutput_etl.landing.selection import Arrangement, KnownFiles
+from pgoutput_etl.protocol.framing import Framing, detect, frames
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests import encoder
 from tests.captures import DATA
 from tests.landing_folder import LandingFolder

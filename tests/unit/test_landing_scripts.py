@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.numbering import missing_number
+from pgoutput_etl.landing.sequence_gaps import missing_number
 from tests.e2e.landing_machine import CONF, settings, unit, words
 
 SCRIPTS = sorted(CONF.glob("*.sh"))

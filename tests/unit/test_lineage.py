@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.lineage import ChangeKind, Declared, lineage
-from pgoutput_etl.messages import Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.diff import ChangeKind, Declared, lineage
 from tests.small_archives import table
 
 INT, BIGINT = 23, 20

@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
 from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.fates import Fates
-from pgoutput_etl.logical_messages import COUNTED_BY, messages_that_count
-from pgoutput_etl.message_rows import LOGICAL_TAG
-from pgoutput_etl.messages import Message
-from pgoutput_etl.outcomes import Fate, control_rows
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.tallies import TALLIED, Tally
-from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.protocol.messages import Message
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.message_row import LOGICAL_TAG
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.logical_messages import COUNTED_BY, messages_that_count
+from pgoutput_etl.transactions.outcome import Fate, control_rows
+from pgoutput_etl.transactions.statistics import TALLIED, Tally
+from pgoutput_etl.transactions.status_lookup import Fates
 from tests import encoder
 from tests.captures import DATA, files_of
 from tests.model.history import History, random_history, random_options

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.config import Metrics
+from pgoutput_etl.config.settings import Metrics
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.metrics import (
+from pgoutput_etl.jobs.apply.metrics import (
     Measuring,
     RunFigures,
     Stages,
@@ -26,7 +27,8 @@ from pgoutput_etl.metrics import (
     prometheus_text,
     publish,
 )
-from pgoutput_etl.report import EXIT_DONE, EXIT_QUARANTINE, RunSummary, TableSummary, to_json
+from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.load.summary import TableSummary
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
 COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
@@ -265,7 +267,7 @@ def test_without_the_library_it_is_refused_and_says_what_to_install(tmp_path: Pa
     blocked = (
         "import sys\nsys.modules['opentelemetry'] = None\n"
         "import importlib.util as u\nu.find_spec = lambda name: None\n"
-        "from pgoutput_etl.config import Metrics\nfrom pgoutput_etl.metrics import check\n"
+        "from pgoutput_etl.config.settings import Metrics\nfrom pgoutput_etl.jobs.apply.metrics import check\n"
         "check(Metrics(opentelemetry=True))"
     )
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
-from pgoutput_etl import messages
-from pgoutput_etl.messages import (
+from pgoutput_etl.protocol import messages
+from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
     Message,

@@ -11,9 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from pgoutput_etl.console import Progress, print_error
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.naming import MAX_SEGMENT, is_within, path_segment, printable, quoted
-from pgoutput_etl.report import Progress, RunSummary, TableSummary, print_error, print_summary
+from pgoutput_etl.identifiers import MAX_SEGMENT, is_within, path_segment, printable, quoted
+from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
+from pgoutput_etl.load.summary import TableSummary
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=63)
 

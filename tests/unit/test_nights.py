@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config import TableRule
-from pgoutput_etl.messages import PgoutputMessage
-from pgoutput_etl.targets import HELD, SKIPPED
+from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.targets.plan import HELD, SKIPPED
 from tests.nights import CONFIG, Nights
 from tests.small_archives import (
     Change,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_etl.numbering import missing_number
+from pgoutput_etl.landing.sequence_gaps import missing_number
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
-from pgoutput_etl.fates import FATES, Fates
-from pgoutput_etl.messages import Message, Origin
-from pgoutput_etl.origins import ANY, Origins
-from pgoutput_etl.outcomes import Fate, control_rows
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.tallies import TALLIED, Tally, transactions_by_fate
-from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.protocol.messages import Message, Origin
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.origin_filter import ANY, Origins
+from pgoutput_etl.transactions.outcome import Fate, control_rows
+from pgoutput_etl.transactions.statistics import TALLIED, Tally, transactions_by_fate
+from pgoutput_etl.transactions.status_lookup import FATES, Fates
 from tests.captures import DATA, files_of
 from tests.small_archives import (
     Messages,

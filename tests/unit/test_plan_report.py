@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from pgoutput_etl.plan_report import (
+from pgoutput_etl.jobs.plan.report import (
     PlannedFile,
     PlannedTable,
     PlannedTransaction,

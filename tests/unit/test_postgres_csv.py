@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.postgres_csv import header, records
+from pgoutput_etl.postgres.copy_format import header, records
 
 
 def read(data: bytes) -> list[list[str | None]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.protecting import Protection
+from pgoutput_etl.masking.mask_rows import Protection
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.protected_replay import as_sent, config_with, protection_of
 from tests.small_archives import Messages, T, copydata, insert, segment, table, transaction
 

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.blocks import Kind, packed
-from pgoutput_etl.changes import WITHHELD
-from pgoutput_etl.column_uses import DROP, Salt, Use, UseKind, changed
+from pgoutput_etl.changes.events import WITHHELD
+from pgoutput_etl.config.column_rules import DROP, Salt, Use, UseKind, changed
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.messages import Insert, RelationColumn, ReplicaIdentity, TupleData
-from pgoutput_etl.protecting import Withholding
-from pgoutput_etl.replay import ReplayedTable, Row
-from pgoutput_etl.rewriting import Version
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.masking.mask_rows import Withholding
+from pgoutput_etl.masking.mask_tuples import Version
+from pgoutput_etl.protocol.messages import Insert, RelationColumn, ReplicaIdentity, TupleData
+from pgoutput_etl.replay.mirror import ReplayedTable, Row
+from pgoutput_etl.scan.blocks import Kind, packed
+from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import column_type
 from pgoutput_etl.types.printing import print_text
 from tests.protected_replay import SALT, as_sent, config_with, hashed, protected_replay, protection_of

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.messages import Begin, Commit, Message, Relation, ReplicaIdentity, TruncateOption, Type
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.messages import Begin, Commit, Message, Relation, ReplicaIdentity, TruncateOption, Type
+from pgoutput_etl.replay.mirror import Replay
 from tests import encoder
 from tests.small_archives import (
     TOAST,

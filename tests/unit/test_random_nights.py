@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config import Config, TableRule
-from pgoutput_etl.targets import SKIPPED
-from pgoutput_etl.write_method import WriteMethod
+from pgoutput_etl.config.settings import Config, TableRule
+from pgoutput_etl.targets.plan import SKIPPED
+from pgoutput_etl.targets.write_method import WriteMethod
 from tests.model.history import History, Night, random_history, random_options
 from tests.nights import CONFIG, Nights
 from tests.small_archives import copydata

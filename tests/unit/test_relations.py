@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgoutput_etl.messages import Relation
-from pgoutput_etl.relations import InForce, RelationHistory
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.relation_history import InForce, RelationHistory
 from tests.small_archives import T, table
 
 V1 = table("id", "v")

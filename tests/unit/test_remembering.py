@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl.messages import ReplicaIdentity
-from pgoutput_etl.modes import STAMP_COLUMNS
-from pgoutput_etl.remembering import remembered
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.replay.modes import remembered
+from pgoutput_etl.targets.modes import STAMP_COLUMNS
 from tests.kept_rows import as_of, counted
 from tests.small_archives import (
     TOAST,

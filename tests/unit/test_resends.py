@@ -11,9 +11,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from pgoutput_etl.messages import Commit, CommitPrepared, StreamAbort, StreamCommit
-from pgoutput_etl.outcomes import Fate
-from pgoutput_etl.replay import Replay
+from pgoutput_etl.protocol.messages import Commit, CommitPrepared, StreamAbort, StreamCommit
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.transactions.outcome import Fate
 from tests.archived_tables import assert_archived, assert_nothing_waits_for_what_came, replayed_nightly
 from tests.model.history import History, random_history, random_options
 from tests.model.weights import WITHOUT_DDL

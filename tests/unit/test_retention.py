@@ -11,18 +11,10 @@ import pytest
 from rich.console import Console
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.maintain_report import MaintainedTable, MaintainSummary, print_maintenance
-from pgoutput_etl.retention import (
-    SMALL_FILE,
-    Files,
-    MaintainRequest,
-    Rule,
-    counted,
-    is_as_recorded,
-    order_of,
-    rules,
-    settled,
-)
+from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary, print_maintenance
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, Files, Rule, counted, order_of, rules, settled
+from pgoutput_etl.spark.delta_history import is_as_recorded
 
 NOW = datetime(2026, 3, 31, tzinfo=timezone.utc)
 BEFORE, AFTER = Files(12, 1200, 11, 40, 4000), Files(1, 1100, 0, 13, 2300)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pgoutput_etl.changes import UNREPRESENTABLE
-from pgoutput_etl.comparing import ComparedColumn
-from pgoutput_etl.row_texts import spelled_once, text_batches, text_names, texts_of_batch
+from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
+from pgoutput_etl.jobs.verify.row_text import spelled_once, text_batches, text_names, texts_of_batch
+from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.types import column_type
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl.content import decompress
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
-from pgoutput_etl.framing import detect, frames
-from pgoutput_etl.message_rows import FileScan
-from pgoutput_etl.messages import Message, Origin, Type
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
+from pgoutput_etl.protocol.framing import detect, frames
+from pgoutput_etl.protocol.messages import Message, Origin, Type
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.file_summary import FileScan
+from pgoutput_etl.scan.scan_file import scan_file
 from tests import encoder
 from tests.captures import DATA
 from tests.small_archives import (

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgoutput_etl import server_queries
-from pgoutput_etl.comparing import BUCKETS, Digest, Ranges, collected
-from pgoutput_etl.postgres_csv import records
-from pgoutput_etl.server_queries import ServerTable
+from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, collected
+from pgoutput_etl.jobs.verify.server_digest import ServerTable
+from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.copy_format import records
 from tests.postgres import Server
 
 pytestmark = pytest.mark.e2e
@@ -47,7 +47,7 @@ def server() -> Iterator[Server]:
 def asked(server: Server) -> Iterator[Connection]:
     with server.connect() as connection:
         connection.execute("set timezone = 'America/New_York'")
-        connection.execute(server_queries.SESSION)
+        connection.execute(queries.SESSION)
         yield connection
 
 
@@ -128,17 +128,17 @@ def test_spark_asks_for_a_share_of_the_ranges_and_the_columns_that_it_wants(
     one = f'SELECT "t0","xmin" FROM ({table.rows(ranges, [1, 3])}) AS q  WHERE range IN (3)'
     keys = [int(row[0] or "") for row in rows if int(row[0] or "") >= 200]
     assert sorted(int(row["t0"]) for row in answers(asked, one)) == sorted(keys)
-    everything = f"SELECT * FROM ({server_queries.COLUMNS}) AS q  WHERE true"
+    everything = f"SELECT * FROM ({queries.COLUMNS}) AS q  WHERE true"
     assert {row["name"] for row in answers(asked, everything)} >= {'Odd "one', "bag", "loose"}
 
 
 def test_columns_and_where_the_wal_ends(server: Server, asked: Connection) -> None:
-    columns = [row for row in answers(asked, server_queries.COLUMNS) if row["name"] == 'Odd "one']
+    columns = [row for row in answers(asked, queries.COLUMNS) if row["name"] == 'Odd "one']
     assert [row["column_name"] for row in sorted(columns, key=lambda row: row["position"])][:3] == [
         "the %s key",
         "flag",
         "short",
     ]
     assert [row["not_null"] for row in sorted(columns, key=lambda row: row["position"])][:2] == [True, False]
-    [position] = answers(asked, server_queries.POSITION)
+    [position] = answers(asked, queries.POSITION)
     assert (position["lsn"], position["version"] // 10000) == (server.current_lsn(), 16)

@@ -7,8 +7,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from pgoutput_etl.report import TableSummary
-from pgoutput_etl.snapshot_report import LoadedTable, SnapshotSummary, print_snapshot
+from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary, print_snapshot
+from pgoutput_etl.load.summary import TableSummary
 
 LOADED = LoadedTable(TableSummary("public", "orders", "/lake/public/orders", 7, rows=1200), 1195, 9)
 HELD = LoadedTable(TableSummary("public", "odd\x1b[2J", "", -1, held="the snapshot: no date"), 3, 0)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl import server_queries
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.messages import Relation, RelationColumn, ReplicaIdentity, Type
-from pgoutput_etl.server_catalog import read_catalog
-from pgoutput_etl.snapshot_request import RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.catalog import read_catalog
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
 
 URL = "jdbc:postgresql://db/shop"
 
@@ -58,7 +58,7 @@ def test_an_order_comes_back_from_the_ledger() -> None:
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(1, 64), st.data())
 def test_every_key_is_in_one_share(one: int, other: int, count: int, data: st.DataObject) -> None:
     low, high = sorted((one, other))
-    shares = server_queries.shares_of_integers(low, high, count)
+    shares = queries.shares_of_integers(low, high, count)
     assert 1 <= len(shares) <= count
     key = data.draw(st.integers(low, high))
     assert sum(_holds(share, key) for share in shares) == 1
@@ -72,17 +72,17 @@ def _holds(share: str, place: int) -> bool:
 
 
 def test_every_page_is_in_one_share() -> None:
-    assert server_queries.shares_of_pages(0, 4) == ["true"]
-    assert server_queries.shares_of_pages(9, 2) == ["place < '(5,0)'::tid", "place >= '(5,0)'::tid"]
+    assert queries.shares_of_pages(0, 4) == ["true"]
+    assert queries.shares_of_pages(9, 2) == ["place < '(5,0)'::tid", "place >= '(5,0)'::tid"]
     for pages in range(40):
-        assert len(server_queries.shares_of_pages(pages, 4)) <= 4
+        assert len(queries.shares_of_pages(pages, 4)) <= 4
 
 
 def test_names_are_quoted_and_a_parents_children_left_out() -> None:
-    rows = server_queries.snapshot_rows('s"', "t x", ['a"b'], False, None, "(b > 3)")
+    rows = queries.snapshot_rows('s"', "t x", ['a"b'], False, None, "(b > 3)")
     assert rows.endswith(' FROM ONLY "s"""."t x" AS t WHERE (b > 3)')
     assert 'format(\'%s\', t."a""b")' in rows
-    assert " FROM ONLY " not in server_queries.snapshot_rows("s", "t", ["a"], True, None, None)
+    assert " FROM ONLY " not in queries.snapshot_rows("s", "t", ["a"], True, None, None)
 
 
 def catalog(*publications: dict[str, Any]) -> str:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.arranging import Arrangement
-from pgoutput_etl.identity import FilePart, FileStatus
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.steps import commits_in, in_steps
+from pgoutput_etl.landing.batching import commits_in, in_steps
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
+from pgoutput_etl.landing.selection import Arrangement
+from pgoutput_etl.scan.scan_file import scan_file
 from tests.landing_folder import LandingFolder
 from tests.small_archives import (
     Messages,

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config import Config, Mode, Source, State, TableRule, Target
+from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.messages import Relation, ReplicaIdentity
-from pgoutput_etl.relations import RelationHistory, Run
-from pgoutput_etl.reshaping import Fate
-from pgoutput_etl.targets import APPLIED, Plan, TableChanges, TableState, Task, make_plan
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.migration import Fate
+from pgoutput_etl.schema.relation_history import RelationHistory, Run
+from pgoutput_etl.targets.plan import APPLIED, Plan, TableChanges, TableState, Task
+from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 from tests.small_archives import T, table
 

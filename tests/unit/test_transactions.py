@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.messages import PgoutputMessage, Prepare, StreamAbort
-from pgoutput_etl.outcomes import Fate, UnknownPrepared
-from pgoutput_etl.relations import RelationHistory
-from pgoutput_etl.replay import Replay
-from pgoutput_etl.scan import scan_file
-from pgoutput_etl.transactions import Assembly
+from pgoutput_etl.protocol.messages import PgoutputMessage, Prepare, StreamAbort
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.outcome import Fate, UnknownPrepared
 from tests.captures import DATA
 from tests.small_archives import (
     Messages,

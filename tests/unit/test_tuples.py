@@ -11,15 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pgoutput_etl import compiled
-from pgoutput_etl.decode import read_tuple
+from pgoutput_etl import jit
+from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
 from pgoutput_etl.errors import WireError
-from pgoutput_etl.tuples import RawTuples, typed_columns
+from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
-from pgoutput_etl.types.kernels import Cells, UnsureError, are_texts
+from pgoutput_etl.types.kernels.dispatch import Cells, UnsureError, are_texts
 from tests.cells import EDGES, KERNEL_TYPES, TYPES, Cell, binary_array, cells, tuple_of
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason="kernels need numba")
+pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 Loaded = tuple[list[object], dict[int, str]]
 
 
@@ -129,7 +129,9 @@ def test_what_servers_write_is_not_left_to_the_careful_way(name: str, monkeypatc
         "numeric(10,2)": pack(">HhHH3H", 3, 1, 0x4000, 2, 1, 2345, 6700), "date": pack(">i", 9_000),
         "timestamp": pack(">q", -1), "timestamptz": pack(">q", 1), "jsonb": b"\1{}", "uuid": bytes(range(16)),
     }  # fmt: skip
-    monkeypatch.setattr("pgoutput_etl.types.kernels._load_carefully", lambda *_: pytest.fail("left to the careful way"))
+    monkeypatch.setattr(
+        "pgoutput_etl.types.kernels.dispatch._load_carefully", lambda *_: pytest.fail("left to the careful way")
+    )
     column: list[Cell] = [(b"t", usual[name].encode())]
     column += [(b"b", sent[name])] if name in sent else []
     assert by_kernels(KERNEL_TYPES[name], column) == plainly(KERNEL_TYPES[name], column)

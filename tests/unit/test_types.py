@@ -16,16 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgoutput_etl.types import (
-    ColumnType,
-    ValueTextError,
-    column_type,
-    datetimes,
-    floats,
-    integers,
-    load_text,
-    numeric,
-)
+from pgoutput_etl.types import ColumnType, ValueTextError, column_type, datetimes, floats, integers, load_text, numeric
 from pgoutput_etl.types.column import Careful, Fast, RefusedError
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, XID = 16, 17, 20, 21, 23, 25, 26, 28

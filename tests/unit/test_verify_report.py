@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.verify_report import Difference, Touched, VerifiedTable, VerifySummary, print_verification
-from pgoutput_etl.verify_request import VerifyRequest, batch_at, credentials, refuse_between
+from pgoutput_etl.jobs.verify.report import Difference, Touched, VerifiedTable, VerifySummary, print_verification
+from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_between
+from pgoutput_etl.postgres.connection import credentials
 
 URL = "jdbc:postgresql://db:5432/shop"
 TABLE = VerifiedTable("public", "orders", rows=10, other_rows=11, ranges=4, ranges_differing=1)

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.messages import Relation
-from pgoutput_etl.relations import Place, Position, RelationHistory, RelationVersions, Run
-from pgoutput_etl.versions import NO_SCOPE, RowPlaces, VersionSpan, runs_of_rows, runs_of_spans, spans_of
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.relation_history import Place, Position, RelationHistory, RelationVersions, Run
+from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPlaces, VersionSpan, runs_of_rows, runs_of_spans, spans_of
 from tests.small_archives import T, table
 
 VERSIONS = [table(*"abc"[:n]) for n in (1, 2, 3)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from pgoutput_etl.errors import WireError
-from pgoutput_etl.wire import Reader
+from pgoutput_etl.protocol.reader import Reader
 
 FIELDS: list[tuple[Callable[[Reader, str], int], int, int]] = [
     (Reader.uint8, 1, 0xFF),

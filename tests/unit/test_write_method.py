@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
-from pgoutput_etl.write_method import WriteFacts, WriteMethod, absence_matters, need_reduction, write_method
+from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, absence_matters, need_reduction, write_method
 
 # (operation, key, number): the number tells a row from others that had its key. In a bag the key is the whole row.
 Change: TypeAlias = tuple[str, str, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_etl.xids import is_newer, newest_xid, widened
+from pgoutput_etl.xid import is_newer, newest_xid, widened
 
 
 def test_a_transaction_is_newer_across_the_end_of_the_xids() -> None:

@@ -1,0 +1,365 @@
+"""What changes.events makes of message rows, made by kernels: the same batches, without an object per row or value.
+
+First each row becomes its events as numbers: which tuple an event is of, which one fills what that leaves unchanged,
+and whether it is the whole row or its key. Then each column is read in one go (types/kernels.py). Whatever this is not
+built for, and whatever is wrong with the rows, is left to `events`, which does it one row at a time and says what is
+wrong: so the two can't differ in what they refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_etl import jit
+from pgoutput_etl.changes.events import DELETED, INSERTED, MAX_SIZE, MOVED_IN, MOVED_OUT, UPDATED, events, too_long
+from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
+from pgoutput_etl.schema.version_spans import NO_SCOPE, numbers_in_force
+from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.types import LoadedColumn, ValueTextError
+from pgoutput_etl.types.kernels.dispatch import BINARY, Numbers, UnsureError, are_texts, load_cells
+
+# Rows that are made events at a time: as many as the processor's caches hold.
+BATCH_ROWS = 8192
+
+_I, _U, _D, _X, _V = (np.uint8(ord(op)) for op in (INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN))
+
+_O = np.uint8(ord("O"))
+
+_LENGTH = np.int32(BINARY - 1)
+
+_UNCHANGED = np.int32(UNCHANGED)
+
+_1 = np.uint64(1)
+
+
+def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
+    """What `events` gives, in parts. Some values are much longer in text than in binary form: halves, if need be."""
+    if not jit.AVAILABLE:
+        yield from _in_halves(rows, shape)
+        return
+    for begin in range(0, max(rows.num_rows, 1), BATCH_ROWS):
+        yield from _in_halves(rows.slice(begin, BATCH_ROWS), shape)
+
+
+def _in_halves(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
+    try:
+        found = fast_events(rows, shape)
+    except OverflowError:
+        if rows.num_rows == 1:
+            raise too_long(rows, shape) from None
+        half = rows.num_rows // 2
+        yield from _in_halves(rows.slice(0, half), shape)
+        yield from _in_halves(rows.slice(half), shape)
+    else:
+        yield found
+
+
+def fast_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
+    """As `events`, and raises what that raises."""
+    if jit.AVAILABLE:
+        try:
+            return _typed(rows, shape)
+        except (UnsureError, ValueTextError):
+            pass
+    return events(rows, shape)
+
+
+def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
+    check_versions(rows, shape)
+    new, old = RawTuples.of(rows.column("new")), RawTuples.of(rows.column("old"))
+    has_old = bool((old.starts >= 0).any())
+    if has_old or bool((new.starts < 0).any()):
+        tuples = split_tuples(new.followed_by(old), len(shape.relation.columns))
+        made = _of_new_and_old_tuples(rows, shape, tuples, new, old)
+    else:
+        tuples = split_tuples(new, len(shape.relation.columns))
+        made = _of_new_tuples(rows, shape)
+    return _to_arrow(rows, shape, _Columns(shape, tuples, made))
+
+
+def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
+    """Every row stands under a version that has the shape's columns, or UnsureError."""
+    for name in ("file", "ordinal"):
+        if rows.column(name).null_count:
+            raise UnsureError
+    relation = shape.relation
+    numbers = versions_in_force(rows, shape.versions)
+    is_mine = [
+        (version.columns, version.replica_identity) == (relation.columns, relation.replica_identity)
+        for version in shape.versions.relations
+    ]
+    # The last one is what -1 finds: nothing describes the row.
+    if not np.array([*is_mine, False])[numbers].all():
+        raise UnsureError
+
+
+def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
+    """What versions.at gives for each row, by `file`, `ordinal` and `scope`; -1 for None."""
+    scopes = rows.column("scope").fill_null(NO_SCOPE).to_numpy(zero_copy_only=False)
+    return numbers_in_force(_numbers(rows, "file"), _numbers(rows, "ordinal"), scopes, versions.holds_from)
+
+
+def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:
+    numbers: Numbers = rows.column(name).to_numpy()
+    return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Per event: `source`, its row; `op`; `base`, the tuple it is of; `fill`, the tuple that fills what that leaves
+    unchanged, -1 for none, and `fills_all`, whether in all columns or in the replica identity's; `only_key`; `before`,
+    the tuple of the key that the row moved from, -1 for none.
+
+    is_plain: each is of its row's new tuple alone, and all of it.
+    """
+
+    is_plain: bool
+    source: Numbers
+    op: Numbers
+    base: Numbers
+    fill: Numbers
+    fills_all: Numbers
+    only_key: Numbers
+    before: Numbers
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+def _letters(letters: pa.Array) -> Numbers:
+    """Of texts of one letter; 0 for NULL and other texts."""
+    if letters.type != pa.string():
+        raise UnsureError
+    _validity, offsets, content = letters.buffers()
+    found = np.zeros(len(letters), np.uint8)
+    if content is None or letters.null_count == len(letters):
+        return found
+    places = np.frombuffer(offsets, np.int32)[letters.offset : letters.offset + len(letters) + 1]
+    is_letter = np.diff(places) == 1
+    if letters.null_count:
+        is_letter &= letters.is_valid().to_numpy(zero_copy_only=False)
+    found[is_letter] = np.frombuffer(content, np.uint8)[places[:-1][is_letter]]
+    return found
+
+
+def _of_new_tuples(rows: pa.RecordBatch, shape: TableShape) -> _Events:
+    every = np.arange(rows.num_rows, dtype=np.int32)
+    nothing = np.empty(0, np.int32)
+    op = np.where((_letters(rows.column("tag")) == _I) | shape.is_bag, _I, _U)
+    return _Events(True, every, op, every, nothing, nothing, nothing, nothing)
+
+
+def _of_new_and_old_tuples(
+    rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
+) -> _Events:
+    """tuples: the new ones, then the old ones."""
+    count = rows.num_rows
+    tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
+    sent = np.array([column.is_key for column in shape.relation.columns], np.bool_)
+    if not shape.is_bag:
+        # `events` reads all of an old tuple, and so finds what is no text where it is not used.
+        read = np.flatnonzero(old.starts >= 0).astype(np.int32) + np.int32(count)
+        if not all(are_texts(tuples.cells(column, read)) for column in range(len(sent))):
+            raise UnsureError
+    op, fills_all, only_key = (np.empty(2 * count, np.uint8) for _ in range(3))
+    source, base, fill, before = (np.empty(2 * count, np.int32) for _ in range(4))
+    key = np.array(shape.key, np.int64)
+    made = _arrange(
+        *(tuples.data, tuples.at, tuples.size, new.starts, old.starts, tags, old_kinds, key, sent),
+        *(source, op, base, fill, fills_all, only_key, before),
+    )
+    if made < 0:
+        raise UnsureError
+    parts = [each[:made] for each in (source, op, base, fill, fills_all, only_key, before)]
+    return _Events(False, *parts)
+
+
+@jit.compiled
+def _arrange(
+    data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any, sent: Any,
+    source: Any, op: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, before: Any,
+) -> int:  # fmt: skip
+    """The events of all rows, and how many they are; -1 if a row isn't of those that this is built for.
+
+    A row that moves is two events: X of the old tuple, then V of the new one. So is an update in a bag, D and I.
+    """
+    count = new.shape[0]
+    made = 0
+    is_bag = key.shape[0] == 0
+    for i in range(count):
+        has_new, has_old = new[i] >= 0, old[i] >= 0
+        is_full = old_kinds[i] == _O
+        if (not has_new and not has_old) or (has_old and tags[i] == _I) or (has_old and is_bag and not is_full):
+            return -1
+        moves = is_bag
+        if has_old and has_new and not is_bag:
+            moved = _key_moves(data, at, size, i, i + count, key, sent, is_full)
+            if moved < 0:
+                return -1
+            moves = moved == 1
+        if has_old and (not has_new or moves):
+            source[made], base[made], fill[made], before[made] = i, i + count, -1, -1
+            op[made] = _X if has_new and not is_bag else _D
+            fills_all[made], only_key[made] = 0, not is_bag
+            made += 1
+        if has_new:
+            source[made], base[made], fill[made], before[made] = i, i, -1, -1
+            op[made] = _I if is_bag or tags[i] == _I else _U
+            fills_all[made], only_key[made] = is_full, 0
+            if has_old:
+                fill[made] = i + count
+                if moves and not is_bag:
+                    op[made] = _V
+                    before[made] = i + count
+            made += 1
+    return made
+
+
+@jit.compiled
+def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent: Any, is_full: Any) -> int:
+    """Whether a row's new and old tuple have other keys; -1 if a key's column is unchanged TOAST that nothing fills."""
+    moves = 0
+    for k in range(key.shape[0]):
+        c = key[k]
+        now = old if size[c, new] == _UNCHANGED and (is_full or sent[c]) else new
+        if size[c, now] == _UNCHANGED or size[c, old] == _UNCHANGED:
+            return -1
+        length = size[c, old] & _LENGTH if size[c, old] >= 0 else np.int32(-1)
+        if length != (size[c, now] & _LENGTH if size[c, now] >= 0 else np.int32(-1)):
+            moves = 1
+        elif length > 0 and now != old:
+            p, q = np.uint64(at[c, old]), np.uint64(at[c, now])
+            end = p + np.uint64(length)
+            while p < end and data[p] == data[q]:
+                p += _1
+                q += _1
+            if p < end:
+                moves = 1
+    return moves
+
+
+@jit.compiled
+def _choose(
+    size: Any,
+    base: Any,
+    fill: Any,
+    fills_all: Any,
+    only_key: Any,
+    is_key: Any,
+    is_sent: Any,
+    chosen: Any,
+    unchanged: Any,
+) -> int:
+    """Of one column: the tuple that has the value of each event, and whether it stays as it is; how many do."""
+    count = 0
+    for i in range(base.shape[0]):
+        t = base[i]
+        unchanged[i] = 0
+        if only_key[i] and not is_key:
+            t = np.int32(-1)
+        elif size[t] == _UNCHANGED:
+            if fill[i] >= 0 and (fills_all[i] or is_sent):
+                t = fill[i]
+            if size[t] == _UNCHANGED:
+                unchanged[i] = 1
+                count += 1
+        chosen[i] = t
+    return count
+
+
+class _Columns:
+    """The events' columns, and the texts of what these can't hold."""
+
+    __slots__ = ("_shape", "_size", "_tuples", "before", "here", "made")
+
+    def __init__(self, shape: TableShape, tuples: SplitTuples, made: _Events) -> None:
+        self._shape, self._tuples, self.made = shape, tuples, made
+        self._size = 0
+        self.here: dict[int, list[tuple[str, str]]] = {}  # by event: column's name and text
+        self.before: dict[int, list[tuple[str, str]]] = {}
+
+    def columns(self) -> dict[str, pa.Array]:
+        found: dict[str, pa.Array] = {}
+        for i, column in enumerate(self._shape.columns):
+            if column.retired:
+                found[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
+                unchanged = self._retired_unchanged()
+            else:
+                chosen, unchanged = self._chosen(i)
+                found[f"c{i}"] = self._loaded(i, chosen, self.here)
+            if i in self._shape.toast:
+                found[f"u{i}"] = pa.array(unchanged)
+        for i in self._shape.key:
+            nothing = pa.nulls(len(self.made), self._shape.columns[i].type.arrow)
+            found[f"f{i}"] = nothing if self.made.is_plain else self._loaded(i, self.made.before, self.before)
+        return found
+
+    def _chosen(self, column: int) -> tuple[Numbers, Numbers]:
+        """The tuple that has the column's value, of each event, and whether this is left as it is."""
+        shape, made = self._shape, self.made
+        unchanged = np.zeros(len(made), np.bool_)
+        if self._tuples.seen[column] & SEEN_UNCHANGED and made.is_plain:
+            unchanged = self._tuples.size[column] == UNCHANGED
+            left, chosen = int(unchanged.sum()), made.base
+        elif made.is_plain:
+            left, chosen = 0, made.base
+        else:
+            chosen = np.empty(len(made), np.int32)
+            left = _choose(
+                *(self._tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
+                *(column in shape.key, shape.relation.columns[column].is_key, chosen, unchanged),
+            )
+        if left and (column not in shape.toast or column in shape.key or shape.is_bag):
+            raise UnsureError
+        return chosen, unchanged
+
+    def _retired_unchanged(self) -> Numbers:
+        """A retired column's value stays with its row; a new row has none, and a key alone tells nothing of it."""
+        unchanged: Numbers = (self.made.op == _U) | (self.made.op == _V)
+        return unchanged
+
+    def _loaded(self, column: int, chosen: Numbers, noted: dict[int, list[tuple[str, str]]]) -> pa.Array:
+        name, of = self._shape.columns[column].name, self._shape.columns[column].type
+        loaded: LoadedColumn = load_cells(of, self._tuples.cells(column, chosen))
+        self._size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
+        if self._size > MAX_SIZE:
+            raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")
+        for i, text in loaded.unrepresentable.items():
+            noted.setdefault(i, []).append((name, text))
+        return loaded.array
+
+
+def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.RecordBatch:
+    values = columns.columns()
+    made = columns.made
+    for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
+        values[name] = rows.column(of) if made.is_plain else rows.column(of).take(pa.array(made.source))
+    is_unknown = rows.column("commit_ts").is_null().to_numpy(zero_copy_only=False)[made.source]
+    values["_ts"] = pa.array(_times(rows)[made.source], mask=is_unknown).view(TIMESTAMP)
+    offsets = np.arange(len(made) + 1, dtype=np.int32)
+    values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
+    values["_unrep"] = _noted(columns.here, len(made))
+    values["_from_unrep"] = _noted(columns.before, len(made))
+    schema = shape.event_schema()
+    return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
+
+
+def _times(rows: pa.RecordBatch) -> Numbers:
+    """Microseconds since 1970; anything where there is none."""
+    times: Numbers = rows.column("commit_ts").fill_null(0).to_numpy(zero_copy_only=False)
+    if len(times) and times.max() > np.iinfo(np.int64).max - POSTGRES_EPOCH_MICROSECONDS:
+        raise UnsureError
+    return times + POSTGRES_EPOCH_MICROSECONDS
+
+
+def _noted(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
+    if not texts:
+        return pa.nulls(count, UNREPRESENTABLE)
+    return pa.array([texts.get(i) for i in range(count)], UNREPRESENTABLE)

@@ -1,0 +1,220 @@
+"""Facts about the keys of a batch's inserted rows: whether two are equal, and between which values they lie.
+
+Both are found from the key's columns alone, of any number of blocks at a time: a key becomes a number of 64 bits, and
+keys are unique if their numbers are. Two different keys with one number are taken for equal, which costs time and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.changes.key_columns import inserted_keys
+from pgoutput_etl.changes.window import Window, rows_in
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.types import ColumnType, Storage
+
+KeyHashes = npt.NDArray[np.uint64]
+
+Ranges = Mapping[int, tuple[Any, Any]]
+
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
+
+_SHIFTS = np.array([30, 27, 31], np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """rows: count. are_known: equal keys can be told. are_unique: no two keys are equal. ranges: the least and the
+    greatest value of each `ranged` column of the key, by its position; only if the keys are known."""
+
+    rows: int
+    are_known: bool
+    are_unique: bool
+    ranges: Ranges = field(default_factory=dict)
+
+
+def ranged(shape: TableShape) -> tuple[int, ...]:
+    """Columns of the key whose least and greatest values leave files of a Delta table out.
+
+    Delta has statistics of them, in which values are ordered as everywhere else: floats have NaN, and -0. Texts are
+    ordered so, too, but what a MERGE compares with stands in Spark's logs and in the table's history.
+    """
+    return tuple(i for i in shape.key if _has_range(shape.columns[i].type))
+
+
+def _has_range(of: ColumnType) -> bool:
+    is_number = pa.types.is_integer(of.arrow) or pa.types.is_decimal(of.arrow)
+    is_time = pa.types.is_date(of.arrow) or pa.types.is_timestamp(of.arrow)
+    return of.storage is Storage.PLAIN and (is_number or is_time or of.name == "uuid")
+
+
+def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHashes | None]:
+    """Of INSERTs; with their keys' hashes, None if the columns alone don't tell equal keys."""
+    hashes = hashes_of([events.column(f"c{i}") for i in shape.key], shape)
+    if hashes is None or not len(hashes):
+        return KeyFacts(events.num_rows, hashes is not None, hashes is not None), hashes
+    return KeyFacts(events.num_rows, True, _are_distinct(hashes), ranges_of(events, shape)), hashes
+
+
+def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
+    """Of the keys of any events; none if there are no events."""
+    if not events.num_rows:
+        return {}
+    limits = {i: pc.min_max(events.column(f"c{i}")).as_py() for i in ranged(shape)}
+    return {i: (found["min"], found["max"]) for i, found in limits.items()}
+
+
+def _are_distinct(hashes: KeyHashes) -> bool:
+    in_order = np.sort(hashes)
+    return not bool((in_order[1:] == in_order[:-1]).any())
+
+
+def hash_schema(shape: TableShape) -> pa.Schema:
+    """KeyHashes of keys, those of one `bucket` in a row, NULL if they can't be told; l3 and g3 are the least and the
+    greatest value of c3 among these keys, or among more."""
+    return pa.schema([("bucket", pa.int64()), ("rows", pa.int64()), ("hashes", pa.binary()), *_limit_fields(shape)])
+
+
+def fact_schema(shape: TableShape) -> pa.Schema:
+    """KeyFacts of some buckets, and their hashes."""
+    flags = [("are_known", pa.bool_()), ("are_unique", pa.bool_())]
+    return pa.schema([("rows", pa.int64()), *flags, ("hashes", pa.binary()), *_limit_fields(shape)])
+
+
+def _limit_fields(shape: TableShape) -> list[pa.Field]:
+    return [pa.field(f"{side}{i}", shape.columns[i].type.arrow) for i in ranged(shape) for side in "lg"]
+
+
+def hashed_keys_of(
+    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape, buckets: int
+) -> Iterator[pa.RecordBatch]:
+    """Rows of hash_schema, of a table's blocks, which have INSERTs alone. Equal keys are in one bucket, wherever they
+    stand."""
+    found: list[KeyHashes] = []
+    limits: dict[str, list[Any]] = {name: [] for name in (field.name for field in _limit_fields(shape))}
+    rows, are_known = 0, True
+    for block in blocks:
+        inserts = rows_in(block, fates, window)
+        rows += inserts.num_rows
+        columns = inserted_keys(inserts, shape) if are_known and inserts.num_rows else None
+        hashes = None if columns is None else hashes_of(columns, shape)
+        are_known &= hashes is not None or not inserts.num_rows
+        if columns is not None and hashes is not None:
+            found.append(hashes)
+            for i in ranged(shape):
+                least_and_most = pc.min_max(columns[shape.key.index(i)])
+                limits[f"l{i}"].append(least_and_most["min"])
+                limits[f"g{i}"].append(least_and_most["max"])
+    if rows:
+        yield from _by_bucket(found if are_known else None, rows, limits, shape, buckets)
+
+
+def _by_bucket(
+    found: list[KeyHashes] | None, rows: int, limits: Mapping[str, list[Any]], shape: TableShape, buckets: int
+) -> Iterator[pa.RecordBatch]:
+    schema = hash_schema(shape)
+    if found is None:
+        yield pa.RecordBatch.from_pylist([{"bucket": 0, "rows": rows}], schema)
+        return
+    hashes = np.concatenate(found)
+    of_bucket = (hashes % np.uint64(buckets)).astype(np.int64)
+    sides = {name: min if name[0] == "l" else max for name in limits}
+    common = {name: sides[name](value.as_py() for value in values) for name, values in limits.items()}
+    for bucket in np.unique(of_bucket).tolist():
+        own = hashes[of_bucket == bucket]
+        row = {"bucket": bucket, "rows": len(own), "hashes": own.tobytes(), **common}
+        yield pa.RecordBatch.from_pylist([row], schema)
+
+
+def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
+    """One row of fact_schema, of whole buckets: rows of hash_schema."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    if not rows:
+        return
+    parts = [row["hashes"] for row in rows]
+    hashes = None if None in parts else b"".join(parts)
+    are_unique = hashes is not None and _are_distinct(np.frombuffer(hashes, np.uint64))
+    found = {"rows": sum(row["rows"] for row in rows), "are_known": hashes is not None, "are_unique": are_unique}
+    yield pa.RecordBatch.from_pylist([{**found, "hashes": hashes, **_limits(rows, shape)}], fact_schema(shape))
+
+
+def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
+    """All of a batch's rows of fact_schema; without their hashes."""
+    limits = _limits(rows, shape)
+    ranges = {i: (limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
+    are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
+    return KeyFacts(sum(row["rows"] for row in rows), are_known, are_unique, ranges)
+
+
+def have_any(hashes: pa.Array, others: KeyHashes) -> bool:
+    """Whether one of the others is in a row of fact_schema's `hashes`, of keys that are known."""
+    return any(bool(np.isin(others, np.frombuffer(part, np.uint64)).any()) for part in hashes.to_pylist())
+
+
+def _limits(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> dict[str, Any]:
+    """Of all rows; none if those of one are not known."""
+    names = [field.name for field in _limit_fields(shape)]
+    if not rows or any(row[name] is None for row in rows for name in names):
+        return {}
+    return {name: (min if name[0] == "l" else max)(row[name] for row in rows) for name in names}
+
+
+def hashes_of(columns: Iterable[pa.Array], shape: TableShape) -> KeyHashes | None:
+    """Per key a number, the same for equal keys; None where the columns alone don't tell which keys are equal: a NULL
+    may stand for a value that its type can't hold, a float is NaN or -0, and a VARIANT has many spellings."""
+    if any(shape.columns[i].type.storage is not Storage.PLAIN for i in shape.key):
+        return None
+    found: KeyHashes | None = None
+    for column in columns:
+        part = None if column.null_count else _numbers_of(column)
+        if part is None:
+            return None
+        found = _mixed(part) if found is None else _mixed(found * _FACTORS[0] + part)
+    return found
+
+
+def _numbers_of(column: pa.Array) -> KeyHashes | None:
+    kind = column.type
+    if pa.types.is_decimal128(kind):
+        halves = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset :][: 2 * len(column)]
+        return _mixed(halves[::2]) + halves[1::2]
+    if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return _of_bytes(column.cast(pa.large_binary()))
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    if pa.types.is_boolean(kind) or pa.types.is_integer(column.type) or pa.types.is_timestamp(kind):
+        numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return numbers.view(np.uint64)
+    return None
+
+
+def _of_bytes(column: pa.Array) -> KeyHashes:
+    """A polynomial of the bytes, modulo 2^64."""
+    _validity, offsets, content = column.buffers()
+    ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
+    ends = ends - first
+    lengths = np.diff(ends)
+    places = np.arange(len(data)) - np.repeat(ends[:-1], lengths)
+    powers = np.multiply.accumulate(np.repeat(_FACTORS[:1], int(lengths.max(initial=0)) + 1))
+    sums = np.zeros(len(data) + 1, np.uint64)
+    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[places], out=sums[1:])
+    return sums[ends[1:]] - sums[ends[:-1]] + lengths.astype(np.uint64)
+
+
+def _mixed(numbers: KeyHashes) -> KeyHashes:
+    """Of other numbers other ones: the last steps of the generator SplitMix64."""
+    found: KeyHashes = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[1]
+    found = (found ^ (found >> _SHIFTS[1])) * _FACTORS[2]
+    found ^= found >> _SHIFTS[2]
+    return found

@@ -1,0 +1,154 @@
+"""TupleData of one relation, raw, taken apart by kernels: where each column's value is, and typed Arrow arrays of them.
+
+Equal to decode.read_tuple and types.load_text/load_binary, without an object per value. Tuples may lie anywhere: in a
+slice of a file, or in the memory of an Arrow array, which is not copied.
+
+Source: PostgreSQL documentation, "Logical Replication Message Formats", TupleData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_etl.jit import compiled, load_length
+from pgoutput_etl.types import ColumnType, LoadedColumn
+from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError, load_cells
+
+NULL, UNCHANGED = -1, -2  # sizes of what is no value
+
+SEEN_UNCHANGED, SEEN_BINARY = 1, 2
+
+_KIND_N, _KIND_U, _KIND_T, _KIND_B = (np.uint8(kind) for kind in b"nutb")
+
+_BINARY = np.int32(BINARY)
+
+_1, _2, _4, _5 = (np.uint64(number) for number in (1, 2, 4, 5))
+
+
+@dataclass(frozen=True, slots=True)
+class RawTuples:
+    """data: uint8, less than 1 GiB; tuple i is data[starts[i]:ends[i]], int64, and there is none if it starts at -1."""
+
+    data: Numbers
+    starts: Numbers
+    ends: Numbers
+
+    @classmethod
+    def of(cls, array: pa.Array) -> RawTuples:
+        """A BinaryArray's, NULL for none. UnsureError for an array of another type."""
+        if array.type not in (pa.binary(), pa.large_binary()):
+            raise UnsureError
+        _validity, offsets, content = array.buffers()
+        if array.null_count == len(array):
+            none = np.full(len(array), -1, np.int64)
+            return cls(np.empty(0, np.uint8), none, none)
+        every = np.frombuffer(offsets, np.int64 if array.type == pa.large_binary() else np.int32)
+        places = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
+        first, last = int(places[0]), int(places[-1])
+        places -= first
+        data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
+        starts, ends = places[:-1], places[1:]
+        if array.null_count:
+            starts = np.where(array.is_null().to_numpy(zero_copy_only=False), -1, starts)
+        return cls(data, starts, ends)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def followed_by(self, others: RawTuples) -> RawTuples:
+        """Both in one; copies if both have bytes."""
+        shift = np.where(others.starts >= 0, len(self.data), 0)
+        starts = np.concatenate([self.starts, others.starts + shift])
+        ends = np.concatenate([self.ends, others.ends + shift])
+        if not len(others.data) or not len(self.data):
+            return RawTuples(self.data if len(self.data) else others.data, starts, ends)
+        return RawTuples(np.concatenate([self.data, others.data]), starts, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTuples:
+    """Per column and tuple where its value is: `at` and `size` of shape (columns, tuples), as Cells has them.
+
+    seen: per column, SEEN_UNCHANGED and SEEN_BINARY if some tuple has such a cell.
+    """
+
+    data: Numbers
+    at: Numbers
+    size: Numbers
+    seen: Numbers
+
+    def cells(self, column: int, chosen: Numbers) -> Cells:
+        return Cells(self.data, self.at[column], self.size[column], chosen)
+
+
+def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
+    """Of tuples of `width` columns. Raises UnsureError if one isn't whole, or isn't of that width."""
+    if len(raw.data) >= BINARY:
+        raise OverflowError("1 GiB or more of tuples in a batch; make it smaller")
+    data = raw.data.view()
+    data.flags.writeable = False  # so that kernels are compiled once, for what Arrow's memory is
+    at = np.empty((width, len(raw)), np.uint32)
+    size = np.empty((width, len(raw)), np.int32)
+    seen = np.zeros(width, np.uint8)
+    if _split(data, raw.starts, raw.ends, at, size, seen) >= 0:
+        raise UnsureError
+    return SplitTuples(data, at, size, seen)
+
+
+@compiled
+def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> int:
+    """The first tuple that isn't well-formed; -1 if all are."""
+    width = size.shape[0]
+    for i in range(starts.shape[0]):
+        if starts[i] < 0:
+            for c in range(width):
+                size[c, i] = NULL
+                at[c, i] = 0
+            continue
+        p, end = np.uint64(starts[i]), np.uint64(ends[i])
+        if end - p < _2 or np.int64(data[p]) << 8 | np.int64(data[p + _1]) != width:
+            return i
+        p += _2
+        for c in range(width):
+            if p >= end:
+                return i
+            kind = data[p]
+            if kind == _KIND_T or kind == _KIND_B:
+                p += _5
+                if p > end:
+                    return i
+                length = load_length(data, p - _4)
+                if length > end - p:
+                    return i
+                at[c, i] = p
+                size[c, i] = np.int32(length)
+                if kind == _KIND_B:
+                    size[c, i] = np.int32(length) | _BINARY
+                    seen[c] |= SEEN_BINARY
+                p += length
+            elif kind == _KIND_N:
+                at[c, i] = 0
+                size[c, i] = NULL
+                p += _1
+            elif kind == _KIND_U:
+                at[c, i] = 0
+                size[c, i] = UNCHANGED
+                seen[c] |= SEEN_UNCHANGED
+                p += _1
+            else:
+                return i
+        if p != end:
+            return i
+    return -1
+
+
+def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
+    """A column each, NULL for what is unchanged TOAST. Raises UnsureError, and what the types' loaders raise."""
+    tuples = split_tuples(raw, len(types))
+    everyone = np.arange(len(raw), dtype=np.int32)
+    return [load_cells(of, tuples.cells(column, everyone)) for column, of in enumerate(types)]

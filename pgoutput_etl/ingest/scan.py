@@ -1,0 +1,111 @@
+"""Reads landed files with binaryFile and scans them on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.compression import read_content
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.ingest.executors import (
+    _packed,
+)
+from pgoutput_etl.ingest.listing import size_limit
+from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, Task
+from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
+from pgoutput_etl.masking.mask_rows import Protection, Withholding
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.connect import frame
+
+_HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
+
+_CUT_OUT = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
+
+
+def literal_paths(paths: Iterable[str]) -> list[str]:
+    """So that Spark takes none of them for a glob."""
+    return [path.translate(_HADOOP_GLOB) for path in paths]
+
+
+def file_contents(spark: SparkSession, paths: Iterable[str], may_be_gone: bool = False) -> DataFrame:
+    """Files as they are on storage (path, content). `may_be_gone`: one that isn't there any more is left out."""
+    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
+    return reader.load(literal_paths(paths)).select("path", "content")
+
+
+def each_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    """Path and content, one file after the other."""
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            yield path.as_py(), content.as_py()
+
+
+def scan_files(
+    spark: SparkSession,
+    tasks: Mapping[str, Task],
+    known: KnownContents,
+    framing: Framing,
+    salvages: bool,
+    protection: Protection | Withholding | None = None,
+) -> DataFrame:
+    """Blocks (BLOCK_SCHEMA) of what is new in the files, by path, scanned where their content is read; of rows as
+    `protection` leaves them.
+
+    A file that can't be understood becomes one row with ERROR_TAG; with `salvages`, only if nothing in it can be.
+    """
+    max_size = size_limit(spark)
+
+    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in each_file(batches):
+            task = tasks[path]
+            try:
+                scanned = scan_part(path, content, task, known, framing, salvages, max_size)
+            except ArchiveError as error:
+                yield scan_error(error).note(task.number)
+            else:
+                yield from scanned.batches if protection is None else map(protection.rewritten, scanned.batches)
+
+    if not tasks:
+        return frame(spark, BLOCK_SCHEMA.empty_table())
+    contents = file_contents(spark, tasks)
+    return contents.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), spark_schema(BLOCK_SCHEMA))
+
+
+def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
+    """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
+    max_size = size_limit(spark)
+
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in each_file(batches):
+            data = read_content(content, path, max_size).data
+            for file, begin, end in ranges[path]:
+                row = {"file": file, "offset": begin, "bytes": data[begin:end]}
+                yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
+
+    contents = file_contents(spark, ranges, may_be_gone=True)
+    return contents.mapInArrow(cut, spark_schema(_CUT_OUT))
+
+
+def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
+    """By the numbers of `known`: the files that begin with that content, however they are compressed."""
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in each_file(batches):
+            try:
+                match = known.match(path, Hashes(read_content(content, path).data))
+            except ArchiveError:
+                continue
+            if match.prefix is not None:
+                yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path}], schema)
+
+    schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
+    found: dict[int, list[str]] = {}
+    if paths:
+        contents = file_contents(spark, paths)
+        for row in contents.mapInArrow(find, spark_schema(schema)).toArrow().to_pylist():
+            found.setdefault(row["file"], []).append(row["path"])
+    return found

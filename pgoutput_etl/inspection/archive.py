@@ -1,0 +1,255 @@
+"""What is in an archive: all of its files looked into, put in order, and put together as apply would.
+
+Needs no ledger and no target. It never stops at what is damaged: where apply would, this says so and goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pgoutput_etl.inspection.file_scan import Counted, Look
+from pgoutput_etl.inspection.lenient_assembly import Placing
+from pgoutput_etl.inspection.message_lines import Scene, Wanted
+from pgoutput_etl.inspection.server_settings import Seen
+from pgoutput_etl.inspection.source_check import Commits, strangers
+from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, Task, tasks_of, uncompressed_name
+from pgoutput_etl.landing.selection import Arrangement, KnownFiles, arrange, candidates, natural_order
+from pgoutput_etl.landing.sequence_gaps import missing_numbers
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.census import Noted
+from pgoutput_etl.scan.file_summary import Begins, FileScan
+from pgoutput_etl.transactions.cutoff import find_cuts
+from pgoutput_etl.transactions.outcome import Outcome, UnitId
+from pgoutput_etl.transactions.statistics import transactions_by_fate
+from pgoutput_etl.transactions.status_lookup import Fates, Integers
+from pgoutput_etl.types import UserTypes
+
+Progress = Callable[[str], None]
+
+
+class Runner(Protocol):
+    """Where files are looked into: here (local_files.py), or on Spark (inspecting.py)."""
+
+    def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
+        """By number. What was scanned before under a number is forgotten."""
+
+    def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+        """Of all that was scanned, as looking.ends."""
+
+    def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
+        """Of all that was scanned, as looking.count, by file."""
+
+    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+        """Of all that was scanned, as looking.commits, by file."""
+
+    def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
+        """The lines of messages, in order."""
+
+
+@dataclass(slots=True)
+class Inspection:
+    """An archive once it is looked into. files: by number, as they were listed; looks, counted: by the number under
+    which a file is read, of those that are. errors: by path, why nothing of a file can be read, or not to its end.
+    """
+
+    landed: list[LandedFile]
+    looks: dict[int, Look]
+    paths: dict[int, str]
+    arrangement: Arrangement
+    placing: Placing
+    counted: dict[int, Counted]
+    errors: dict[str, str]
+    sizes: dict[str, int]  # decompressed, by path
+    tasks: dict[str, Task]  # how those that are read are, by path
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    total: Counted = field(default_factory=Counted)
+
+    @property
+    def scans(self) -> dict[int, FileScan]:
+        return {number: look.scan for number, look in self.looks.items() if look.scan is not None}
+
+    def messages(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for scan in self.scans.values():
+            found.update(scan.messages)
+        return found
+
+    def transactions(self) -> Counter[str]:
+        """By fate, of those that have ended; and those that are open."""
+        found = transactions_by_fate(self.placing.ended, self.total.tally)
+        found["open"] = len(self.placing.open)
+        return found
+
+    def accounts(self) -> Counter[str]:
+        """Bytes by what became of them, of all files whose content can be had."""
+        found: Counter[str] = Counter()
+        for of_file in self.total.tally.accounts().values():
+            found.update(of_file)
+        for part in self.arrangement.with_status(FileStatus.DUPLICATE).values():
+            found["resent"] += part.consumed
+        for number in self.placing.left_out:
+            found["quarantined"] += self.scans[number].consumed
+        return found
+
+    def content_bytes(self) -> int:
+        """Decompressed: what was read, of duplicates, too."""
+        read = sum(scan.consumed - scan.offset for scan in self.scans.values())
+        return read + sum(part.consumed for part in self.arrangement.with_status(FileStatus.DUPLICATE).values())
+
+    def noted(self) -> Noted:
+        found = Noted()
+        for look in self.looks.values():
+            found.take(look.noted)
+        return found
+
+    def settings(self) -> Seen:
+        found: Seen = Counter()
+        for look in self.looks.values():
+            found.update(look.settings)
+        return found
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether apply would stop at it, or put anything in quarantine."""
+        in_order = all(each.is_beginning and not each.is_left_out for each in self.placing.breaks)
+        damaged = any(scan.damages for scan in self.scans.values())
+        return bool(self.errors or self.missing or damaged or not in_order)
+
+
+def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Progress) -> Inspection:
+    """`landed`: the files of one slot's archive, or some of them, in any order."""
+    files = candidates(landed, KnownFiles.of({}))
+    progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
+    tasks = {file.path: Task(number, file.size) for number, file in files.items()}
+    looks = runner.scan(tasks)
+    found = _arranged(files, tasks, looks, runner, progress)
+    progress("putting transactions together")
+    for number in sorted(found.looks):
+        found.placing.add(found.looks[number])
+    begun = found.placing.assembly.streams_begun()
+    ends = runner.ends(frozenset(begun)) if begun else []
+    found.placing.finish((xid, unit) for xid, unit in ends if unit[0] in found.looks)
+    progress("counting")
+    _count(found, runner, files)
+    return found
+
+
+def _arranged(
+    files: Mapping[int, LandedFile],
+    tasks: Mapping[str, Task],
+    looks: Mapping[int, Look],
+    runner: Runner,
+    progress: Progress,
+) -> Inspection:
+    """In the order in which apply reads them, each content once."""
+    paths = {file.path for file in files.values()}
+    errors = {files[n].path: look.error for n, look in looks.items() if look.error is not None}
+    scans = {n: look.scan for n, look in looks.items() if look.scan is not None}
+    arrangement = arrange({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
+    to_read = arrangement.to_read
+    if arrangement.scan_again:
+        progress("looking again, as a file that others follow ends within a message")
+        tasks = tasks_of(to_read)
+        looks = runner.scan(tasks)
+        cut_off = {path: Task(task.number, task.size) for path, task in tasks.items() if looks[task.number].error}
+        errors |= {path: looks[task.number].error or "" for path, task in cut_off.items()}
+        if cut_off:  # what is there of them
+            looks, tasks = {**looks, **runner.scan(cut_off)}, {**tasks, **cut_off}
+    left = {path for path in errors if _is_being_compressed(path, paths)}
+    errors = {path: error for path, error in errors.items() if path not in left}
+    remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
+    read = {n: looks[n] for n in to_read if n in looks and looks[n].scan is not None}
+    sizes = {files[n].path: scan.size for n, scan in scans.items()}
+    missing = tuple(said for _, said in missing_numbers(sorted(paths, key=natural_order)))
+    read_paths = {number: part.path for number, part in to_read.items()}
+    read_as = {path: task for path, task in tasks.items() if task.number in read}
+    return Inspection(
+        list(files.values()),
+        read,
+        read_paths,
+        arrangement,
+        Placing(),
+        {},
+        errors,
+        sizes,
+        read_as,
+        missing,
+        remarks,
+    )
+
+
+def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
+    plain = uncompressed_name(path)
+    return plain != path and plain in paths
+
+
+def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
+    placing = found.placing
+    others = frozenset(files) - found.looks.keys()
+    fates = Fates.of((*placing.ended, *placing.open), placing.watermarks, placing.left_out | others)
+    counted = runner.count(fates, {})
+    total = _together(counted.values())
+    if placing.assembly.was_damaged and not placing.breaks:
+        held_from = {oid: cut.lsn for oid, cut in find_cuts(placing.assembly, total.tally, ()).items()}
+        if held_from:
+            counted = runner.count(fates, held_from)
+            total = _together(counted.values())
+    if placing.looks_back:
+        commits = Commits()
+        for number, of_file in runner.commits(fates).items():
+            if number in found.looks:
+                commits.add(number, *of_file)
+        commits.add_outcomes(placing.ended)
+        others_commits = strangers(commits, found.paths)
+        found.missing += others_commits.wrong
+        found.remarks += others_commits.open
+    found.counted, found.total = {n: c for n, c in counted.items() if n in found.looks}, total
+
+
+def _together(counted: Iterable[Counted]) -> Counted:
+    total = Counted()
+    for each in counted:
+        total.take(each)
+    return total
+
+
+def scenes(found: Inspection, wanted: Wanted, shows_values: bool, as_json: bool) -> list[Scene]:
+    """Of all files that are read, in order."""
+    placing = found.placing
+    units: dict[int, dict[int, Outcome]] = {}
+    for outcome in (*placing.ended, *placing.open):
+        for file, unit in outcome.units:
+            units.setdefault(file, {})[unit] = replace(outcome, units=())
+    marks: dict[int, dict[int, int]] = {}
+    for mark in placing.watermarks:
+        marks.setdefault(mark.file, {})[mark.stretch] = mark.lsn
+    history = placing.assembly.relations
+    versions = {oid: history.versions(oid) for oid in history.oids()}
+    user_types = UserTypes.of(placing.assembly.types.values(), {})
+    in_stream = False
+    listed = []
+    for number, scan in sorted(found.scans.items()):
+        inside = scan.begins == Begins.INSIDE.value or (scan.begins == Begins.EITHER.value and in_stream)
+        of_file = units.get(number, {}), marks.get(number, {})
+        listed.append(
+            Scene(
+                found.paths[number],
+                number,
+                Framing(scan.framing),
+                inside,
+                scan.consumed,
+                *of_file,
+                versions,
+                user_types,
+                wanted,
+                shows_values,
+                as_json,
+            )
+        )
+        ends = scan.ends_in_stream
+        in_stream = inside if ends is None else ends
+    return listed

@@ -1,0 +1,280 @@
+"""One landed file as a look into an archive has it: scanned as apply scans it, and counted once all are scanned.
+
+Two steps, so that files can be looked into side by side: `look` scans a file, and says what the assembly of all files
+has to know; `count`, once that has decided what became of every transaction, says what the file's rows amount to. In
+between the rows are kept without their tuples, a few bytes each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.compression import MAX_SIZE
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.inspection.server_settings import Seen, settings_seen
+from pgoutput_etl.landing.fingerprint import KnownContents, Task
+from pgoutput_etl.landing.incremental_scan import scan_part
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.census import Noted
+from pgoutput_etl.scan.file_summary import FileScan
+from pgoutput_etl.transactions.outcome import Control, Fate, UnitId, control_rows
+from pgoutput_etl.transactions.statistics import TALLIED, Tally, TallyRequest
+from pgoutput_etl.transactions.status_lookup import DECIDED_BY, FATES, Decided, Fates, Integers
+
+HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
+
+BIGGEST = 10
+
+_POWERS = 10 ** np.arange(18)
+
+_COUNTED = (*TALLIED, "changes")
+
+_COMMITTED = FATES.index(Fate.COMMITTED)
+
+_ABORTED = FATES.index(Fate.ABORTED)
+
+_QUARANTINED = FATES.index(Fate.QUARANTINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of a file once it is scanned. error: why nothing of it can be read; the rest is empty then."""
+
+    number: int
+    scan: FileScan | None = None
+    error: str | None = None
+    controls: tuple[Control, ...] = ()
+    noted: Noted = field(default_factory=Noted)
+    settings: Seen = field(default_factory=Counter)
+
+
+def look(
+    path: str, content: bytes, task: Task, framing: Framing = Framing.AUTO, max_size: int = MAX_SIZE
+) -> tuple[Look, bytes]:
+    """The look, and the rows without their tuples (HEAD_SCHEMA, an Arrow stream). Raises nothing: what is damaged is
+    told."""
+    try:
+        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
+    except ArchiveError as error:
+        return Look(task.number, error=str(error)), b""
+    controls = control_rows(scanned.rows)
+    noted = scanned.noted or Noted()
+    found = Look(task.number, scanned.summary, None, tuple(controls), noted, settings_seen(scanned.rows))
+    return found, _heads(scanned.batches)
+
+
+def _heads(batches: list[pa.RecordBatch]) -> bytes:
+    packer = Packer(Kind.CHANGE)
+    sink = pa.BufferOutputStream()
+    bare = (_without_tuples(batch) for batch in batches)
+    with pa.ipc.new_stream(sink, HEAD_SCHEMA) as writer:
+        for block in (*(block for batch in bare for block in packer.add(batch)), *packer.rest()):
+            writer.write_batch(block.select(HEAD_SCHEMA.names))
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _without_tuples(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for name in ("old", "new", "body"):
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, batch.schema.field(at), pa.nulls(batch.num_rows, pa.binary()))
+    return batch
+
+
+def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
+    if heads:
+        with pa.ipc.open_stream(heads) as reader:
+            for batch in reader:
+                yield from batch.to_pylist()
+
+
+def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+    """Xid and unit of the ordinary transactions within a file that have one of these xids."""
+    found = []
+    for block in _blocks(heads):
+        if block["kind"] == Kind.COMMIT.value:
+            rows = unpacked(block, ["top_xid", "file", "unit"])
+            chosen = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
+            found += [(row["top_xid"], (row["file"], row["unit"])) for row in chosen.to_pylist()]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSize:
+    """An ordinary transaction within a file. commit_ts: microseconds since 2000-01-01 UTC; size: bytes."""
+
+    file: int
+    xid: int | None
+    fate: str
+    changes: int
+    size: int
+    commit_lsn: int | None
+    commit_ts: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTotals:
+    """Changes of a unit, those of them that were aborted, and bytes."""
+
+    changes: int = 0
+    aborted: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Counted:
+    """What rows amount to.
+
+    changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
+    changes. own_units: those with an outcome of their own. times: of the first and the last commit.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    digits: Counter[int] = field(default_factory=Counter)
+    biggest: list[UnitSize] = field(default_factory=list)
+    own_units: dict[UnitId, UnitTotals] = field(default_factory=dict)
+    times: tuple[int, int] | None = None
+
+    def take(self, other: Counted) -> None:
+        self.tally.take(other.tally)
+        self.changes.update(other.changes)
+        self.digits.update(other.digits)
+        self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
+        self.own_units.update(other.own_units)
+        self.times = spanned(self.times, other.times)
+
+
+def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+    """What both span together."""
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
+    """Of one file's rows. `held_from`: as TallyRequest has it."""
+    found = Counted(Tally(TallyRequest(held_from)))
+    units = _Units()
+    commits: list[tuple[pa.RecordBatch, Decided]] = []
+    for block in _blocks(heads):
+        kind, relation = Kind(block["kind"]), block["relation"]
+        rows = fates.of_batch(unpacked(block, _COUNTED))
+        if not rows.num_rows:
+            continue
+        found.tally.add(kind, relation, rows, 0, fates)
+        decided = fates.decide(rows)
+        units.add(rows, decided, kind is Kind.CHANGE)
+        if kind is Kind.COMMIT:
+            commits.append((rows, decided))
+        elif relation is not None:
+            _count_changes(found, relation, rows, decided)
+    own = fates.units_of(units.file)
+    for rows, decided in commits:
+        is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
+        _count_commits(found, units, rows, decided, is_own)
+    found.own_units = {(units.file, unit): units.size(unit) for unit in own.tolist()}
+    return found
+
+
+def commits(heads: bytes, fates: Fates) -> tuple[Integers, Integers, Integers]:
+    """Xid, LSN and fate (as a place in FATES) of the ordinary transactions within a file."""
+    found: list[tuple[Integers, Integers, Integers]] = []
+    for block in _blocks(heads):
+        if block["kind"] == Kind.COMMIT.value:
+            rows = fates.of_batch(unpacked(block, DECIDED_BY))
+            decided = fates.decide(rows)
+            xid, lsn = (
+                pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
+            )
+            found.append((xid, lsn, decided.fate.astype(np.int64)))
+    nothing = np.zeros(0, np.int64)
+    xid, lsn, fate = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
+    is_known = lsn >= 0
+    return xid[is_known], lsn[is_known], fate[is_known]
+
+
+def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
+    of_fates = pa.array(decided.fate)
+    pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
+    for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
+        found.changes[relation, row["tag"], FATES[row["fate"]].value] += row["count_all"]
+
+
+def _count_commits(
+    found: Counted, units: _Units, rows: pa.RecordBatch, decided: Decided, is_own: npt.NDArray[np.bool_]
+) -> None:
+    """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
+    unit = rows.column("unit").to_numpy(zero_copy_only=False)
+    counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
+    is_committed = decided.fate == _COMMITTED
+    done = counts[is_committed & ~is_own]
+    for digits, number in enumerate(np.bincount(_digits(done)).tolist()):
+        found.digits[digits] += number
+    limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
+    if limits["min"] is not None:
+        found.times = spanned(found.times, (limits["min"], limits["max"]))
+    sizes = np.where(is_own, -1, units.bytes[unit + 1])
+    of_biggest = np.argsort(-sizes, kind="stable")[:BIGGEST]
+    listed = [
+        UnitSize(
+            units.file,
+            decided.top_xid[i].as_py(),
+            FATES[decided.fate[i]].value,
+            int(counts[i]),
+            int(sizes[i]),
+            decided.commit_lsn[i].as_py(),
+            decided.commit_ts[i].as_py(),
+        )
+        for i in of_biggest.tolist()
+        if not is_own[i]
+    ]
+    found.take(Counted(biggest=listed))
+
+
+def _digits(numbers: Integers) -> Integers:
+    """How many a number has; 0 has none."""
+    return np.searchsorted(_POWERS, numbers, side="right")
+
+
+def _no_units() -> Integers:
+    return np.zeros(1, np.int64)
+
+
+@dataclass(slots=True)
+class _Units:
+    """Changes, those of them that were aborted, and bytes of each unit, of one file's rows."""
+
+    file: int = 0
+    changes: Integers = field(default_factory=_no_units)
+    aborted: Integers = field(default_factory=_no_units)
+    bytes: Integers = field(default_factory=_no_units)
+
+    def add(self, rows: pa.RecordBatch, decided: Decided, are_changes: bool) -> None:
+        self.file = rows.column("file")[0].as_py()
+        unit = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
+        room = int(unit.max()) + 1
+        if room > len(self.changes):
+            more = np.zeros(max(room, 2 * len(self.changes)) - len(self.changes), np.int64)
+            self.changes, self.aborted = np.append(self.changes, more), np.append(self.aborted, more)
+            self.bytes = np.append(self.bytes, more)
+        size = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
+        self.bytes += np.bincount(unit, size, len(self.bytes)).astype(np.int64)
+        if are_changes:
+            self.changes += np.bincount(unit, minlength=len(self.changes))
+            self.aborted += np.bincount(unit[decided.fate == _ABORTED], minlength=len(self.changes))
+
+    def size(self, unit: int) -> UnitTotals:
+        at = unit + 1
+        if at >= len(self.bytes):
+            return UnitTotals()
+        return UnitTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))

@@ -1,0 +1,206 @@
+"""Files of this machine, found and looked into without Spark: by this process, or by several side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote
+
+from pgoutput_etl.compression import MAX_SIZE
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.inspection.file_scan import Counted, Look, commits, count, ends, look
+from pgoutput_etl.inspection.message_lines import Scene, gone, tell
+from pgoutput_etl.landing.fingerprint import LandedFile, Task
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.transactions.outcome import UnitId
+from pgoutput_etl.transactions.status_lookup import Fates, Integers
+
+_WORTH_PROCESSES = 1 << 23  # bytes: to start them takes as long as to look into about as much
+
+_A = TypeVar("_A")
+
+_B = TypeVar("_B")
+
+
+def is_local(path: str) -> bool:
+    """Whether Spark would be asked for it only to read what lies here."""
+    return path.startswith("file:/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
+
+
+def list_local(paths: Iterable[str]) -> list[LandedFile]:
+    """The files that are named, all below folders that are, and all that globs match. As Spark does it, names with a
+    leading dot or underscore are left out, unless they are the ones that were named. Raises ConfigError for a path
+    that there is nothing of, and ArchiveError for a folder that can't be read."""
+    found: dict[str, LandedFile] = {}
+    for path in paths:
+        matches = _matches(_plain(path))
+        if not matches:
+            raise ConfigError(f"there is no {path}")
+        for match in matches:
+            for file in _files_below(match):
+                try:
+                    status = file.stat()
+                except OSError:
+                    raise ConfigError(f"there is no {file}") from None
+                found[str(file)] = LandedFile(str(file), status.st_size, status.st_mtime_ns // 1000)
+    return list(found.values())
+
+
+def _plain(path: str) -> str:
+    if not path.startswith("file:"):
+        return path
+    return unquote("/" + path.removeprefix("file:").lstrip("/"))
+
+
+def _matches(path: str) -> list[Path]:
+    if os.path.lexists(path):
+        return [Path(path)]
+    return sorted({Path(match) for pattern in _braces(path) for match in glob(pattern, recursive=True)})  # noqa: PTH207
+
+
+def _braces(pattern: str) -> list[str]:
+    """Hadoop's globs know {a,b}."""
+    before, brace, rest = pattern.partition("{")
+    inside, end, after = rest.partition("}")
+    if not brace or not end:
+        return [pattern]
+    return [expanded for each in inside.split(",") for expanded in _braces(before + each + after)]
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for folder, folders, names in os.walk(path, onerror=_refuse):
+        folders[:] = [name for name in folders if name[0] not in "._"]
+        yield from (Path(folder, name) for name in names if name[0] not in "._" and Path(folder, name).is_file())
+
+
+def _refuse(error: OSError) -> None:
+    raise ArchiveError(f"{error.filename}: it can't be read: {error.strerror}")
+
+
+@dataclass(slots=True)
+class LocalRunner:
+    """See inspection.Runner. folder: what is kept between the steps goes there. processes: at most; 1 for none beside
+    this one."""
+
+    folder: Path
+    framing: Framing = Framing.AUTO
+    processes: int = 1
+    _pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> LocalRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
+        size = sum(task.size for task in tasks.values())
+        if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _WORTH_PROCESSES:
+            # Not forked: Arrow's threads don't live on in a fork.
+            self._pool = ProcessPoolExecutor(min(self.processes, len(tasks)), get_context("spawn"))
+        looks = self.each(partial(_scan, self.folder, self.framing), tasks.items())
+        return {found.number: found for found in looks}
+
+    def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+        return [end for found in self.each(partial(_ends, xids), self._heads()) for end in found]
+
+    def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
+        heads = self._heads()
+        counted = self.each(partial(_count, fates, dict(held_from)), heads)
+        return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
+
+    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+        heads = self._heads()
+        found = self.each(partial(_commits, fates), heads)
+        return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
+
+    def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
+        if self._pool is None:
+            for scene in scenes:
+                _tell(scene, emit)
+            return
+        told: deque[Future[Path]] = deque()
+        waiting = iter(enumerate(scenes))
+        while True:
+            for number, scene in islice(waiting, 2 * self.processes - len(told)):  # no more than that lies on disk
+                told.append(self._pool.submit(_tell_to, self.folder / f"{number}.lines", scene))
+            if not told:
+                return
+            path = told.popleft().result()
+            with path.open(encoding="utf-8", newline="\n") as lines:
+                for line in lines:
+                    emit(line.removesuffix("\n"))
+            path.unlink()
+
+    def each(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        """In order."""
+        if self._pool is None:
+            return map(function, items)
+        listed = list(items)
+        return self._pool.map(function, listed, chunksize=max(1, len(listed) // (8 * self.processes)))
+
+    def _heads(self) -> list[Path]:
+        return sorted(self.folder.glob("*.heads"), key=lambda path: int(path.stem))
+
+
+def read_local(path: str) -> bytes:
+    """Raises OSError, and OverflowError for a file that has more bytes than can be looked into at once."""
+    file = Path(path)
+    size = file.stat().st_size
+    if size > MAX_SIZE:
+        raise OverflowError(f"{path} has {size:,} bytes, and at most {MAX_SIZE:,} can be read. Land smaller files")
+    return file.read_bytes()
+
+
+def _scan(folder: Path, framing: Framing, item: tuple[str, Task]) -> Look:
+    path, task = item
+    kept = folder / f"{task.number}.heads"
+    try:
+        found, heads = look(path, read_local(path), task, framing)
+    except OSError as error:
+        found, heads = Look(task.number, error=f"{path}: it can't be read: {error.strerror}"), b""
+    except OverflowError as error:
+        found, heads = Look(task.number, error=str(error)), b""
+    kept.write_bytes(heads)
+    return found
+
+
+def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, UnitId]]:
+    return ends(heads.read_bytes(), xids)
+
+
+def _commits(fates: Fates, heads: Path) -> tuple[Integers, Integers, Integers]:
+    return commits(heads.read_bytes(), fates)
+
+
+def _count(fates: Fates, held_from: Mapping[int, int], heads: Path) -> Counted:
+    return count(heads.read_bytes(), fates, held_from)
+
+
+def _tell(scene: Scene, emit: Callable[[str], object]) -> None:
+    try:
+        content = read_local(scene.path)
+    except (OSError, OverflowError):
+        emit(gone(scene))
+    else:
+        tell(scene, content, emit)
+
+
+def _tell_to(path: Path, scene: Scene) -> Path:
+    with path.open("w", encoding="utf-8", newline="\n") as lines:
+        _tell(scene, lambda line: lines.write(f"{line}\n"))
+    return path

@@ -1,0 +1,377 @@
+"""The messages of a file, one line each: where it stands, whose it is, what it says. Values only where asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pgoutput_etl.compression import MAX_SIZE, read_content
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.identifiers import printable
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.protocol.framing import Frame, Framing
+from pgoutput_etl.protocol.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    PgoutputMessage,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TruncateOption,
+    TupleData,
+    Type,
+    Update,
+)
+from pgoutput_etl.scan.fragment import Part
+from pgoutput_etl.scan.message_row import HEAD, NO_UNIT
+from pgoutput_etl.scan.salvage import Gap
+from pgoutput_etl.scan.scanner import Scanner
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.timestamps import time_of
+from pgoutput_etl.transactions.outcome import Fate, Outcome
+from pgoutput_etl.types import UserTypes, column_type
+
+_UNCHANGED, _BINARY = ord("u"), ord("b")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages. None: any. table: shell pattern of schema.table; xid: the transaction's or the subtransaction's;
+    times: of the transaction's commit, microseconds since 2000-01-01 UTC; names: a regular expression, looked for in
+    the names that a message bears.
+    """
+
+    table: str | None = None
+    xid: int | None = None
+    first_lsn: int | None = None
+    last_lsn: int | None = None
+    first_time: int | None = None
+    last_time: int | None = None
+    names: str | None = None
+
+    def takes(self, line: Line) -> bool:
+        if self.table is not None and not any(fnmatchcase(name, self.table) for name in line.tables):
+            return False
+        if self.xid is not None and self.xid not in (line.xid, line.subxid):
+            return False
+        if not _within(line.place, self.first_lsn, self.last_lsn):
+            return False
+        if not _within(line.committed_at, self.first_time, self.last_time):
+            return False
+        return self.names is None or any(re.search(self.names, name) for name in line.names)
+
+
+def as_time(microseconds: int | None) -> str | None:
+    """Since 2000-01-01 UTC, as ISO 8601 has it."""
+    return None if microseconds is None else time_of(microseconds).isoformat(" ")
+
+
+def _within(value: int | None, first: int | None, last: int | None) -> bool:
+    if first is None and last is None:
+        return True
+    return value is not None and (first is None or value >= first) and (last is None or value <= last)
+
+
+@dataclass(slots=True)
+class Line:
+    """One message. place: its LSN where the framing has it, else its transaction's commit's. fate: what became of its
+    transaction, if it is known. values: column -> text, only where asked for."""
+
+    path: str
+    offset: int
+    lsn: int | None
+    xid: int | None
+    subxid: int | None
+    kind: str
+    what: str
+    fate: str | None = None
+    tables: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    commit_lsn: int | None = None
+    committed_at: int | None = None
+    values: dict[str, dict[str, str | None]] = field(default_factory=dict)
+
+    @property
+    def place(self) -> int | None:
+        return self.commit_lsn if self.lsn is None else self.lsn
+
+    def text(self) -> str:
+        lsn = "-" if self.lsn is None else format_lsn(self.lsn)
+        xid = "-" if self.xid is None else f"{self.xid}"
+        xid += "" if self.subxid in (None, self.xid) else f"/{self.subxid}"
+        fate = "" if self.fate in (None, Fate.COMMITTED.value) else f"  [{self.fate}]"
+        rows = "".join(f"  {kind} {_row(values)}" for kind, values in self.values.items())
+        return printable(f"{self.path}  {self.offset:>10}  {lsn:>12}  {xid:>10}  {self.what}{rows}{fate}")
+
+    def json(self) -> str:
+        lsns = {
+            name: None if (lsn := getattr(self, name)) is None else format_lsn(lsn) for name in ("lsn", "commit_lsn")
+        }
+        return json.dumps({**asdict(self), **lsns, "committed_at": as_time(self.committed_at)})
+
+
+def _row(values: Mapping[str, str | None]) -> str:
+    return "(" + ", ".join(f"{name}={'NULL' if text is None else repr(text)}" for name, text in values.items()) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the messages of one file are told with. outcomes: of its units; versions: of the relations, by OID; marks:
+    by stretch. Small, whatever the file's size, and goes to other processes."""
+
+    path: str
+    file: int
+    framing: Framing
+    begins_in_stream: bool
+    end: int
+    outcomes: Mapping[int, Outcome]
+    marks: Mapping[int, int]
+    versions: Mapping[int, RelationVersions]
+    user_types: UserTypes
+    wanted: Wanted = Wanted()
+    shows_values: bool = False
+    as_json: bool = False
+
+
+def tell(scene: Scene, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE) -> None:
+    """Gives the text of each line that is wanted to `emit`."""
+    tell_lines(scene, content, lambda line: emit(line.json() if scene.as_json else line.text()), max_size)
+
+
+def tell_lines(scene: Scene, content: bytes, emit: Callable[[Line], object], max_size: int = MAX_SIZE) -> None:
+    """Gives each line that is wanted to `emit`. What can't be read is a line, too."""
+    teller: _Teller | None = None
+    try:
+        data = read_content(content, scene.path, max_size).data[: scene.end]
+        if scene.framing is Framing.AUTO:
+            return  # nothing in it
+        teller = _Teller(scene, data, emit)
+        teller.run()
+    except ArchiveError as error:
+        at = 0 if teller is None else teller.offset
+        emit(Line(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
+
+
+def gone(scene: Scene) -> str:
+    """The line of a file that was there when it was looked into."""
+    line = Line(scene.path, 0, None, None, None, "Damage", "it can't be read any more")
+    return line.json() if scene.as_json else line.text()
+
+
+class _Teller(Scanner):
+    """Reads a file as the scan does, message by message, and keeps nothing."""
+
+    def __init__(self, scene: Scene, data: bytes, emit: Callable[[Line], object]) -> None:
+        part = Part(data, scene.file, scene.framing, salvages=True, leaves_tail=True)
+        super().__init__(part, scene.begins_in_stream, head_too=True)
+        self.scene = scene
+        self.emit = emit
+
+    def _take(self, *_: object) -> None:
+        """None: each message by itself."""
+
+    def _append(self, *_: object, **__: object) -> None:
+        """No rows."""
+
+    def _message(self, message: PgoutputMessage, frame: Frame) -> None:
+        before = self.unit
+        super()._message(message, frame)
+        unit = self.unit if self.unit is not None else before
+        if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
+            unit = None
+        lsn = frame.lsn or None  # of messages that stand nowhere in the WAL
+        self._emit(self._line(message, frame.offset, lsn, NO_UNIT if unit is None else unit.number))
+
+    def _damage(self, gap: Gap) -> None:
+        super()._damage(gap)
+        what = f"{gap.end - gap.offset:,} bytes that can't be read: {gap.reason}"
+        self._emit(Line(self.scene.path, gap.offset, None, None, None, "Damage", what))
+
+    def _emit(self, line: Line) -> None:
+        if self.scene.wanted.takes(line):
+            self.emit(line)
+
+    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> Line:
+        line = Line(self.scene.path, offset, lsn, None, None, type(message).__name__, "")
+        self._whose(line, message, unit)
+        _Description(self.scene, line, (self.scene.file, self.ordinal), self.scene.outcomes.get(unit)).describe(message)
+        return line
+
+    def _whose(self, line: Line, message: PgoutputMessage, number: int) -> None:
+        outcome = self.scene.outcomes.get(number)
+        unit = self.unit
+        line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
+        if isinstance(message, Message) and not message.transactional:
+            return
+        if outcome is not None:
+            line.xid, line.commit_lsn, line.committed_at = outcome.xid, outcome.commit_lsn, outcome.commit_ts
+            is_aborted = line.subxid in outcome.aborted_subxids
+            line.fate = Fate.ABORTED.value if is_aborted else outcome.fate.value
+        elif number not in (NO_UNIT, HEAD):
+            known = unit if unit is not None and unit.number == number else self._ended_unit
+            if known is not None:
+                line.xid, line.commit_lsn, line.committed_at = known.xid, known.commit_lsn, known.commit_ts
+                mark = self.scene.marks.get(len(self.summary.stretches) - 1, -1)
+                is_new = known.commit_lsn is None or known.commit_lsn > mark
+                line.fate = Fate.COMMITTED.value if is_new else Fate.RESENT.value
+        if line.xid is None:
+            line.xid = getattr(message, "xid", None)
+        if line.commit_lsn is None and line.fate != Fate.OPEN.value:
+            line.commit_lsn = getattr(message, "commit_lsn", None)
+            line.committed_at = getattr(message, "commit_timestamp", None)
+
+    def _commit(self, message: Commit, frame: Frame) -> None:
+        self._ended_unit = self.unit
+        super()._commit(message, frame)
+
+    _ended_unit: Any = None
+
+
+@dataclass(slots=True)
+class _Description:
+    """What one message says, put into its line."""
+
+    scene: Scene
+    line: Line
+    position: tuple[int, int]
+    outcome: Outcome | None
+
+    def describe(self, message: PgoutputMessage) -> None:
+        match message:
+            case Insert() | Update() | Delete() | Truncate():
+                self._change(message)
+            case Relation():
+                self._relation(message)
+            case Type():
+                self._named(f"Type {message.oid} is {message.namespace}.{message.name}", message.name)
+            case Origin():
+                self._named(f"Origin {message.name}, committed there at {format_lsn(message.commit_lsn)}", message.name)
+            case Message():
+                self._logical(message)
+            case _:
+                self._transaction(message)
+
+    def _named(self, what: str, *names: str) -> None:
+        self.line.what, self.line.names = what, names
+
+    def _transaction(self, message: PgoutputMessage) -> None:
+        match message:
+            case Begin():
+                what = f"Begin, commit at {format_lsn(message.final_lsn)}, {as_time(message.commit_timestamp)}"
+                self.line.commit_lsn, self.line.committed_at = message.final_lsn, message.commit_timestamp
+            case Commit():
+                what = f"Commit at {format_lsn(message.commit_lsn)}, {as_time(message.commit_timestamp)}"
+            case StreamStart():
+                what = "Stream Start" + (", first segment" if message.first_segment else "")
+            case StreamStop():
+                what = "Stream Stop"
+            case StreamCommit():
+                what = f"Stream Commit at {format_lsn(message.commit_lsn)}, {as_time(message.commit_timestamp)}"
+            case StreamAbort():
+                part = "" if message.subxid == message.xid else f" of subtransaction {message.subxid}"
+                what = f"Stream Abort{part}"
+            case CommitPrepared():
+                what = f"Commit Prepared {message.gid} at {format_lsn(message.commit_lsn)}"
+            case RollbackPrepared():
+                what = f"Rollback Prepared {message.gid}"
+            case BeginPrepare() | Prepare() | StreamPrepare():
+                kind = {"BeginPrepare": "Begin Prepare", "StreamPrepare": "Stream Prepare"}
+                name = type(message).__name__
+                what = f"{kind.get(name, name)} {message.gid} at {format_lsn(message.prepare_lsn)}"
+            case _:
+                what = type(message).__name__
+        gid = getattr(message, "gid", None)
+        self._named(what, *(() if gid is None else (gid,)))
+
+    def _relation(self, message: Relation) -> None:
+        name = f"{message.namespace}.{message.name}"
+        types = [column_type(c.type_oid, c.type_modifier, self.scene.user_types).name for c in message.columns]
+        columns = ", ".join(
+            f"{c.name} {t}{' key' if c.is_key else ''}" for c, t in zip(message.columns, types, strict=True)
+        )
+        identity = message.replica_identity.name.lower()
+        self._named(f"Relation {message.oid} is {name} ({columns}), replica identity {identity}", name)
+        self.line.tables = (name,)
+        self.line.names += tuple(c.name for c in message.columns)
+
+    def _logical(self, message: Message) -> None:
+        kind = "transactional" if message.transactional else "not transactional"
+        what = f"Message {message.prefix!r}, {kind}, {len(message.content):,} bytes"
+        self._named(what, message.prefix)
+        if self.scene.shows_values:
+            self.line.values["content"] = {"content": _text(message.content)}
+
+    def _change(self, message: Insert | Update | Delete | Truncate) -> None:
+        oids = message.relation_oids if isinstance(message, Truncate) else (message.relation_oid,)
+        relations = [self._in_force(oid) for oid in oids]
+        tables = tuple(
+            f"OID {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
+            for oid, relation in zip(oids, relations, strict=True)
+        )
+        self.line.tables = self.line.names = tables
+        self.line.names += tuple(c.name for r in relations if r is not None for c in r.columns)
+        self.line.what = f"{type(message).__name__} {', '.join(tables)}"
+        if isinstance(message, Truncate):
+            for bit, said in (
+                (TruncateOption.CASCADE, " cascade"),
+                (TruncateOption.RESTART_IDENTITY, " restart identity"),
+            ):
+                self.line.what += said if message.options & bit else ""
+            return
+        old_kind = getattr(message, "old_kind", None)
+        for kind in ("old", "new"):
+            data = getattr(message, kind, None)
+            if data is not None:
+                is_key = kind == "old" and old_kind is not None and old_kind.value == "K"
+                self._tuple("key" if is_key else kind, data, relations[0], is_key)
+
+    def _in_force(self, oid: int) -> Relation | None:
+        versions = self.scene.versions.get(oid)
+        number = (
+            None
+            if versions is None
+            else versions.at(self.position, None if self.outcome is None else self.outcome.scope)
+        )
+        return None if versions is None or number is None else versions.relations[number]
+
+    def _tuple(self, kind: str, data: TupleData, relation: Relation | None, is_key: bool) -> None:
+        names = [f"column {i + 1}" for i in range(len(data.kinds))]
+        if relation is not None and len(relation.columns) == len(names):
+            names = [column.name for column in relation.columns]
+        sent = [i for i, k in enumerate(data.kinds) if k != _UNCHANGED and not (is_key and data.values[i] is None)]
+        unchanged = [names[i] for i, k in enumerate(data.kinds) if k == _UNCHANGED]
+        if self.scene.shows_values:
+            self.line.values[kind] = {
+                names[i]: None if (value := data.values[i]) is None else _shown(data.kinds[i], value) for i in sent
+            }
+        else:
+            self.line.what += f"  {kind} ({', '.join(names[i] for i in sent)})"
+        if unchanged:
+            self.line.what += f"  unchanged ({', '.join(unchanged)})"
+
+
+def _shown(kind: int, value: bytes) -> str:
+    return f"\\x{value.hex()}" if kind == _BINARY else _text(value)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"\\x{value.hex()}"

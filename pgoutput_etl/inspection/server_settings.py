@@ -1,0 +1,115 @@
+"""A server's settings, as far as the values that it sent show them.
+
+Nothing in an archive says them. Some of each relation's first values in a file are looked at, of types whose text
+depends on a setting; what is kept is the setting, never a value.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.protocol.decoder import decode, read_tuple
+from pgoutput_etl.protocol.messages import Relation, TupleData
+from pgoutput_etl.scan.message_row import HEAD
+
+_ROWS_OF_A_RELATION = 20
+
+_ISO = re.compile(rb"\d{4,}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?([+-]\d\d(?::\d\d){0,2})?)?(?: BC)?")
+
+_POSTGRES_INTERVAL = re.compile(rb"(?:[+-]?\d+ (?:year|mon|day)s? ?)*(?:[+-]?\d+:\d\d:\d\d(?:\.\d+)?)?")
+
+_INFINITE = (b"infinity", b"-infinity")
+
+_TEXT, _BINARY = ord("t"), ord("b")
+
+FORMAT, OTHER = "values", "other"
+
+
+Seen = Counter[tuple[str, str]]  # (setting, what it shows as) -> how many values show it
+
+
+def settings_seen(batches: Iterable[pa.RecordBatch]) -> Seen:
+    """Of a file's message rows (MESSAGE_SCHEMA). What no Relation message of the file describes shows its format
+    alone."""
+    kept = list(batches)
+    described = _described(kept)
+    seen: Seen = Counter()
+    for oid, ordinal, new in _sampled(kept):
+        entries = described.get(oid, [])
+        index = bisect_right(entries, ordinal, key=lambda entry: entry[0])
+        _look_at(seen, new, entries[index - 1][1] if index else None)
+    return seen
+
+
+def _described(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[int, Relation]]]:
+    found: dict[int, list[tuple[int, Relation]]] = {}
+    for batch in batches:
+        rows = batch.filter(pc.equal(batch.column("tag"), "R"))
+        for row in rows.select(["ordinal", "unit", "xid", "body"]).to_pylist():
+            if row["unit"] == HEAD and row["xid"] is None:
+                continue  # within a stream segment, or not: not known yet
+            relation = decode(row["body"], row["xid"] is not None)
+            if isinstance(relation, Relation):
+                found.setdefault(relation.oid, []).append((row["ordinal"], relation))
+    return found
+
+
+def _sampled(batches: list[pa.RecordBatch]) -> Iterator[tuple[int, int, TupleData]]:
+    taken: Counter[int] = Counter()
+    for batch in batches:
+        relation = batch.column("relation").fill_null(-1).to_numpy(zero_copy_only=False)
+        has_new = batch.column("new").is_valid().to_numpy(zero_copy_only=False)
+        for oid in np.unique(relation[has_new]).tolist():
+            room = _ROWS_OF_A_RELATION - taken[oid]
+            at = np.flatnonzero(has_new & (relation == oid))[:room] if room > 0 else ()
+            taken[oid] += len(at)
+            for i in at:
+                yield oid, batch.column("ordinal")[int(i)].as_py(), read_tuple(batch.column("new")[int(i)].as_py())
+
+
+def _look_at(seen: Seen, new: TupleData, relation: Relation | None) -> None:
+    for kind in new.kinds:
+        if kind in (_TEXT, _BINARY):
+            seen[FORMAT, "text" if kind == _TEXT else "binary"] += 1
+    if relation is None or len(relation.columns) != len(new.kinds):
+        return
+    for column, kind, value in zip(relation.columns, new.kinds, new.values, strict=True):
+        if kind == _TEXT and value is not None:
+            for setting in _shown_by(column.type_oid, value):
+                seen[setting] += 1
+
+
+def _shown_by(type_oid: int, value: bytes) -> list[tuple[str, str]]:
+    if value in _INFINITE:
+        return []
+    match type_oid:
+        case 1082 | 1114 | 1184:
+            found = _ISO.fullmatch(value)
+            style = ("DateStyle", OTHER if found is None else "ISO")
+            zone = None if found is None else found[1]
+            return [style] if zone is None else [style, ("TimeZone", f"UTC{_offset(zone)}")]
+        case 1186:
+            return [("IntervalStyle", _interval_style(value))]
+        case 17:
+            return [("bytea_output", "hex" if value.startswith(b"\\x") else "escape")]
+        case _:
+            return []
+
+
+def _offset(zone: bytes) -> str:
+    return "" if zone.strip(b"+-0:") == b"" else zone.decode("ascii")
+
+
+def _interval_style(value: bytes) -> str:
+    if value.startswith((b"P", b"-P")):
+        return "iso_8601"
+    if value.startswith(b"@"):
+        return "postgres_verbose"
+    return "postgres" if value and _POSTGRES_INTERVAL.fullmatch(value) else OTHER

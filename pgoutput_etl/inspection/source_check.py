@@ -1,0 +1,85 @@
+"""Whether the transactions of an archive can be one server's: what continuity.py asks of a ledger, asked of files.
+
+What is behind commits that the archive has was sent before, so that it is among them; and no transaction is committed
+twice. xids are used again, but only after 2^32 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.transactions.outcome import Fate, Outcome
+from pgoutput_etl.transactions.status_lookup import FATES
+
+Integers = npt.NDArray[np.int64]
+
+# 2^32 transactions, of which none takes less than 32 bytes of WAL.
+XIDS_WRAP_WITHIN = 2**37
+
+_DONE = tuple(FATES.index(fate) for fate in (Fate.COMMITTED, Fate.QUARANTINED, Fate.REFUSED))
+
+_RESENT = FATES.index(Fate.RESENT)
+
+
+@dataclass(slots=True)
+class Commits:
+    """Commits by file, as arrays that go along with each other: xid, LSN, fate as a place in FATES."""
+
+    parts: list[tuple[int, Integers, Integers, Integers]] = field(default_factory=list)
+
+    def add(self, file: int, xid: Integers, lsn: Integers, fate: Integers) -> None:
+        self.parts.append((file, xid, lsn, fate))
+
+    def add_outcomes(self, outcomes: Iterable[Outcome]) -> None:
+        for o in outcomes:
+            if o.xid is not None and o.commit_lsn is not None and o.units:
+                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, FATES.index(o.fate)))
+                self.add(o.units[0][0], *numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """wrong: what can't be one server's, the first of each kind. open: what is only right if files before these have
+    it. Each names file, LSN and xid."""
+
+    wrong: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+
+
+def strangers(commits: Commits, paths: Mapping[int, str]) -> Strangers:
+    if not commits.parts:
+        return Strangers()
+    file = np.concatenate([np.full(len(part[1]), part[0], np.int64) for part in commits.parts])
+    xid, lsn, fate = (np.concatenate([part[i] for part in commits.parts]) for i in (1, 2, 3))
+    is_done = np.isin(fate, _DONE)
+    order = np.lexsort((lsn, xid))
+    order = order[is_done[order]]
+    wrong: list[str] = []
+    before: list[str] = []
+    resent = np.flatnonzero(fate == _RESENT)
+    known = set(zip(xid[order].tolist(), lsn[order].tolist(), strict=True)) if len(resent) else set()
+    unknown = [i for i in resent.tolist() if (int(xid[i]), int(lsn[i])) not in known]
+    if unknown:
+        i = min(unknown, key=lambda i: (int(file[i]), int(lsn[i])))
+        said = (
+            f"{paths.get(int(file[i]), '')}: the commit at {format_lsn(int(lsn[i]))} of transaction {xid[i]} is behind "
+            "commits that came before it, and was not among them"
+        )
+        if int(lsn[i]) < int(lsn[is_done].min(initial=2**63 - 1)):
+            before.append(f"{said}: right only if it is in files before these")
+        else:
+            wrong.append(f"{said}: none that was sent again")
+    same = (np.diff(xid[order]) == 0) & (np.diff(lsn[order]) > 0) & (np.diff(lsn[order]) < XIDS_WRAP_WITHIN)
+    twice = np.flatnonzero(same)
+    if len(twice):
+        first, second = order[twice[0]], order[twice[0] + 1]
+        wrong.append(
+            f"{paths.get(int(file[second]), '')}: transaction {xid[second]} was committed at "
+            f"{format_lsn(int(lsn[second]))}, and at {format_lsn(int(lsn[first]))}: these are two servers' transactions"
+        )
+    return Strangers(tuple(wrong), tuple(before))

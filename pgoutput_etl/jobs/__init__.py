@@ -1,0 +1,3 @@
+"""One folder per job: its command line, its request, the run and its report."""
+
+from __future__ import annotations

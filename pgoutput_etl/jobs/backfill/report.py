@@ -1,0 +1,66 @@
+"""What a backfill tells: a summary for people, the same for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgoutput_etl.console import grid, own_console, summary_json
+from pgoutput_etl.identifiers import printable
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.lsn import format_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class BackfilledTable:
+    """how: whole or in part, and why. files, bytes: of the archive, that have changes of this table."""
+
+    table: TableSummary
+    how: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSummary:
+    """batch: 0 if the ledger has none of it. last_commit_lsn: what the tables are as of; files: of the archive."""
+
+    source: str
+    batch: int
+    last_commit_lsn: int
+    files: int
+    files_read: tuple[str, ...] = ()
+    bytes_read: int = 0
+    tables: tuple[BackfilledTable, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code_of_tables(t.table for t in self.tables)
+
+    def to_json(self) -> str:
+        return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
+
+
+def print_backfill(summary: BackfillSummary, console: Console | None = None) -> None:
+    console = console or own_console()
+    if not summary.tables:
+        console.print("Nothing to do: no changes of these tables there.", markup=False)
+    done = [t for t in summary.tables if t.table.held is None]
+    if done:
+        console.print(_table(done))
+    print_left(console, [t.table for t in summary.tables], summary.skipped)
+    read = f"{len(summary.files_read):,} of {summary.files:,} files, {summary.bytes_read:,} bytes"
+    console.print(f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
+
+
+def _table(tables: list[BackfilledTable]) -> Table:
+    rows = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"))
+    for t in tables:
+        counts = (f"{n:,}" for n in (t.table.rows, t.files, t.bytes, t.table.version))
+        table = Text(printable(f"{t.table.schema}.{t.table.table}"))
+        rows.add_row(table, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
+    return rows

@@ -1,0 +1,1 @@
+"""Reports what landed files contain; reads files only."""

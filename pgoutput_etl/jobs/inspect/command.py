@@ -1,0 +1,136 @@
+"""Looks into landed files: what is in them, without Delta, a ledger or a configuration.
+
+One slot's archive, or a part of it, at a time: files, folders or globs. Files of this machine are read by Python alone,
+on all of its cores: Spark would take longer to start than most archives take to look into, and have the same cores.
+What lies elsewhere (s3a://, abfss://, hdfs://, …) is read by Spark, on its cluster; --spark asks for that for files
+that all of a cluster sees under one path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pgoutput_etl.console import EXIT_FAILED, Progress, exit_code_of, print_error
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.inspection.archive import Runner, inspect_archive, scenes
+from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.report import report_on
+from pgoutput_etl.jobs.command import Command, add_output, time
+from pgoutput_etl.jobs.inspect.report import exit_code, print_report, report_json
+from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.timestamps import microseconds_of
+
+
+def lsns(text: str) -> tuple[int | None, int | None]:
+    first, dots, last = text.partition("..")
+    try:
+        return parse_lsn(first) if first else None, parse_lsn(last) if last else None if dots else parse_lsn(first)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; expected FROM..TO, FROM.. or ..TO") from None
+
+
+def expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"not a regular expression: {error}") from None
+    return text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, a folder or a glob")
+    choices = [framing.value for framing in Framing]
+    parser.add_argument("--framing", choices=choices, default="auto", help="how messages stand in the files")
+    add_output(parser)
+    parser.add_argument("--spark", action="store_true", help="read by Spark what this machine could read alone")
+    of_messages = parser.add_argument_group("messages")
+    of_messages.add_argument("--messages", action="store_true", help="print the messages themselves, one per line")
+    of_messages.add_argument("--values", action="store_true", help="with what is in the rows, which else is hidden")
+    of_messages.add_argument("--table", metavar="PATTERN", help="about these tables: schema.table, as a shell pattern")
+    of_messages.add_argument("--xid", type=int, help="of this transaction or subtransaction")
+    of_messages.add_argument("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="one may be left out")
+    of_messages.add_argument(
+        "--from-time", type=time, metavar="TIME", help="committed then or later: ISO 8601, UTC if no zone"
+    )
+    of_messages.add_argument("--to-time", type=time, metavar="TIME", help="committed then or earlier")
+    of_messages.add_argument(
+        "--grep", type=expression, metavar="REGEX", help="in names: of tables, columns, types, origins, prefixes"
+    )
+
+
+def _refuse_alone(arguments: argparse.Namespace) -> None:
+    names = ("values", "table", "xid", "from_time", "to_time", "grep")
+    given = [name for name in names if getattr(arguments, name) not in (None, False)]
+    given += ["lsn"] if arguments.lsn != (None, None) else []
+    if given and not arguments.messages:
+        raise ConfigError(f"--{given[0].replace('_', '-')} is about messages: say --messages, too")
+
+
+def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[LandedFile], Runner]:
+    framing = Framing(arguments.framing)
+    if not arguments.spark and all(is_local(path) for path in arguments.paths):
+        landed = list_local(arguments.paths)
+        folder = Path(using.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
+        return landed, using.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
+    from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
+    from pgoutput_etl.spark.session import end_session, start_session
+
+    spark = start_session("pgoutput_etl inspect", {})
+    using.callback(end_session, spark)
+    return list_on_spark(spark, arguments.paths), using.enter_context(SparkRunner(spark, framing))
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    _refuse_alone(arguments)
+    with ExitStack() as using:
+        landed, runner = found_files(arguments, using)
+        progress = Progress(arguments.quiet)
+        found = inspect_archive(landed, runner, progress)
+        report = report_on(found)
+        if arguments.messages:
+            first, last = arguments.lsn
+            begin, end = (at and microseconds_of(at) for at in (arguments.from_time, arguments.to_time))
+            wanted = Wanted(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
+            runner.tell(scenes(found, wanted, arguments.values, arguments.json), _print)
+            for said in (*report.unreadable, *report.damages, *report.gaps):
+                progress(f"damaged or missing: {said}")
+        elif arguments.json:
+            _print(report_json(report))
+        else:
+            print_report(report)
+        return exit_code(report)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        code = _inspect(arguments)
+        sys.stdout.flush()
+    except PgoutputEtlError as error:
+        print_error(error)
+        return exit_code_of(error)
+    except BrokenPipeError:  # whoever read the lines has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code
+
+
+COMMAND = Command(
+    "inspect",
+    __doc__,
+    "python jobs/inspect.py landing/shop --messages --table 'public.orders' --from-time 2026-03-01T02:10",
+    add_arguments,
+    run,
+)

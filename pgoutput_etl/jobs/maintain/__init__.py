@@ -1,0 +1,1 @@
+"""Compacts, vacuums and trims the tables and the ledger."""

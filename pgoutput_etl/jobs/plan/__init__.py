@@ -1,0 +1,1 @@
+"""The dry run: prints what apply would do and writes nothing."""

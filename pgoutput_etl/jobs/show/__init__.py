@@ -1,0 +1,1 @@
+"""Prints some rows of a Delta table."""

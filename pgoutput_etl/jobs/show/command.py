@@ -1,0 +1,40 @@
+"""Shows some rows of a Delta table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+
+from pyspark.errors import AnalysisException
+
+from pgoutput_etl.identifiers import printable
+from pgoutput_etl.jobs.command import Command
+from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.session import end_session, start_session
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", help="the table's folder, or its name in a catalog, as the summary of a run has it")
+    parser.add_argument("--rows", type=int, default=20)
+    parser.add_argument("--version", type=int, help="as it was at this Delta version")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    spark = start_session("pgoutput_etl show", {})
+    try:
+        shown = StringIO()
+        with redirect_stdout(shown):
+            read_table(spark, arguments.path, arguments.version).show(arguments.rows, truncate=40)
+        for line in shown.getvalue().splitlines():
+            print(printable(line))
+    except AnalysisException as error:
+        print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
+        return 1
+    finally:
+        end_session(spark)
+    return 0
+
+
+COMMAND = Command("show", __doc__, "./spark-submit.sh jobs/show.py build/demo/public/orders", add_arguments, run)

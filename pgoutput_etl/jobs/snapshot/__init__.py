@@ -1,0 +1,1 @@
+"""Loads the rows that tables held before the replication slot was created."""

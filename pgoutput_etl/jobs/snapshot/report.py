@@ -1,0 +1,66 @@
+"""What a snapshot tells: a summary for people, the same for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgoutput_etl.console import grid, own_console, summary_json
+from pgoutput_etl.identifiers import printable
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.lsn import format_lsn
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    """loaded: rows of the snapshot. changes: of the archive, that came behind it and were applied again."""
+
+    table: TableSummary
+    loaded: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """snapshot_lsn: at which the rows hold. last_commit_lsn: the commit through which all other tables are consistent.
+    waits: the archive's commits before snapshot_lsn are still to come; the loaded tables have them already."""
+
+    source: str
+    batch: int
+    snapshot_lsn: int
+    last_commit_lsn: int
+    waits: bool
+    tables: tuple[LoadedTable, ...] = ()
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code_of_tables(t.table for t in self.tables)
+
+    def to_json(self) -> str:
+        return summary_json(self, lsn=format_lsn(self.snapshot_lsn))
+
+
+def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> None:
+    console = console or own_console()
+    loaded = [t for t in summary.tables if t.table.held is None]
+    if loaded:
+        console.print(_table(loaded))
+    print_left(console, [t.table for t in summary.tables], summary.skipped)
+    at = format_lsn(summary.snapshot_lsn)
+    if summary.waits:
+        say = f"as of LSN {at}; the archive hasn't come so far. What it has of them up to there is passed over"
+    else:
+        say = f"rows as of LSN {at}, and what the archive has of these tables from there to now"
+    console.print(f"Loaded {say}.", markup=False)
+
+
+def _table(tables: list[LoadedTable]) -> Table:
+    rows = grid("table", ("rows", "loaded", "changes since", "version"), ["at"])
+    for t in tables:
+        counts = (f"{n:,}" for n in (t.table.rows, t.loaded, t.changes, t.table.version))
+        rows.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
+    return rows

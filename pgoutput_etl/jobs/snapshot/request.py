@@ -1,0 +1,119 @@
+"""What a snapshot is asked for, and what of it a batch has written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.postgres.catalog import relation_of, relation_row
+from pgoutput_etl.postgres.connection import check_url
+from pgoutput_etl.protocol.messages import Relation, Type
+
+
+class RowFormat(Enum):
+    """What files hold, by the option that names them."""
+
+    CSV = "csv"
+    BINARY = "copy"
+    DUMP = "dump"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """What the operator asks for. tables: shell patterns of schema.table.
+
+    jdbc: a server's URL; snapshot: the name of an exported one, which holds at `lsn`; without it one is made. files,
+    format: where rows were written to, all of them at `lsn`. time: when that was. catalog: a file with what
+    server_catalog.QUERY gave. publications: those of the slot; all there are if none is named.
+    """
+
+    tables: tuple[str, ...]
+    lsn: int | None = None
+    jdbc: str | None = None
+    snapshot: str | None = None
+    files: str | None = None
+    format: RowFormat = RowFormat.CSV
+    columns: tuple[str, ...] = ()
+    time: datetime | None = None
+    catalog: str | None = None
+    publications: tuple[str, ...] = ()
+    connections: int = 4
+
+    def check(self) -> None:
+        """Raises ConfigError for what can't be asked together, or is missing."""
+        if (self.jdbc is None) == (self.files is None):
+            raise ConfigError("expected one of --jdbc, --csv, --copy and --dump")
+        if self.jdbc is not None:
+            check_url(self.jdbc)
+        if self.jdbc is not None and (self.snapshot is None) != (self.lsn is None):
+            raise ConfigError(
+                "--snapshot and --lsn: expected both, as CREATE_REPLICATION_SLOT gave them, or none of them"
+            )
+        if self.files is not None and self.lsn is None:
+            raise ConfigError("--lsn: expected the LSN at which the rows were taken: docs/snapshot.md says how to know")
+        if self.files is not None and self.snapshot is not None:
+            raise ConfigError("--snapshot: expected with --jdbc alone")
+        if self.jdbc is not None and self.catalog is not None:
+            raise ConfigError("--catalog: a server is asked itself; expected with files alone")
+        if self.columns and self.format is not RowFormat.BINARY:
+            raise ConfigError("--columns: expected with --copy alone; other files name their columns")
+        if not 1 <= self.connections <= 64:
+            raise ConfigError(f"--connections: expected 1 to 64, not {self.connections}")
+        if not self.tables:
+            raise ConfigError("--tables: expected one or more patterns of schema.table")
+
+    def wants(self, name: str) -> bool:
+        """Of a table, schema.table."""
+        return any(fnmatchcase(name, pattern) for pattern in self.tables)
+
+    def refuse_unknown(self, names: Collection[str], where: str) -> None:
+        """Raises ConfigError for a pattern that none of the names matches."""
+        for pattern in self.tables:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(f"--tables: {where} has no table {pattern!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOrder:
+    """What a batch does, as its row in the ledger has it. lsn: the rows are those of all commits before it. time:
+    microseconds since 2000-01-01 UTC. staged: where the rows are until the batch is done."""
+
+    lsn: int
+    time: int | None
+    staged: str
+    relations: tuple[Relation, ...]
+    types: tuple[Type, ...] = ()
+
+    @property
+    def through(self) -> int:
+        """The last LSN that a commit among the rows may have."""
+        return self.lsn - 1
+
+    @property
+    def oids(self) -> tuple[int, ...]:
+        return tuple(relation.oid for relation in self.relations)
+
+    def to_json(self) -> str:
+        fields = {
+            "lsn": self.lsn,
+            "time": self.time,
+            "staged": self.staged,
+            "relations": [relation_row(relation) for relation in self.relations],
+            "types": [[t.oid, t.namespace, t.name] for t in self.types],
+        }
+        return json.dumps({"snapshot": fields})
+
+    @classmethod
+    def from_json(cls, text: str) -> SnapshotOrder | None:
+        """None if it is not a snapshot's."""
+        fields = json.loads(text).get("snapshot")
+        if fields is None:
+            return None
+        relations = tuple(relation_of(row) for row in fields["relations"])
+        types = tuple(Type(None, *each) for each in fields["types"])
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types)

@@ -1,0 +1,201 @@
+"""Rows as PostgreSQL's texts, on Spark: t0, t1 … of the compared columns, from Delta tables and from CSV.
+
+`unknown` lists the positions of values that the archive never sent, which are NULL in t…; NULL if there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from pgoutput_etl.compression import decompress
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.ingest.listing import reading_files, size_limit
+from pgoutput_etl.ingest.scan import each_file
+from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical, texts_of
+from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, collected
+from pgoutput_etl.load.delta_types import delta_type, to_event
+from pgoutput_etl.load.net_effect import entries_of_target
+from pgoutput_etl.postgres.copy_format import header, records
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.targets.modes import STAMP_COLUMNS
+
+_NOTES = STAMP_COLUMNS[-1]
+
+_DIGESTS = pa.schema([(name, pa.int64()) for name in ("range", "rows", "first", "second")])
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def text_names(width: int) -> list[str]:
+    return [f"t{i}" for i in range(width)]
+
+
+def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame:
+    """t…, unknown, and the stamps lsn, ts and xid. A table that isn't this package's has none of these."""
+    is_ours = set(STAMP_COLUMNS) <= set(rows.columns)
+    odd = entries_of_target() if is_ours else F.lit(None).cast("array<struct<key: string, value: string>>")
+    stamps = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
+    chosen = rows.select(
+        *(_stored(rows, column).alias(f"c{i}") for i, column in enumerate(columns)),
+        odd.alias("odd"),
+        *((F.col(of) if is_ours else F.lit(None).cast(kind)).alias(name) for of, kind, name in stamps),
+    )
+    fields = [*((name, pa.string()) for name in text_names(len(columns))), ("unknown", pa.list_(pa.int32()))]
+    schema = pa.schema([*fields, ("lsn", pa.int64()), ("ts", _TIME), ("xid", pa.int64())])
+    as_text = [_is_text(rows, column) for column in columns]
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield texts_of_batch(batch, columns, as_text, schema)
+
+    return chosen.mapInArrow(convert, spark_schema(schema))
+
+
+def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:
+    """Another table may have as PostgreSQL's text what this package's has as a type of its own."""
+    there = rows.schema[column.name].dataType
+    return isinstance(there, StringType) and delta_type(column.type) != there
+
+
+def _stored(rows: DataFrame, column: ComparedColumn) -> Column:
+    stored = F.col(quoted(column.name))
+    return stored if _is_text(rows, column) else to_event(stored, column.type)
+
+
+def texts_of_batch(
+    batch: pa.RecordBatch, columns: Sequence[ComparedColumn], as_text: Sequence[bool], schema: pa.Schema
+) -> pa.RecordBatch:
+    texts = [
+        batch.column(f"c{i}").to_pylist() if as_text[i] else texts_of(column.type, batch.column(f"c{i}"))
+        for i, column in enumerate(columns)
+    ]
+    unknown: list[list[int] | None] = [None] * batch.num_rows
+    positions = {column.name: i for i, column in enumerate(columns)}
+    for row, entries in enumerate(batch.column("odd").to_pylist()):
+        for entry in entries or ():
+            position = positions.get(entry["key"])
+            if position is None:
+                continue
+            texts[position][row] = entry["value"]
+            if entry["value"] is None:
+                unknown[row] = [*(unknown[row] or []), position]
+    arrays = [*(pa.array(column, pa.string()) for column in texts), pa.array(unknown, pa.list_(pa.int32()))]
+    arrays += [batch.column(name).cast(schema.field(name).type) for name in ("lsn", "ts", "xid")]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def copied_files(spark: SparkSession, option: str, path: str) -> tuple[list[str], DataFrame]:
+    """What COPY or pg_dump wrote, a file or all below a folder: paths; path and content. `option`: that named it.
+
+    Raises ConfigError if there is nothing, or a file is too large.
+    """
+    try:
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise ConfigError(f"{option}: there is no {path}") from None
+        raise
+    limit = size_limit(spark)
+    listed = files.select("path", "length").toArrow().to_pylist()
+    for file in listed:
+        if file["length"] > limit:
+            raise ConfigError(
+                f"{option}: {file['path']} has {file['length']:,} bytes, and Spark's binaryFile carries {limit:,}: "
+                "write it in several files, COPY (SELECT … WHERE …) TO …, and name their folder"
+            )
+    return [file["path"] for file in listed], files.select("path", "content")
+
+
+def csv_header(spark: SparkSession, path: str) -> list[str]:
+    """The columns' names. Raises ConfigError if there is no such file, if files differ, or one is too large."""
+    paths, files = copied_files(spark, "--csv", path)
+    schema = pa.schema([("names", pa.list_(pa.string()))])
+
+    def names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for name, content in each_file(batches):
+            yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
+
+    with reading_files(paths):
+        found = {tuple(row["names"]) for row in files.mapInArrow(names, spark_schema(schema)).toArrow().to_pylist()}
+    if len(found) != 1:
+        raise ConfigError(f"--csv: expected files with one header at {path}, found {len(found)}")
+    return list(found.pop())
+
+
+def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataFrame:
+    """t…: the fields at these positions, in this order."""
+    schema = pa.schema([(name, pa.string()) for name in text_names(len(positions))])
+    max_size = size_limit(spark)
+
+    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for name, content in each_file(batches):
+            yield from text_batches(records(decompress(content, name, max_size), name), positions, schema)
+
+    _, files = copied_files(spark, "--csv", path)
+    return files.mapInArrow(parse, spark_schema(schema))
+
+
+_ROWS_AT_ONCE = 10_000
+
+
+def text_batches(
+    found: Iterator[list[str | None]], positions: Sequence[int], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    next(found, None)  # the header
+    columns: list[list[str | None]] = [[] for _ in positions]
+    for record in found:
+        for column, position in zip(columns, positions, strict=True):
+            column.append(record[position])
+        if len(columns[0]) == _ROWS_AT_ONCE:
+            yield _batch(columns, schema)
+            columns = [[] for _ in positions]
+    yield _batch(columns, schema)
+
+
+def _batch(columns: Sequence[Sequence[str | None]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
+
+
+def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:
+    """By range; of ranges without rows none."""
+
+    def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found: dict[int, Digest] = {}
+        for batch in batches:
+            for row in zip(*(batch.column(i).to_pylist() for i in range(width)), strict=True):
+                found.setdefault(ranges.range_of(row), Digest()).add(row)
+        rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in found.items()]
+        yield pa.RecordBatch.from_pylist(rows, _DIGESTS)
+
+    parts = texts.select(*text_names(width)).mapInArrow(digest, spark_schema(_DIGESTS))
+    return collected(parts.toArrow().to_pylist())
+
+
+def rows_within(texts: DataFrame, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
+    """The rows of some ranges, of values that can be spelled in several ways one spelling; all else as it is."""
+    wanted = frozenset(which)
+    width = len(columns)
+    schema = texts.schema
+
+    def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = [batch.column(f"t{i}").to_pylist() for i in range(width)]
+            mask = pa.array([ranges.range_of(row) in wanted for row in zip(*found, strict=True)], pa.bool_())
+            yield spelled_once(batch.filter(mask), columns)
+
+    return texts.mapInArrow(choose, schema)
+
+
+def spelled_once(rows: pa.RecordBatch, columns: Sequence[ComparedColumn]) -> pa.RecordBatch:
+    arrays = {name: rows.column(name) for name in rows.schema.names}
+    for i, column in enumerate(columns):
+        if column.by_value:
+            arrays[f"t{i}"] = pa.array(canonical(column.type, arrays[f"t{i}"].to_pylist()), pa.string())
+    return pa.RecordBatch.from_pydict(arrays)

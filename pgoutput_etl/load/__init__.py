@@ -1,0 +1,1 @@
+"""Change events become Delta commits: net effect, MERGE, one module per mode, schema evolution."""

@@ -1,0 +1,117 @@
+"""Turns blocks of message rows into typed change events on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.compaction import events_of, net_events_of, typed_events_of
+from pgoutput_etl.changes.event_log import every_event, every_event_of
+from pgoutput_etl.changes.fast_events import event_batches
+from pgoutput_etl.changes.key_facts import (
+    KeyHashes,
+    fact_schema,
+    facts_of_buckets,
+    hash_schema,
+    hashed_keys_of,
+    have_any,
+)
+from pgoutput_etl.changes.window import Window
+from pgoutput_etl.ingest.executors import (
+    _each,
+)
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.transactions.status_lookup import Fates
+
+
+def events_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, as_net: bool = False
+) -> DataFrame:
+    """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
+    which one task finds out."""
+
+    of_relation = _of_relation(blocks, shape)
+    if as_net:
+        return _converted(net_events_of, of_relation.coalesce(1), fates, window, shape)
+    return _converted(events_of, of_relation, fates, window, shape)
+
+
+def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """The same without leaving out any that a later one makes void."""
+    return _converted(typed_events_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    """All change events of a table, truncates among them, from its relation's blocks."""
+    return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+
+
+def hashed_keys_of_blocks(
+    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, buckets: int
+) -> DataFrame:
+    """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from hashed_keys_of(_each(batches), fates, window, shape, buckets)
+
+    return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
+
+
+def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFrame:
+    """What buckets come to (key_facts.fact_schema)."""
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from facts_of_buckets(batches, shape)
+
+    return hashed.repartition(buckets, "bucket").mapInArrow(check, spark_schema(fact_schema(shape)))
+
+
+def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
+    """Whether one of the others is among the hashes."""
+    schema = pa.schema([("found", pa.bool_())])
+
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([{"found": have_any(batch.column("hashes"), others)}], schema)
+
+    found = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(found.where("found").limit(1).count())
+
+
+_EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]
+
+
+def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
+    return blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+
+
+def _converted(events: _EventsOf, blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from events(_each(batches), fates, window, shape)
+
+    return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
+
+
+def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """Change events (shape.event_schema()) from rows of changes.ROW_SCHEMA that belong to one table."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from event_batches(batch, shape)
+
+    return rows.mapInArrow(convert, spark_schema(shape.event_schema()))
+
+
+def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """The same, truncates among them."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from every_event(batch, shape)
+
+    return rows.mapInArrow(convert, spark_schema(shape.event_schema()))

@@ -1,0 +1,351 @@
+"""The plan of a batch carried out: every table written, several at a time, and where each stands afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.config.column_rules import done_in_words
+from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.errors import ArchiveError, RunError, TableError
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.load import append, history, merge, soft_delete
+from pgoutput_etl.load import commit as merge_commit
+from pgoutput_etl.load.change_source import Changes
+from pgoutput_etl.load.evolve import applications, evolve, steps_done
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.schema.diff import SchemaChange
+from pgoutput_etl.schema.relation_history import Place
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
+from pgoutput_etl.spark.platform import marks_commits
+from pgoutput_etl.spark.session import session_settings, writes_may_overlap
+from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, Held, Plan, Segment, TableState, Task
+
+# What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
+_OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
+
+_WAYS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A table after the batch. is_passed_over: the configuration skips it."""
+
+    state: TableState
+    summary: TableSummary
+    schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
+    is_passed_over: bool = False
+
+
+def as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
+    """A table that could not be done again stands where it stood."""
+    state = states.get(outcome.state.oid, outcome.state)
+    return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))
+
+
+def own_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
+    """Why a table can't be written, if the error is about its rows; None for any other error."""
+    if isinstance(error, TableError):
+        return str(error)
+    found = _OF_WORKER.search(f"{type(error).__name__}: {error}")
+    if found is None:
+        return None
+    where = f"{path_of(int(found['file']))}: " if found["file"] else ""
+    return where + found["reason"]
+
+
+def _all_of_them(events: DataFrame, _: TableShape) -> DataFrame:
+    return events
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
+
+    lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch. resumed: an earlier
+    run may have written some of it. check: asked before every write; raises RunError if another run has taken over.
+    choose: which of a table's events are applied.
+    """
+
+    spark: SparkSession
+    ledger_id: str
+    batch: int
+    lsn_before: int
+    last_commit_lsn: int
+    threads: int
+    resumed: bool
+    check: Callable[[], None]
+    path_of: Callable[[int], str]
+    progress: Callable[[str], None]
+    choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        config: Config,
+        batch: Batch,
+        last_commit_lsn: int,
+        check: Callable[[], None],
+        path_of: Callable[[int], str],
+        progress: Callable[[str], None],
+    ) -> Writer:
+        before, threads = batch.last_commit_lsn, config.merge.parallel_tables
+        of_batch = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
+        return cls(spark, *of_batch, check, path_of, progress)
+
+    def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
+        """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
+        outcomes = [self._held(held) for held in plan.held]
+        outcomes += [self._passed_over(skipped) for skipped in plan.passed_over]
+        tasks = []
+        # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
+        for task in plan.tasks:
+            try:
+                self._move(task)
+                tasks.append(task)
+            except TableError as error:
+                outcomes.append(self._held(_held_for(task, str(error))))
+        with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
+            outcomes += pool.map(partial(self._write_table, changes), tasks)
+        # A table that was held on its way stands where it stood.
+        still_there = {outcome.state.path for outcome in outcomes}
+        for path in plan.vacated:
+            if path not in still_there:
+                self.check()
+                commit = merge_commit.Commit(
+                    f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn
+                )
+                merge_commit.vacate(self.spark, path, commit)
+        return outcomes
+
+    def _move(self, task: Task) -> None:
+        """Raises TableError if its old place is gone."""
+        if task.moved_from is None:
+            return
+        self.progress(f"moving {_name(task)} to its new place")
+        self.check()
+        merge_commit.check_that_it_is_there(self.spark, task.moved_from[0])
+        merge_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+
+    def _write_table(self, changes: Changes, task: Task) -> Outcome:
+        self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
+        try:
+            written = self._commit_changes(changes, task)
+        except TableError as error:
+            return self._held_on_the_way(task, str(error))
+        except (ArchiveError, PySparkException) as error:
+            reason = own_fault(error, self.path_of) or self._why_gone(task)
+            if reason is None:
+                raise
+            return self._held_on_the_way(task, reason)
+        relation = task.shape.relation
+        rows = self._rows(task, written)
+        key = tuple(task.shape.columns[i].name for i in task.shape.key)
+        state = TableState(
+            task.oid,
+            relation.namespace,
+            relation.name,
+            task.path,
+            written.version,
+            self._reached(task) if task.cut is None else task.cut.lsn - 1,
+            APPLIED if task.cut is None else HELD,
+            None if task.cut is None else task.cut.reason,
+            relation,
+            key,
+            task.retired,
+            tuple(column.type.stored_as for column in task.shape.columns),
+            rows,
+            task.mode,
+            task.uses,
+            None if task.state is None else task.state.snapshot,
+            task.changes.last_row or (None if task.state is None else task.state.last_row),
+        )
+        summary = TableSummary(
+            relation.namespace,
+            relation.name,
+            task.path,
+            written.version,
+            rows,
+            written.inserted,
+            written.updated,
+            written.deleted,
+            tuple(_notes(task, written)),
+            state.reason,
+        )
+        return Outcome(state, summary, task.schema_changes)
+
+    def _why_gone(self, task: Task) -> str | None:
+        """Of a table that was written before."""
+        try:
+            if task.state is not None:
+                merge_commit.check_that_it_is_there(self.spark, task.path)
+        except TableError as error:
+            return str(error)
+        return None
+
+    def _reached(self, task: Task) -> int:
+        """A table that a snapshot brought further stays there."""
+        return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
+
+    def _rows(self, task: Task, written: merge_commit.Written) -> int:
+        rows = written.rows_after(self._rows_before(task))
+        if rows is None or self.resumed:
+            return read_table(self.spark, task.path).count()
+        return rows
+
+    def _rows_before(self, task: Task) -> int | None:
+        """What the table had is known from the batch before, unless it was put there in another way."""
+        is_known = task.moved_from is None and not self.resumed and bool(task.segments)
+        return task.state.rows if task.state is not None and is_known else None
+
+    def _commit_changes(self, changes: Changes, task: Task) -> merge_commit.Written:
+        """A commit per segment, and one or more in between where columns change."""
+        if self.resumed and not marks_commits(self.spark):
+            self._take_back(task)  # by its version: what a run that died wrote bears no mark
+        done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
+        reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
+        total: merge_commit.Written | None = None
+        for number, segment in enumerate(task.segments):
+            if number < reached or f"changes:{number}" in done:
+                continue  # and columns may have changed since
+            if segment.reshaping is not None and f"columns:{number}" not in done:
+                self.check()
+                self.progress(f"changing the columns of {_name(task)}")
+                columns = self.commit(task.oid, f"columns:{number}")
+                evolve(self.spark, task.path, segment.reshaping, columns, task.mode)
+            has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+            before = merge_commit.Before.ROWS if has_rows else merge_commit.Before.NOTHING
+            commit = self.commit(task.oid, f"changes:{number}")
+            known = self._rows_before(task)
+            rows = known if total is None else total.rows_after(known)
+            written = self._write_segment(changes, task, segment, before, commit, rows)
+            if rows is not None and total is None and _is_not_the_next(written, segment, task):
+                written = replace(written, rows=read_table(self.spark, task.path).count())
+            total = written if total is None else total.plus(written)
+        return total or merge_commit.written(self.spark, task.path)
+
+    def _write_segment(
+        self,
+        changes: Changes,
+        task: Task,
+        segment: Segment,
+        before: merge_commit.Before,
+        commit: merge_commit.Commit,
+        rows: int | None,
+    ) -> merge_commit.Written:
+        """`rows`: how many the table has, if that is known."""
+        if task.mode is not Mode.MIRROR:
+            every = changes.every_event(task, segment)
+            self.check()
+            settings = {**commit.settings(), **merge.for_size(self.spark, every.size)}
+            with session_settings(self.spark, settings) as session:
+                return _WAYS[task.mode](session, task.path, segment.shape, every, before)
+        events = changes.events(task, segment)
+        events = replace(events, frame=self.choose(events.frame, segment.shape))
+        self.check()
+        return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
+
+    def _take_back(self, task: Task) -> None:
+        """To where the batch found it; what begins by overwriting needs no such thing."""
+        if task.moved_from is None and not task.replaces:
+            self.check()
+            merge_commit.take_back(self.spark, task.path, None if task.state is None else task.state.version)
+
+    def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
+        """What segments before the one that failed have changed is taken back."""
+        self._take_back(task)
+        return self._held(_held_for(task, reason))
+
+    def _held(self, held: Held) -> Outcome:
+        after = self._left(held, HELD)
+        relation = held.relation
+        summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
+        return Outcome(after, summary)
+
+    def _passed_over(self, skipped: Held) -> Outcome:
+        """A table that was held before stays so, should it be skipped no more."""
+        state = skipped.state
+        after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
+        relation = skipped.relation
+        summary = TableSummary(relation.namespace, relation.name, after.path, after.version)
+        return Outcome(after, summary, is_passed_over=True)
+
+    def _left(self, held: Held, status: str) -> TableState:
+        """Where a table stands that gets nothing in this batch."""
+        relation, state = held.relation, held.state
+        if state is None:
+            schema, name, last_row = relation.namespace, relation.name, held.changes.last_row
+            after = TableState(held.oid, schema, name, "", -1, self.lsn_before, status, held.reason, relation, ())
+            return replace(after, last_row=last_row)
+        reached = max(held.complete_to or 0, state.last_commit_lsn)
+        reason = held.reason if state.is_complete or status == HELD else state.reason
+        return replace(self._out_of_the_way(held, state), status=status, reason=reason, last_commit_lsn=reached)
+
+    def _out_of_the_way(self, held: Held, state: TableState) -> TableState:
+        """A table that can't be brought further keeps its rows when another one takes its place."""
+        if held.moves_to is None:
+            return state
+        self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
+        self.check()
+        try:
+            merge_commit.check_that_it_is_there(self.spark, state.path)
+        except TableError:
+            return replace(state, path="", version=-1)
+        merge_commit.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
+        version = merge_commit.written(self.spark, held.moves_to).version
+        return replace(state, path=held.moves_to, version=version)
+
+    def commit(self, oid: int, step: str) -> merge_commit.Commit:
+        application = f"pgoutput_etl:{self.ledger_id}:{oid}"
+        return merge_commit.Commit(application, step, self.batch, self.last_commit_lsn)
+
+
+def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
+    """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, or a catalog
+    has something else under its name, before anything is written."""
+    for task in plan.tasks:
+        if is_catalog_place(task.path) and is_in_catalog(spark, task.path) and not is_delta_table(spark, task.path):
+            raise RunError(f"{task.path} is there and is no Delta table: move it away, or change target.catalog")
+        is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
+        if is_new and not task.replaces and merge_commit.has_rows(spark, task.path):
+            raise RunError(
+                f"there is a table with rows at {task.path}, which the ledger knows nothing of, so that {_name(task)} "
+                "can't be made there. If it is yours, move it away or change target; if the ledger was lost, "
+                "remove the tables and apply the archive from its beginning"
+            )
+
+
+def _held_for(task: Task, reason: str) -> Held:
+    return Held(task.oid, task.shape.relation, reason, task.changes, task.state)
+
+
+def _is_not_the_next(written: merge_commit.Written, segment: Segment, task: Task) -> bool:
+    """Others may have committed between the last batch and this one, and nobody knows how many rows they left."""
+    if written.rows is not None or task.state is None:
+        return False
+    return segment.reshaping is not None or written.version > task.state.version + 1
+
+
+def _name(task: Task) -> str:
+    return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
+
+
+def _notes(task: Task, written: merge_commit.Written) -> list[str]:
+    notes = [str(change) for _, change in task.schema_changes]
+    if task.changes.truncates:
+        notes.append("truncated")
+    if written.not_found:
+        notes.append(f"{written.not_found:,} deletes found no such row")
+    if task.state is None and not task.replaces:
+        notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
+        notes += [done_in_words(task.uses)] if task.uses else []
+    return notes

@@ -1,0 +1,267 @@
+"""Tuples of one version of a relation, written anew: without some columns, others as a hash or a replacement in text.
+
+Two ways, as everywhere: kernels for whole arrays, and for what is odd a readable one, tuple by tuple, that says what is
+wrong. One that can't be what it should be is withheld: in its place stands why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl import jit
+from pgoutput_etl.changes.events import WITHHELD
+from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, SplitTuples, split_tuples
+from pgoutput_etl.config.column_rules import Salt, Use, UseKind
+from pgoutput_etl.protocol.decoder import read_tuple
+from pgoutput_etl.protocol.messages import RelationColumn, TupleData
+from pgoutput_etl.types import ColumnType, ValueTextError
+from pgoutput_etl.types.canonical import canonical_texts
+from pgoutput_etl.types.kernels.dispatch import BINARY, UnsureError
+
+HASH_SIZE = 64  # hexadecimal digits
+
+_N, _U, _T, _B = b"nutb"
+
+_KEEP, _DROP, _HASH, _REDACT = range(4)
+
+_ACTIONS = {UseKind.DROP: _DROP, UseKind.HASH: _HASH, UseKind.REDACT: _REDACT}
+
+_AT_ONCE = 4096
+
+_LENGTH = BINARY - 1
+
+_MOST = np.iinfo(np.int32).max
+
+Bytes = npt.NDArray[np.uint8]
+
+Unchanged = list[list[int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A relation's columns as tuples have them, by their places what is done to some, and of hashed ones the types.
+    Without columns: nothing describes the tuples."""
+
+    columns: tuple[RelationColumn, ...]
+    uses: Mapping[int, Use]
+    types: Mapping[int, ColumnType]
+
+    def rewritten(self, tuples: pa.Array) -> pa.Array:
+        """Of BinaryArray, NULL for none."""
+        if jit.AVAILABLE and self.columns:
+            try:
+                return self._at_once(tuples)
+            except (UnsureError, OverflowError, ValueTextError):
+                pass
+        found: list[bytes | None] = tuples.to_pylist()
+        there = [data for data in found if data is not None]
+        made = iter(self.one_by_one(there))
+        found = [None if data is None else next(made) for data in found]
+        return pa.array(found, tuples.type)
+
+    def _at_once(self, tuples: pa.Array) -> pa.Array:
+        raw = RawTuples.of(tuples)
+        split = split_tuples(raw, len(self.columns))
+        hashes = np.zeros((max(len(self.types), 1), len(raw), HASH_SIZE), np.uint8)
+        for n, (place, of) in enumerate(sorted(self.types.items())):
+            _hash_all(split, place, of, _salt(self.uses[place]), hashes[n])
+        actions = np.full(len(self.columns), _KEEP, np.uint8)
+        number = np.zeros(len(self.columns), np.int64)
+        texts = [self.uses[i].text.encode() if i in self.uses else b"" for i in range(len(self.columns))]
+        for place, use in self.uses.items():
+            actions[place] = _ACTIONS[use.kind]
+            number[place] = sorted(self.types).index(place) if use.kind is UseKind.HASH else 0
+        ends = np.cumsum([len(text) for text in texts])
+        replacements = np.frombuffer(b"".join(texts), np.uint8)
+        longest = int(max(len(text) for text in texts))
+        room = len(split.data) + len(raw) * (2 + (HASH_SIZE + 5) * len(self.types) + (longest + 5) * len(self.uses))
+        if room > _MOST:
+            raise OverflowError
+        out = np.empty(room, np.uint8)
+        offsets = np.zeros(len(raw) + 1, np.int32)
+        data = split.data.view()
+        data.flags.writeable = False
+        places = raw.starts, split.at, split.size
+        size = _write(data, *places, actions, number, hashes, replacements, ends, out, offsets)
+        validity = tuples.is_valid() if tuples.null_count else None
+        buffers = [None if validity is None else validity.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(out[:size])]
+        return pa.Array.from_buffers(pa.binary(), len(raw), buffers, tuples.null_count)
+
+    def one_by_one(self, tuples: Sequence[bytes]) -> list[bytes]:
+        if not self.columns:
+            return [_withheld("no Relation message describes it")] * len(tuples)
+        parsed = [read_tuple(data) for data in tuples]
+        width = len(self.columns)
+        odd = {i: _width_error(data, width) for i, data in enumerate(parsed) if len(data.kinds) != width}
+        fine = [i for i in range(len(parsed)) if i not in odd]
+        hashed: dict[int, dict[int, bytes]] = {}
+        for place, of in self.types.items():
+            salt, name = _salt(self.uses[place]), self.columns[place].name
+            texts, faults = _texts(of, {i: parsed[i] for i in fine}, place)
+            odd |= {i: f"column {name!r}, which is to be hashed: {why}" for i, why in faults.items()}
+            hashed[place] = dict(zip(texts, salt.hashed(texts.values()), strict=True))
+        return [
+            _withheld(odd[i]) if i in odd else self._made_anew(data, {p: found.get(i) for p, found in hashed.items()})
+            for i, data in enumerate(parsed)
+        ]
+
+    def _made_anew(self, data: TupleData, hashes: Mapping[int, bytes | None]) -> bytes:
+        kinds, values = bytearray(), []
+        for place, (kind, value) in enumerate(zip(data.kinds, data.values, strict=True)):
+            use = self.uses.get(place)
+            if use is None:
+                kinds.append(kind)
+                values.append(value)
+            elif use.kind is UseKind.HASH:
+                kinds.append(_T if kind in (_T, _B) else kind)
+                values.append(hashes[place])
+            elif use.kind is UseKind.REDACT:
+                # TOAST that is unchanged is no NULL, and says as much as any value.
+                kinds.append(_N if kind == _N else _T)
+                values.append(None if kind == _N else use.text.encode())
+        return TupleData(bytes(kinds), tuple(values)).to_bytes()
+
+
+def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
+    """Per tuple that was written anew, the positions of unchanged TOAST; None if there is none, as where there was none
+    before."""
+    found: Unchanged = [None] * len(tuples)
+    for i in pc.indices_nonzero(had_some).to_pylist():
+        data = tuples[i].as_py()
+        if data is not None and not data.startswith(WITHHELD):
+            found[i] = list(read_tuple(data).unchanged()) or None
+    return found
+
+
+def _salt(use: Use) -> Salt:
+    assert use.salt is not None
+    return use.salt
+
+
+def _hash_all(split: SplitTuples, place: int, of: ColumnType, salt: Salt, out: Bytes) -> None:
+    """Raises ValueTextError for a value that is none of the type's."""
+    at, size = split.at[place], split.size[place]
+    content = memoryview(split.data)  # type: ignore[arg-type]
+    for binary in (False, True):
+        chosen = np.flatnonzero((size >= 0) & ((size & BINARY != 0) == binary))
+        for begin in range(0, len(chosen), _AT_ONCE):
+            part = chosen[begin : begin + _AT_ONCE]
+            begins, lengths = at[part].tolist(), (size[part] & _LENGTH).tolist()
+            values = [bytes(content[b : b + n]) for b, n in zip(begins, lengths, strict=True)]
+            hashes = salt.hashed(text or b"" for text in canonical_texts(of, values, binary))
+            out[part] = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, HASH_SIZE)
+
+
+@jit.compiled
+def _write(
+    data: Any,
+    starts: Any,
+    at: Any,
+    size: Any,
+    actions: Any,
+    number: Any,
+    hashes: Any,
+    replacements: Any,
+    ends: Any,
+    out: Any,
+    offsets: Any,
+) -> int:
+    """Tuple i goes to out[offsets[i]:offsets[i + 1]]. Returns the bytes of all."""
+    kept = 0
+    for action in actions:
+        kept += action != _DROP
+    p = 0
+    for i in range(starts.shape[0]):
+        if starts[i] >= 0:
+            out[p], out[p + 1] = kept >> 8, kept & 255
+            p += 2
+            for c in range(actions.shape[0]):
+                action, s = actions[c], size[c, i]
+                if action == _DROP:
+                    continue
+                if s == NULL or (s == UNCHANGED and action != _REDACT):
+                    out[p] = _N if s == NULL else _U
+                    p += 1
+                elif action == _KEEP:
+                    p = _copied(data, np.int64(at[c, i]) - 5, np.int64(s & _LENGTH) + 5, out, p)
+                elif action == _HASH:
+                    p = _text_begun(HASH_SIZE, out, p)
+                    p = _copied(hashes[number[c], i], 0, HASH_SIZE, out, p)
+                else:
+                    first = ends[c - 1] if c > 0 else np.int64(0)
+                    p = _text_begun(ends[c] - first, out, p)
+                    p = _copied(replacements, first, ends[c] - first, out, p)
+        offsets[i + 1] = p
+    return p
+
+
+@jit.inlined
+def _copied(data: Any, begin: Any, length: Any, out: Any, p: Any) -> Any:
+    for k in range(length):
+        out[p + k] = data[begin + k]
+    return p + length
+
+
+@jit.inlined
+def _text_begun(length: Any, out: Any, p: Any) -> Any:
+    out[p] = _T
+    for k in range(4):
+        out[p + 1 + k] = (length >> (24 - 8 * k)) & 255
+    return p + 5
+
+
+def _width_error(data: TupleData, width: int) -> str:
+    return f"a tuple of {len(data.kinds)} columns where Relation describes {width}"
+
+
+def _withheld(why: str) -> bytes:
+    return WITHHELD + why.encode()
+
+
+def _texts(of: ColumnType, tuples: Mapping[int, TupleData], place: int) -> tuple[dict[int, bytes], dict[int, str]]:
+    """PostgreSQL's text of a column's values, by tuple, and why of those that have none."""
+    texts: dict[int, bytes] = {}
+    faults: dict[int, str] = {}
+    for form in (_T, _B):
+        which = [i for i, data in tuples.items() if data.kinds[place] == form]
+        for part in _parts(which):
+            values = [tuples[i].values[place] for i in part]
+            found = _printed(of, values, form == _B)
+            if found is None:
+                for i, value in zip(part, values, strict=True):
+                    _one(of, i, value, form == _B, texts, faults)
+            else:
+                texts |= {i: text for i, text in zip(part, found, strict=True) if text is not None}
+    return texts, faults
+
+
+def _parts(which: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (which[begin : begin + _AT_ONCE] for begin in range(0, len(which), _AT_ONCE))
+
+
+def _printed(of: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None] | None:
+    """None if one of them is none of the type's, or they are too many."""
+    try:
+        return canonical_texts(of, values, binary)
+    except (ValueTextError, OverflowError):
+        return None
+
+
+def _one(
+    of: ColumnType, i: int, value: bytes | None, binary: bool, texts: dict[int, bytes], faults: dict[int, str]
+) -> None:
+    try:
+        [text] = canonical_texts(of, [value], binary)
+    except ValueTextError as error:
+        faults[i] = f"expected {error.expected}"
+    except OverflowError:
+        faults[i] = "expected a value of fewer bytes"
+    else:
+        texts[i] = text or b""

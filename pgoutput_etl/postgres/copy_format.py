@@ -1,0 +1,179 @@
+"""What PostgreSQL's COPY TO writes, as TupleData: rows from a file that are then read as a replicated row is.
+
+    text     COPY's own default, and what pg_dump -Fd holds: a line per row, tabs between fields, backslash escapes
+    binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
+
+Errors name the file, the row and the offset; never what stands there.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+
+from pgoutput_etl.errors import ArchiveError
+
+Field = bytes | None
+
+Fields = Sequence[Field]
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+
+_END_OF_TEXT = b"\\."
+
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.)|\Z)", re.DOTALL)
+
+_CONTROLS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+_HAS_OIDS = 1 << 16
+
+
+def tuple_of(fields: Fields, kind: bytes) -> bytes:
+    """A TupleData (protocol chapter, Logical Replication Message Formats); kind: t, text, or b, binary."""
+    parts = [struct.pack(">H", len(fields))]
+    for field in fields:
+        parts += (b"n",) if field is None else (kind, struct.pack(">I", len(field)), field)
+    return b"".join(parts)
+
+
+def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
+    """Up to the end mark `\\.`, or the end of the file. Raises ArchiveError for a row of another width."""
+    begin = number = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin)
+        if end < 0:
+            raise ArchiveError(f"{path}, offset {begin}: expected a newline behind row {number}: the file is cut off")
+        line = data[begin:end]
+        if line == _END_OF_TEXT:
+            return
+        fields = line.split(b"\t") if width or line else []
+        if len(fields) != width:
+            raise ArchiveError(f"{path}, offset {begin}: expected {width} fields in row {number}, found {len(fields)}")
+        yield [_unescaped(field, path, begin) for field in fields]
+        begin, number = end + 1, number + 1
+
+
+def _unescaped(field: bytes, path: str, offset: int) -> Field:
+    if b"\\" not in field:
+        return field
+    if field == b"\\N":
+        return None
+
+    def character(escape: re.Match[bytes]) -> bytes:
+        octal, hexadecimal, other = escape.groups()
+        if octal is not None:
+            return bytes((int(octal, 8) & 0xFF,))
+        if hexadecimal is not None:
+            return bytes((int(hexadecimal, 16),))
+        if other is None:
+            raise ArchiveError(
+                f"{path}, offset {offset}: expected a character behind a backslash, found the field's end"
+            )
+        return _CONTROLS.get(other, other)
+
+    return _ESCAPE.sub(character, field)
+
+
+def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
+    """Raises ArchiveError for a file that is none, is cut off, or has rows of another width."""
+    view = memoryview(data)
+    position = _binary_header(view, path)
+    number = 0
+    while True:
+        (count,) = _unpack(">h", view, position, path)
+        if count == -1:
+            if position + 2 != len(view):
+                raise ArchiveError(f"{path}, offset {position + 2}: expected the file's end behind the trailer")
+            return
+        if count != width:
+            raise ArchiveError(f"{path}, offset {position}: expected {width} fields in row {number}, found {count}")
+        position += 2
+        fields: list[Field] = []
+        for _ in range(count):
+            (length,) = _unpack(">i", view, position, path)
+            position += 4
+            if length == -1:
+                fields.append(None)
+                continue
+            if length < 0 or position + length > len(view):
+                raise ArchiveError(f"{path}, offset {position - 4}: expected a field that ends within the file")
+            fields.append(bytes(view[position : position + length]))
+            position += length
+        yield fields
+        number += 1
+
+
+def _binary_header(view: memoryview, path: str) -> int:
+    """Where the first row begins."""
+    if bytes(view[: len(SIGNATURE)]) != SIGNATURE:
+        raise ArchiveError(f"{path}, offset 0: expected PGCOPY, as COPY … WITH (FORMAT binary) begins")
+    flags, extension = _unpack(">Ii", view, len(SIGNATURE), path)
+    if flags & _HAS_OIDS or flags >> 16:
+        raise ArchiveError(
+            f"{path}, offset {len(SIGNATURE)}: expected no critical flags (COPY … WITH OIDS is not read)"
+        )
+    begin = len(SIGNATURE) + 8 + extension
+    if extension < 0 or begin > len(view):
+        raise ArchiveError(f"{path}, offset {len(SIGNATURE) + 4}: expected a header that ends within the file")
+    return begin
+
+
+def _unpack(layout: str, view: memoryview, position: int, path: str) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(layout, view, position)
+    except struct.error:
+        raise ArchiveError(
+            f"{path}, offset {position}: expected more of a COPY file, found its end: it is cut off"
+        ) from None
+
+
+Record = list[str | None]
+
+_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^,"\r\n]*))(,|\r\n|\r|\n|\Z)')
+
+
+def records(data: bytes, path: str) -> Iterator[Record]:
+    """Unquoted and empty is NULL, quoted and empty an empty string. The last record may lack its newline.
+
+    Raises ArchiveError that names the file, the record and the character; never what stands there.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ArchiveError(f"{path}, offset {error.start}: expected UTF-8: COPY … (ENCODING 'UTF8')") from None
+    width, number, position = None, 0, 0
+    while position < len(text):
+        record, position = _record(text, position, path, number)
+        width = len(record) if width is None else width
+        if len(record) != width:
+            raise ArchiveError(f"{path}, record {number}: expected {width} fields, as in the header, not {len(record)}")
+        yield record
+        number += 1
+
+
+_HEADER = 1 << 20
+
+
+def header(data: bytes, path: str) -> list[str]:
+    """The first record's names. Raises ArchiveError for a file without any."""
+    text = data[:_HEADER].decode(errors="replace")
+    if not text:
+        raise ArchiveError(f"{path}: expected a header: COPY … WITH (FORMAT csv, HEADER)")
+    return [name or "" for name in _record(text, 0, path, 0)[0]]
+
+
+def _record(text: str, position: int, path: str, number: int) -> tuple[Record, int]:
+    record: Record = []
+    while True:
+        match = _FIELD.match(text, position)
+        if match is None:
+            raise ArchiveError(
+                f"{path}, record {number}, character {position}: expected a field of PostgreSQL's CSV, quoted by \" if "
+                "it has quotes, commas or newlines, and a comma or a newline behind it"
+            )
+        quoted, plain, end = match.groups()
+        record.append(quoted.replace('""', '"') if quoted is not None else plain or None)
+        position = match.end()
+        if end != ",":
+            return record, position

@@ -1,0 +1,109 @@
+"""What a PostgreSQL server is asked, as SQL: its columns, where it stands, digests of ranges, rows of some ranges.
+
+A value is taken as its type's output function prints it: format's %s does that for every type, where a cast to text
+would make `true` of a bool and cut the blanks off a char(n). Names are quoted here and nowhere else; no value is ever
+part of a query, but for the integers that bound ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+# One statement, as a prepared one can't be several. What PostgreSQL prints depends on these.
+SESSION = (
+    "SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO, MDY', false), "
+    "set_config('IntervalStyle', 'postgres', false), set_config('bytea_output', 'hex', false), "
+    "set_config('extra_float_digits', '3', false)"
+)
+
+_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{}'; "
+
+POSITION = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text ELSE pg_current_wal_lsn()::text END "
+    "AS lsn, current_setting('server_version_num')::int AS version"
+)
+
+TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint AS time"
+
+COLUMNS = (
+    "SELECT n.nspname::text AS schema, c.relname::text AS name, a.attname::text AS column_name, "
+    "a.attnotnull AS not_null, a.attnum::int AS position "
+    "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+    "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
+    "WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped"
+)
+
+
+def session_of(snapshot: str) -> str:
+    """Spark runs it in the transaction that it reads in. `snapshot`: the name that the server gave one."""
+    return _SNAPSHOT.format(snapshot) + SESSION
+
+
+def snapshot_rows(
+    schema: str, name: str, columns: Sequence[str], is_root: bool, place: str | None, where: str | None
+) -> str:
+    """t0 … of a table's own rows (a partitioned one's are its partitions'), as text, and `place`: the column by which
+    they are divided. `where`: a publication's row filter, as the server's catalog has it."""
+    texts = [f"{_text(f't.{identifier(column)}')} AS t{i}" for i, column in enumerate(columns)]
+    if place is not None:
+        texts.append(f"t.{place} AS place")
+    only = "" if is_root else "ONLY "
+    rows = f"SELECT {', '.join(texts)} FROM {only}{identifier(schema)}.{identifier(name)} AS t"
+    return rows if where is None else f"{rows} WHERE {where}"
+
+
+def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
+    only = "" if is_root else "ONLY "
+    column = identifier(key)
+    table = f"{only}{identifier(schema)}.{identifier(name)}"
+    return f"SELECT min({column})::bigint AS low, max({column})::bigint AS high FROM {table}"
+
+
+def pages(oid: int) -> str:
+    return f"SELECT pg_relation_size({oid:d}::oid::regclass) / current_setting('block_size')::bigint AS pages"
+
+
+def rewritten(oids: Iterable[int]) -> str:
+    """Which tables, or partitions of theirs, were written anew since the snapshot: to it they would look empty."""
+    return (
+        f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{_integers(oids)}}}'::oid[]) AS o "
+        "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "
+        "JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid) "
+        "SELECT DISTINCT p.root::bigint AS oid FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid "
+        "WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)"
+    )
+
+
+def shares_of_integers(low: int | None, high: int | None, count: int) -> list[str]:
+    """Conditions on `place`, each for a connection of its own, of which every row meets one."""
+    if low is None or high is None or count == 1:
+        return ["true"]
+    step = max(1, -(-(high - low + 1) // count))
+    return _shares([str(at) for at in range(low + step, high + 1, step)])
+
+
+def shares_of_pages(count: int, connections: int) -> list[str]:
+    step = max(1, -(-count // connections))
+    return _shares([f"'({at:d},0)'::tid" for at in range(step, count, step)])
+
+
+def _shares(bounds: Sequence[str]) -> list[str]:
+    if not bounds:
+        return ["true"]
+    between = [f"place >= {low} AND place < {high}" for low, high in pairwise(bounds)]
+    return [f"place < {bounds[0]}", *between, f"place >= {bounds[-1]}"]
+
+
+def identifier(name: str) -> str:
+    """A name for PostgreSQL, which takes any but NUL in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(column: str) -> str:
+    """IS DISTINCT FROM NULL, as a composite value of NULLs IS NULL and is none."""
+    return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"
+
+
+def _integers(numbers: Iterable[int]) -> str:
+    return ", ".join(f"{number:d}" for number in numbers)

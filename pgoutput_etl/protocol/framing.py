@@ -1,0 +1,384 @@
+"""Archived bytes cut into messages, with their offset and, where the framing has it, their LSN.
+
+| framing | bytes | written by |
+| --- | --- | --- |
+| recvlogical | message, then a new line; again | pg_recvlogical |
+| pgcopy | COPY BINARY with the columns (lsn pg_lsn, xid xid, data bytea) | psql |
+| copydata | CopyData with XLogData or a keepalive, as on the wire | a receiver that stores what it receives |
+| length_prefixed | Int32 length of the message, message; again | small home-made receivers |
+
+Every refusal is a FramingError that names the offset in the decompressed file. No length is trusted before the file
+has been seen to hold that many bytes.
+
+Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message), "Message
+Formats" (CopyData) and COPY's "Binary Format".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from pgoutput_etl.errors import FramingError, WireError
+from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, message_end
+
+
+class Framing(Enum):
+    """How messages stand in a file; AUTO finds out."""
+
+    AUTO = "auto"
+    RECVLOGICAL = "recvlogical"
+    PGCOPY = "pgcopy"
+    COPYDATA = "copydata"
+    LENGTH_PREFIXED = "length_prefixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message: data[start:end]. Its frame begins at `offset`, and the next one at `next`.
+
+    `lsn` is None where the framing has none. A keepalive and COPY's trailer are frames without a message.
+    """
+
+    offset: int
+    lsn: int | None
+    start: int
+    end: int
+    next: int
+
+    @property
+    def has_message(self) -> bool:
+        return self.start < self.end
+
+
+_DETECTED_FROM = 16  # leading frames
+
+_KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
+
+_MOST_OF_A_MESSAGE = 1 << 30  # PostgreSQL builds none that is larger
+
+
+_INT16 = struct.Struct(">h")
+
+_INT32 = struct.Struct(">i")
+
+_UINT64 = struct.Struct(">Q")
+
+
+_STREAM_START = ord("S")
+
+_STREAM_ABORT = ord("A")
+
+_STREAM_ABORT_SIZES = (9, 25)  # with LSN and time from protocol version 4 on, if asked for
+
+# Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
+_OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
+
+
+_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+
+_COPY_HEADER = len(_COPY_SIGNATURE) + 4 + 4
+
+_COPY_HAS_OIDS = 1 << 16
+
+_COPY_CRITICAL_FLAGS = 0xFFFF0000
+
+_COPY_COLUMNS = 3
+
+_COPY_ROW_HEAD = 2 + (4 + 8) + (4 + 4) + 4  # field count, lsn, xid, length of data
+
+_ANY_LSN, _ANY_XID = (None,) * 8, (None,) * 4
+
+_COPY_ROW = (*b"\0\3", *b"\0\0\0\x08", *_ANY_LSN, *b"\0\0\0\x04", *_ANY_XID)
+
+
+_COPYDATA, _XLOGDATA, _KEEPALIVE = b"dwk"
+
+_XLOGDATA_HEAD = 1 + 8 + 8 + 8
+
+_KEEPALIVE_SIZE = 1 + 8 + 8 + 1
+
+
+def detect(data: bytes) -> Framing:
+    """Which framing a decompressed file has, from its first messages. Raises FramingError if that can't be told; it is
+    short if more of the file may tell it.
+
+    A file whose first message is whole and a later one isn't has a framing: frames() then says what is wrong where.
+    """
+    if not data:
+        return Framing.COPYDATA  # as good as any: there is nothing to cut
+    if data.startswith(_COPY_SIGNATURE):
+        return Framing.PGCOPY
+    trials = [_try(data, framing) for framing in _KNOWN]
+    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
+    if len(fits) == 1:
+        return fits[0].framing
+    if fits:
+        names = ", ".join(t.framing.value for t in fits)
+        raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
+    refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
+    raise FramingError(
+        f"offset 0: expected one of the known framings, found none that fits: {refusals}",
+        short=first_framing(data) is not None,
+    )
+
+
+def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) -> bool:
+    """Whether bytes that are less than a frame can be the first part of one that a receiver is still writing. In doubt
+    they can: more bytes then tell.
+
+    `begins_file`: the bytes stand at offset 0, where PGCOPY has its header.
+    """
+    if not data:
+        return True
+    match framing:
+        case Framing.RECVLOGICAL:
+            return _may_become_message(data, 0, None)
+        case Framing.PGCOPY:
+            return _may_become_pgcopy(data, begins_file)
+        case Framing.COPYDATA:
+            return _may_become_copydata(data)
+        case Framing.LENGTH_PREFIXED:
+            size = _claimed(data, 0, 1)
+            return size is not None and _may_become_message(data, 4, size)
+        case Framing.AUTO:
+            raise ValueError("detect() finds the framing")
+
+
+def first_framing(data: bytes) -> Framing | None:
+    """Of a file that has less than a frame: the framing that may_become_frame finds."""
+    return next((framing for framing in _KNOWN if may_become_frame(data, framing)), None)
+
+
+def _may_become_pgcopy(data: bytes, begins_file: bool) -> bool:
+    if begins_file:
+        try:
+            data = data[_pgcopy_header(data) :]
+        except FramingError as error:
+            return error.short
+    if data[:1] == b"\xff":
+        return len(data) == 1  # COPY's trailer is whole with its next byte
+    if any(expected is not None and byte != expected for byte, expected in zip(data, _COPY_ROW, strict=False)):
+        return False
+    size = _claimed(data, _COPY_ROW_HEAD - 4, 1)
+    return size is not None and _may_become_message(data, _COPY_ROW_HEAD, size)
+
+
+def _may_become_copydata(data: bytes) -> bool:
+    length = _claimed(data, 1, 5)
+    if data[:1] not in (b"", b"d") or length is None:
+        return False
+    kind, size = data[5:6], length - 4
+    if kind in (b"", b"k") and size == _KEEPALIVE_SIZE:
+        return len(data) < 5 + size
+    is_message = kind in (b"", b"w") and size > _XLOGDATA_HEAD
+    return is_message and _may_become_message(data, 5 + _XLOGDATA_HEAD, size - _XLOGDATA_HEAD)
+
+
+def _claimed(data: bytes, at: int, least: int) -> int | None:
+    """The Int32 at data[at], or the most that it can become if a part of it is missing. None if no message has such a
+    length."""
+    there = data[at : at + 4]
+    low, high = (int.from_bytes(there.ljust(4, fill), "big") for fill in (b"\0", b"\xff"))
+    return high if low <= _MOST_OF_A_MESSAGE and high >= least else None
+
+
+def _may_become_message(data: bytes, start: int, size: int | None) -> bool:
+    """`size`: of the message; None where the framing doesn't say, and a new line stands behind it."""
+    if size is not None and len(data) >= start + size:
+        return False
+    if len(data) <= start:
+        return True
+    if size is not None and data[start] == _STREAM_ABORT:
+        return size in _STREAM_ABORT_SIZES
+    return any(_is_first_part(data, start, size, in_stream) for in_stream in (False, True))
+
+
+def _is_first_part(data: bytes, start: int, size: int | None, in_stream: bool) -> bool:
+    try:
+        end = message_end(data, start, in_stream)
+    except WireError as error:
+        return error.short
+    return size is None and end == len(data)
+
+
+def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:
+    """The messages of a decompressed file from `start` on, in order; keepalives and COPY's trailer are left out.
+
+    `begins_in_stream`: data[start] stands inside a stream segment. Only recvlogical looks at it: there a message's end
+    is found by decoding it. Raises FramingError where a frame is cut off or can't be.
+    """
+    position = start if start or framing is not Framing.PGCOPY else _pgcopy_header(data)
+    in_stream, ended = begins_in_stream, framing is not Framing.PGCOPY
+    while position < len(data):
+        frame = frame_at(data, framing, position, in_stream)
+        if frame.has_message:
+            yield frame
+            in_stream = stands_in_stream(data[frame.start], in_stream)
+        elif framing is Framing.PGCOPY:
+            ended = True
+        position = frame.next
+    if not ended:
+        _whole(data, position, 2, "a row or the trailer")
+
+
+def frame_at(data: bytes, framing: Framing, position: int, in_stream: bool) -> Frame:
+    """The frame that begins at a position within the data, whole. Raises FramingError."""
+    match framing:
+        case Framing.RECVLOGICAL:
+            return _recvlogical(data, position, in_stream)
+        case Framing.PGCOPY:
+            return _pgcopy(data, position)
+        case Framing.COPYDATA:
+            return _copydata(data, position)
+        case Framing.LENGTH_PREFIXED:
+            return _length_prefixed(data, position)
+        case Framing.AUTO:
+            raise ValueError("detect() finds the framing first")
+
+
+def stands_in_stream(tag: int, in_stream: bool) -> bool:
+    """Whether what follows a message stands inside a stream segment."""
+    if tag == _STREAM_START:
+        return True
+    return in_stream and tag not in _OUTSIDE_SEGMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """How far a file's beginning can be read in one framing."""
+
+    framing: Framing
+    read: int  # messages and keepalives
+    refusal: FramingError | None
+
+    @property
+    def reach(self) -> tuple[bool, int, bool]:
+        return self.refusal is None, self.read, self.refusal is None or self.refusal.short
+
+
+def _try(data: bytes, framing: Framing) -> _Trial:
+    outside = _try_from(data, framing, begins_in_stream=False)
+    if outside.refusal is None or framing is not Framing.RECVLOGICAL:
+        return outside
+    inside = _try_from(data, framing, begins_in_stream=True)
+    return inside if inside.reach > outside.reach else outside
+
+
+def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
+    read, in_stream = 0, begins_in_stream
+    try:
+        position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
+        while position < len(data) and read < _DETECTED_FROM:
+            frame = frame_at(data, framing, position, in_stream)
+            if frame.has_message:
+                if data[frame.start] not in MESSAGE_TAGS:
+                    raise _refusal(frame.start, "a pgoutput message type", _byte(data, frame.start))
+                in_stream = stands_in_stream(data[frame.start], in_stream)
+            read += 1
+            position = frame.next
+    except FramingError as error:
+        return _Trial(framing, read, error)
+    return _Trial(framing, read, None)
+
+
+def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
+    try:
+        end = message_end(data, position, in_stream)
+    except WireError as error:
+        raise FramingError(
+            f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
+            f" ({error.message}.{error.field} of the message at offset {position})",
+            error.short,
+            error.looked_to,
+        ) from None
+    if data[end : end + 1] != b"\n":
+        missing = _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
+        missing.short, missing.looked_to = end == len(data), end
+        raise missing
+    return Frame(position, None, position, end, end + 1)
+
+
+def _pgcopy(data: bytes, position: int) -> Frame:
+    _whole(data, position, 2, "a row or the trailer")
+    fields = _INT16.unpack_from(data, position)[0]
+    if fields == -1:
+        if position + 2 != len(data):
+            left = len(data) - position - 2
+            raise _refusal(position + 2, "the end of the file behind COPY's trailer", f"{left} bytes more")
+        return Frame(position, None, position + 2, position + 2, position + 2)
+    if fields != _COPY_COLUMNS:
+        raise _refusal(position, f"{_COPY_COLUMNS} fields (lsn, xid, data)", str(fields))
+    _whole(data, position, _COPY_ROW_HEAD, "a row")
+    for at, size, name in ((position + 2, 8, "lsn"), (position + 14, 4, "xid")):
+        length = _INT32.unpack_from(data, at)[0]
+        if length != size:
+            raise _refusal(at, f"{size} as the length of {name}", "NULL" if length == -1 else str(length))
+    start = position + _COPY_ROW_HEAD
+    end = start + _length(data, start - 4, 1, "data")
+    return Frame(position, _UINT64.unpack_from(data, position + 6)[0], start, end, end)
+
+
+def _pgcopy_header(data: bytes) -> int:
+    """Where the first row begins."""
+    if not data.startswith(_COPY_SIGNATURE[: max(len(data), 1)]):
+        raise _refusal(0, "COPY BINARY's signature", "other bytes")
+    _whole(data, 0, _COPY_HEADER, "COPY BINARY's header")
+    flags_at = len(_COPY_SIGNATURE)
+    flags = _INT32.unpack_from(data, flags_at)[0] & 0xFFFFFFFF
+    if flags & _COPY_HAS_OIDS:
+        raise _refusal(flags_at, "rows without OIDs", "the flag for OIDs")
+    if flags & _COPY_CRITICAL_FLAGS:
+        raise _refusal(flags_at, "no critical flags", f"flags 0x{flags:08X}")
+    return _COPY_HEADER + _length(data, flags_at + 4, 0, "the header extension")
+
+
+def _copydata(data: bytes, position: int) -> Frame:
+    if data[position] != _COPYDATA:
+        raise _refusal(position, "'d' (CopyData)", _byte(data, position))
+    _whole(data, position, 5, "CopyData")
+    body = position + 5
+    end = body + _length(data, position + 1, 5, "CopyData", counted=4)
+    kind = data[body]
+    if kind == _XLOGDATA:
+        start = body + _XLOGDATA_HEAD
+        if end <= start:
+            raise _refusal(body, f"more than {_XLOGDATA_HEAD} bytes of XLogData", str(end - body))
+        return Frame(position, _UINT64.unpack_from(data, body + 1)[0], start, end, end)
+    if kind != _KEEPALIVE:
+        raise _refusal(body, "'w' (XLogData) or 'k' (keepalive) from the server", _byte(data, body))
+    if end - body != _KEEPALIVE_SIZE:
+        raise _refusal(body, f"{_KEEPALIVE_SIZE} bytes of keepalive", str(end - body))
+    return Frame(position, None, end, end, end)
+
+
+def _length_prefixed(data: bytes, position: int) -> Frame:
+    _whole(data, position, 4, "a message's length")
+    start = position + 4
+    end = start + _length(data, position, 1, "message")
+    return Frame(position, None, start, end, end)
+
+
+def _length(data: bytes, at: int, least: int, what: str, counted: int = 0) -> int:
+    """How many bytes follow the Int32 at data[at], all of them there; `counted`: how many of its own it counts."""
+    length: int = _INT32.unpack_from(data, at)[0]
+    if length < least:
+        raise _refusal(at, f"a length of {what} of {least} or more", str(length))
+    _whole(data, at + 4, length - counted, what)
+    return length - counted
+
+
+def _whole(data: bytes, at: int, size: int, what: str) -> None:
+    left = len(data) - at
+    if size > left:
+        raise _refusal(at, f"{size} bytes of {what}", f"{left} before the end of the file", True)
+
+
+def _refusal(offset: int, expected: str, found: str, short: bool = False) -> FramingError:
+    return FramingError(f"offset {offset}: expected {expected}, found {found}", short)
+
+
+def _byte(data: bytes, at: int) -> str:
+    return f"byte 0x{data[at]:02X}" if at < len(data) else "the end of the file"

@@ -1,0 +1,1 @@
+"""The whole pipeline in memory, one message at a time: the reference that Spark is compared with."""

@@ -1,0 +1,455 @@
+"""Bytes to messages at memory speed: the messages that archives are made of, found and checked by a compiled loop.
+
+It takes what is frequent (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where
+nothing tells its length) and right, as decode.py and framing.py have it and with text as salvage.py wants it. It stops
+before anything else, without a word: the readable code says what that is.
+
+What was found is kept as numbers, a row of a table per message; the bytes stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pgoutput_etl.jit import compiled, inlined, load_length, no_text_in_block
+from pgoutput_etl.protocol.decoder import MAX_COLUMNS
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.reader import MAX_STRING
+
+Bytes = NDArray[np.uint8]
+
+Numbers = NDArray[np.int64]
+
+
+# At once: what is found is looked at again while it is in the processor's caches.
+MOST_MESSAGES = 16384
+
+MOST_BYTES = 1 << 22
+
+_MOST_UNCHANGED = 8 * MOST_MESSAGES
+
+
+# The fields of a message, all of them offsets in the data unless said otherwise.
+OFFSET = 0  # of its frame
+
+START = 1
+
+END = 2
+
+NEXT = 3  # behind its frame
+
+LSN = 4  # the frame's, an unsigned 64-bit number; 0 where the framing has none
+
+TAG = 5
+
+IN_STREAM = 6  # 1 if it stands in a stream segment; then XID is the message's
+
+XID = 7  # of B and S: theirs; of M: NO_XID if it has none
+
+RELATION = 8
+
+OLD_KIND = 9  # K, O or 0
+
+OLD = 10  # the tuple's beginning and, next, its end; both 0 if there is none
+
+OLD_END = 11
+
+NEW = 12
+
+NEW_END = 13
+
+UNCHANGED_END = 14  # how many unchanged columns the messages up to this one have
+
+COMMIT_LSN = 15  # of B, C and c, unsigned; of O: its LSN there, unsigned; of M: its flags
+
+COMMIT_TS = 16  # of B, C and c; of M: its LSN, unsigned
+
+_FIELDS = 17
+
+NO_XID = -1
+
+
+# Framings as numbers
+_RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)
+
+_NUMBER_OF = {
+    Framing.RECVLOGICAL: _RECVLOGICAL,
+    Framing.PGCOPY: _PGCOPY,
+    Framing.COPYDATA: _COPYDATA,
+    Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
+}
+
+
+_STOPPED, _ARRAYS_FULL, _AT_END = range(3)
+
+
+_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
+
+_K, _N = b"KN"
+
+_DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
+
+_n, _u, _t, _b = b"nutb"
+
+_NEW_LINE, _COPY, _XLOGDATA, _KEEPALIVE = b"\ndwk"
+
+FREQUENT = frozenset(b"ABCDEIMORSUYc")
+
+
+_U64 = np.uint64
+
+_I64 = cast("Callable[[object], int]", np.int64)
+
+_BLOCK = 64
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@dataclass(slots=True)
+class Found:
+    """The messages that one call of `find` found. fields[i, LSN] is the LSN of message i; `unchanged`: the positions
+    of all columns of theirs that are unchanged TOAST.
+
+    The arrays are used again by the next call.
+    """
+
+    messages: int = 0
+    more: bool = False  # it stopped as the arrays are full, not at something that it doesn't take
+    to_the_end: bool = False  # of the data, with nothing left to read
+    fields: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
+    unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
+
+
+def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: Found) -> None:
+    """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
+    rare or wrong, and not more than `most`."""
+    found.messages, why = _find(
+        data, _NUMBER_OF[framing], position, in_stream, min(most, MOST_MESSAGES), found.fields, found.unchanged
+    )
+    found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
+
+
+@inlined
+def _int32(data: Bytes, at: int) -> int:
+    return _I64(np.int32(load_length(data, _U64(at))))
+
+
+@inlined
+def _uint32(data: Bytes, at: int) -> int:
+    return _I64(load_length(data, _U64(at)))
+
+
+@inlined
+def _int64(data: Bytes, at: int) -> int:
+    return _uint32(data, at) << 32 | _uint32(data, at + 4)
+
+
+@compiled
+def is_text(data: Bytes, begin: int, end: int) -> bool:
+    """Whether data[begin:end] is UTF-8 (RFC 3629) without NUL."""
+    i = begin
+    while i < end:
+        a = _I64(data[_U64(i)])
+        i += 1
+        if a < 0x80:
+            if a == 0:
+                return False
+            continue
+        if a < 0xC2 or a > 0xF4:
+            return False
+        more = 1 if a < 0xE0 else 2 if a < 0xF0 else 3
+        if i + more > end:
+            return False
+        b = _I64(data[_U64(i)])
+        lowest = 0xA0 if a == 0xE0 else 0x90 if a == 0xF0 else 0x80
+        highest = 0x9F if a == 0xED else 0x8F if a == 0xF4 else 0xBF
+        if b < lowest or b > highest:
+            return False
+        for k in range(1, more):
+            if _I64(data[_U64(i + k)]) & 0xC0 != 0x80:
+                return False
+        i += more
+    return True
+
+
+@inlined
+def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
+    """is_text of a value, most of which are short and of ASCII."""
+    at = begin
+    left = size
+    no_text = _U64(0)
+    while left >= _BLOCK and at + _BLOCK <= len(data):
+        no_text |= no_text_in_block(data, _U64(at))
+        at += _BLOCK
+        left -= _BLOCK
+    if at + _BLOCK <= len(data):
+        no_text |= no_text_in_block(data, _U64(at)) & ((_ALL >> _U64(1)) >> _U64(_BLOCK - 1 - left))
+    elif left:
+        no_text = _ALL
+    return bool(no_text == _U64(0) or is_text(data, begin, begin + size))
+
+
+@compiled
+def _string_end(data: Bytes, begin: int, limit: int) -> int:
+    """Behind the NUL byte that ends a string of ASCII; 0 for any other."""
+    last = min(limit, begin + MAX_STRING)
+    i = begin
+    while i < last:
+        a = data[_U64(i)]
+        i += 1
+        if a == 0:
+            return i
+        if a >= 0x80:
+            return 0
+    return 0
+
+
+@inlined
+def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int) -> tuple[int, int]:
+    """Behind a TupleData, or 0; and behind its unchanged columns, which are put to unchanged[at:]."""
+    p = begin + 2
+    if p > limit:
+        return 0, at
+    columns = _I64(data[_U64(begin)]) << 8 | _I64(data[_U64(begin + 1)])
+    if columns > MAX_COLUMNS:
+        return 0, at
+    for column in range(columns):
+        if p >= limit:
+            return 0, at
+        kind = data[_U64(p)]
+        p += 1
+        if kind in (_t, _b):
+            p += 4
+            if p > limit:
+                return 0, at
+            length = _I64(load_length(data, _U64(p - 4)))
+            if length > limit - p:
+                return 0, at
+            if kind == _t and not _is_text_value(data, p, length):
+                return 0, at
+            p += length
+        elif kind == _u:
+            unchanged[_U64(at)] = column
+            at += 1
+        elif kind != _n:
+            return 0, at
+    return p, at
+
+
+@compiled
+def _relation_end(data: Bytes, identity: int, limit: int) -> int:
+    """Behind a Relation, of which data[identity] is the replica identity; 0 for a wrong one, or names not of ASCII."""
+    p = identity + 3
+    if p > limit or data[_U64(identity)] not in (_DEFAULT, _NOTHING, _FULL, _INDEX):
+        return 0
+    columns = _I64(data[_U64(identity + 1)]) << 8 | _I64(data[_U64(identity + 2)])
+    if columns > MAX_COLUMNS:
+        return 0
+    for _ in range(columns):
+        if p >= limit or data[_U64(p)] > 1:
+            return 0
+        p = _string_end(data, p + 1, limit)
+        if p == 0 or p + 8 > limit:
+            return 0
+        p += 8
+    return p
+
+
+@compiled
+def _find(  # noqa: C901 - one branch for each message
+    data: Bytes,
+    framing: int,
+    position: int,
+    in_stream: bool,
+    most: int,
+    fields: Numbers,
+    unchanged: NDArray[np.int16],
+) -> tuple[int, int]:
+    """How many, and why not more."""
+    size = len(data)
+    first = position
+    most_unchanged = len(unchanged) - 2 * MAX_COLUMNS
+    unchanged_end = 0
+    n = 0
+    while position < size:
+        if n >= most or position - first > MOST_BYTES or unchanged_end > most_unchanged:
+            return n, _ARRAYS_FULL
+        lsn = 0
+        if framing == _RECVLOGICAL:
+            start, end = position, size
+        elif framing == _LENGTH_PREFIXED:
+            start = position + 4
+            if start > size:
+                break
+            length = _int32(data, position)
+            end = start + length
+            if length < 1 or end > size:
+                break
+        elif framing == _COPYDATA:
+            start = position + 30
+            if position + 5 > size or data[_U64(position)] != _COPY:
+                break
+            length = _int32(data, position + 1)
+            end = position + 1 + length
+            if length < 5 or end > size:
+                break
+            if data[_U64(position + 5)] == _KEEPALIVE and length == 22:
+                position = end
+                continue
+            if data[_U64(position + 5)] != _XLOGDATA or end <= start:
+                break
+            lsn = _int64(data, position + 6)
+        else:
+            start = position + 26
+            if start > size or data[_U64(position)] != 0 or data[_U64(position + 1)] != 3:
+                break
+            length = _int32(data, position + 22)
+            end = start + length
+            if length < 1 or end > size or _int32(data, position + 2) != 8 or _int32(data, position + 14) != 4:
+                break
+            lsn = _int64(data, position + 6)
+
+        fields[_U64(n), IN_STREAM] = in_stream
+        tag = data[_U64(start)]
+        p = start + 1
+        unchanged_to = unchanged_end
+        if tag in (_I, _U, _D):
+            fields[_U64(n), XID] = 0
+            if in_stream and p + 4 <= end:
+                fields[_U64(n), XID] = _uint32(data, p)
+                p += 4
+            elif in_stream:
+                break
+            p += 5
+            if p > end:
+                break
+            fields[_U64(n), RELATION] = _uint32(data, p - 5)
+            kind = data[_U64(p - 1)]
+            fields[_U64(n), OLD_KIND] = 0
+            fields[_U64(n), OLD] = 0
+            fields[_U64(n), OLD_END] = 0
+            fields[_U64(n), NEW] = 0
+            fields[_U64(n), NEW_END] = 0
+            if kind == _N:
+                if tag == _D:
+                    break
+            else:
+                if tag == _I or kind not in (_K, _O):
+                    break
+                fields[_U64(n), OLD_KIND] = kind
+                fields[_U64(n), OLD] = p
+                p, _ = _tuple_end(data, p, end, unchanged, unchanged_end)
+                if p == 0:
+                    break
+                fields[_U64(n), OLD_END] = p
+                if tag == _U:
+                    if p >= end or data[_U64(p)] != _N:
+                        break
+                    p += 1
+            if tag != _D:
+                fields[_U64(n), NEW] = p
+                p, unchanged_to = _tuple_end(data, p, end, unchanged, unchanged_end)
+                if p == 0:
+                    break
+                fields[_U64(n), NEW_END] = p
+        elif tag == _B:
+            p += 20
+            if p > end:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 20)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 12)
+            fields[_U64(n), XID] = _uint32(data, p - 4)
+            in_stream = False
+        elif tag == _C:
+            p += 25
+            if p > end or data[_U64(p - 25)] != 0:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
+        elif tag == _S:
+            p += 5
+            if p > end or data[_U64(p - 1)] > 1:
+                break
+            fields[_U64(n), XID] = _uint32(data, p - 5)
+            in_stream = True
+        elif tag == _E:
+            in_stream = False
+        elif tag == _COMMIT_OF_STREAM:
+            p += 29
+            if p > end or data[_U64(p - 25)] != 0:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
+            fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
+            in_stream = False
+        elif tag == _A and framing != _RECVLOGICAL:
+            if end - start not in (9, 25):
+                break
+            p = end
+            in_stream = False
+        elif tag in (_R, _Y):
+            fields[_U64(n), XID] = 0
+            if in_stream and p + 4 <= end:
+                fields[_U64(n), XID] = _uint32(data, p)
+                p += 4
+            elif in_stream:
+                break
+            p = _string_end(data, p + 4, end)
+            if p != 0:
+                p = _string_end(data, p, end)
+            if p != 0 and tag == _R:
+                p = _relation_end(data, p, end)
+            if p == 0:
+                break
+        elif tag == _O:
+            if p + 8 > end:
+                break
+            fields[_U64(n), COMMIT_LSN] = _int64(data, p)
+            p = _string_end(data, p + 8, end)
+            if p == 0:
+                break
+        elif tag == _M:
+            # As decode.py tells one of a new connection, which bears no xid.
+            fields[_U64(n), XID] = NO_XID
+            if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
+                fields[_U64(n), XID] = _uint32(data, p)
+                p += 4
+            if p + 9 > end or data[_U64(p)] > 1:
+                break
+            fields[_U64(n), COMMIT_LSN] = data[_U64(p)]
+            fields[_U64(n), COMMIT_TS] = _int64(data, p + 1)
+            p = _string_end(data, p + 9, end)
+            if p == 0 or p + 4 > end:
+                break
+            length = _int32(data, p)
+            p += 4 + length
+            if length < 0 or p > end:
+                break
+        else:
+            break
+
+        if framing == _RECVLOGICAL:
+            end = p
+            if p >= size or data[_U64(p)] != _NEW_LINE:
+                break
+            p += 1
+        else:
+            if p != end:
+                break
+            p = end  # known without a look at the tuple, so that the next message needn't wait for it
+        unchanged_end = unchanged_to
+        fields[_U64(n), OFFSET] = position
+        fields[_U64(n), LSN] = lsn
+        fields[_U64(n), START] = start
+        fields[_U64(n), END] = end
+        fields[_U64(n), NEXT] = p
+        fields[_U64(n), TAG] = tag
+        fields[_U64(n), UNCHANGED_END] = unchanged_end
+        position = p
+        n += 1
+    # A file of COPY has a trailer.
+    return n, _AT_END if position >= size and framing != _PGCOPY else _STOPPED

@@ -1,0 +1,81 @@
+"""What scanning a file brings forth: a row per message that matters beyond the message itself, and a summary."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+HEAD = 0
+
+NO_UNIT = -1
+
+# Microseconds since 2000-01-01 UTC, of the years 1 to 9999.
+STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
+
+CHANGE_TAGS = ("I", "U", "D", "T")
+
+LOGICAL_TAG = "M"  # a logical decoding Message
+
+SUMMARY_TAG = "file"
+
+ERROR_TAG = "error"
+
+DAMAGE_TAG = "damage"
+
+
+MESSAGE_SCHEMA = pa.schema(
+    [
+        ("file", pa.int64()),  # the file's number in the ledger
+        ("ordinal", pa.int64()),  # the message's number within the file
+        ("offset", pa.int64()),  # of its frame, in the decompressed file
+        ("begin", pa.int64()),  # and end: of the bytes it stands for: its frame, and what has no row before it
+        ("end", pa.int64()),
+        ("lsn", pa.int64()),  # where the framing has it
+        ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
+        ("unit", pa.int32()),  # the unit's number within the file; HEAD, NO_UNIT
+        ("stretch", pa.int32()),
+        ("xid", pa.int64()),  # the (sub)transaction's, inside a stream segment
+        ("relation", pa.int64()),  # OID
+        ("old_kind", pa.string()),  # K or O
+        ("old", pa.binary()),  # TupleData as on the wire
+        ("new", pa.binary()),
+        ("unchanged", pa.list_(pa.int16())),  # positions of unchanged TOAST in new; NULL if none
+        # Control messages, LOGICAL_TAG: the message; SUMMARY_TAG, ERROR_TAG: JSON; DAMAGE_TAG: the bytes
+        ("body", pa.binary()),
+        ("commit_lsn", pa.int64()),  # from Begin: ordinary transactions that begin in this file
+        ("commit_ts", pa.int64()),  # microseconds since 2000-01-01 UTC
+        ("top_xid", pa.int64()),
+        ("changes", pa.int64()),  # on a Commit: how many changes its unit has
+        ("origin", pa.string()),  # from Origin: ordinary transactions that begin in this file
+        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if there is none, or past a BIGINT
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanError:
+    """Why a file could not be scanned. offset: of the content behind what was read before; 0 if nothing of it was.
+    heads, unkeyed: as of FileScan."""
+
+    text: str
+    offset: int = 0
+    heads: tuple[str, ...] = ()
+    unkeyed: tuple[int, ...] = ()
+
+    def note(self, file: int) -> pa.RecordBatch:
+        """The file's only row."""
+        return note(file, ERROR_TAG, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def from_json(cls, text: bytes) -> ScanError:
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**{**fields, "heads": tuple(fields["heads"]), "unkeyed": tuple(fields["unkeyed"])})
+
+
+def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
+    """A row about a file rather than a message: its summary, or its error."""
+    row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_UNIT}
+    return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

@@ -1,0 +1,595 @@
+"""A file read from one side of its beginning, message by message: its units, commits and rows, and its summary.
+
+What is frequent and right is taken many messages at a time (columnar.py, bulk.py) where kernels can be had; whatever
+else there is, one by one, and so is everything where they can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_etl import jit
+from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
+from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
+from pgoutput_etl.protocol.framing import Frame
+from pgoutput_etl.protocol.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    Message,
+    Origin,
+    PgoutputMessage,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    TupleData,
+    Type,
+    Update,
+)
+from pgoutput_etl.scan.census import NOTED_TAGS, Noted
+from pgoutput_etl.scan.fast.fragments import (
+    HEAD_UNIT,
+    KNOWN_ORIGIN,
+    NO_KIND,
+    NO_ORIGIN,
+    OTHER,
+    SEGMENT,
+    TRANSACTION,
+    Place,
+)
+from pgoutput_etl.scan.fast.messages import FREQUENT
+from pgoutput_etl.scan.fast.rows import Bulk, FoundOrigin, Taken
+from pgoutput_etl.scan.file_summary import Begins, FileScan, Interrupted, OpenUnit, UnitKind
+from pgoutput_etl.scan.fragment import HeadError, Part, ScannedFile, Unit, check_time, stored_origin_lsn
+from pgoutput_etl.scan.message_row import (
+    DAMAGE_TAG,
+    HEAD,
+    LOGICAL_TAG,
+    MESSAGE_SCHEMA,
+    NO_UNIT,
+)
+from pgoutput_etl.scan.salvage import Gap, Reached, Reading, damage_of, placed
+from pgoutput_etl.xid import widened
+
+BATCH_ROWS = 8192
+
+
+class Scanner:
+    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True) -> None:
+        """reads_messages False: whose the head's Messages are is left to who knows what is open."""
+        self.part = part
+        self.data = part.data
+        self.file = part.file
+        self.framing = part.framing
+        self.begins_in_stream = begins_in_stream
+        self.salvages = part.salvages
+        self.head_too = head_too
+        self.reads_messages = reads_messages
+        self.summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
+        self.summary.offset = part.start
+        self.summary.begins_in_stream = part.begins_in_stream
+        self.unit: Unit | None = Unit(HEAD, UnitKind.HEAD)
+        self.units = 0
+        self.head_matters = False
+        self.head_reading: int | None = None  # of the head's Messages as they are read, to compare; None: none
+        self.head_is_odd = False  # a Message's LSN in it is another than its frame's, which a server's isn't
+        self.ordinal = 0
+        self.offset = 0
+        self.read_to = part.start
+        self.accounted_to = part.start
+        self.lsn: int | None = None
+        self.commit_lsn = 0
+        self.body = b""
+        self.rows: list[dict[str, Any]] = []
+        self.batches: list[pa.RecordBatch] = []
+        self.bulk: Bulk | None = None
+        self.noted = Noted() if part.notes else None
+
+    @property
+    def in_stream(self) -> bool:
+        unit = self.unit
+        if unit is None:
+            return False
+        return self.begins_in_stream if unit.kind is UnitKind.HEAD else unit.kind is UnitKind.SEGMENT
+
+    @property
+    def head_is_certain(self) -> bool:
+        return not (self.head_matters or self.head_reading is not None) or self.summary.head_ended
+
+    @property
+    def in_head(self) -> bool:
+        return self.unit is not None and self.unit.kind is UnitKind.HEAD
+
+    def _refuses(self) -> bool:
+        """In the head an error may mean that it is read from the wrong side."""
+        return not self.salvages or (self.in_head and not self.head_too)
+
+    def run(self) -> None:
+        reading = Reading(
+            self.data,
+            self.framing,
+            self.begins_in_stream,
+            self.part.start,
+            self._refuses,
+            self._take if jit.AVAILABLE else None,
+            self._begun,
+        )
+        try:
+            for read in reading.messages():
+                if isinstance(read, Gap) and read.may_grow and self.part.leaves_tail:
+                    self.summary.tail = read.reason
+                elif isinstance(read, Gap):
+                    self._damage(read)
+                else:
+                    self._frame(*read)
+        except ArchiveError as error:
+            if self.in_head and not self.head_too:
+                raise HeadError(error, self.ordinal) from None
+            if not self._is_tail(reading, error):
+                raise
+            self.summary.tail = str(error)
+        self._finish()
+
+    def _begun(self) -> int | None:
+        unit = self.unit
+        return None if unit is None or unit.kind is not UnitKind.TRANSACTION or unit.is_damaged else unit.commit_lsn
+
+    def _is_tail(self, reading: Reading, error: ArchiveError) -> bool:
+        """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
+        if not (isinstance(error, FramingError) and error.short and self.part.leaves_tail):
+            return False
+        return reading.rest(self.read_to, self.in_stream, str(error)).may_grow
+
+    def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
+        """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
+        tag = self.data[frame.start]
+        if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and self.in_head):
+            return None
+        if self.bulk is None:
+            self.bulk = Bulk(self.data, self.framing, self.file)
+        before, position = self.ordinal, frame.offset
+        while self.bulk.find(position, in_stream):
+            taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1, self._known_origin())
+            if not taken.messages:
+                break
+            self._compare(islice(self.bulk.bodies(), taken.messages))
+            if self.noted is not None and not NOTED_TAGS.isdisjoint(tag for tag, _ in taken.tags):
+                self.noted.note_all(islice(self.bulk.bodies(), taken.messages), in_stream)
+            self._put(taken)
+            position, in_stream = taken.position, taken.in_stream
+            if not taken.more:
+                break
+        if self.ordinal == before:
+            return None
+        return Reached(self.ordinal - before, position, in_stream)
+
+    def _known_origin(self) -> FoundOrigin | None:
+        unit = self.unit
+        return None if unit is None or unit.origin is None else (unit.origin, unit.origin_lsn)
+
+    def _place(self) -> Place:
+        unit, summary = self.unit, self.summary
+        stretch, xids = summary.stretches[-1], summary.xids
+        is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
+        return Place(
+            kind=kind_of(unit),
+            unit=self.unit_number,
+            units=self.units,
+            unit_xid=0 if unit is None else unit.xid or 0,
+            unit_lsn=0 if unit is None else unit.commit_lsn or 0,
+            unit_ts=0 if unit is None else unit.commit_ts or 0,
+            changes=0 if unit is None else unit.changes,
+            is_damaged=unit is not None and unit.is_damaged,
+            is_pending=is_pending,
+            has_commits=stretch is not None,
+            first_commit=0 if stretch is None else stretch[0],
+            last_commit=0 if stretch is None else stretch[1],
+            commit_lsn=self.commit_lsn,
+            has_xids=xids is not None,
+            oldest_xid=0 if xids is None else xids[0],
+            newest_xid=0 if xids is None else xids[1],
+            first_lsn=summary.first_lsn or 0,
+            last_lsn=summary.last_lsn or 0,
+            head_matters=self.head_matters,
+            ordinal=self.ordinal,
+            accounted_to=self.accounted_to,
+            origin=KNOWN_ORIGIN if unit is not None and unit.origin is not None else NO_ORIGIN,
+        )
+
+    def _put(self, taken: Taken) -> None:
+        """Goes on behind what was taken."""
+        place, summary = taken.place, self.summary
+        if place.kind == NO_KIND:
+            self.unit = None
+        elif self.unit is None or self.unit.number != place.unit:
+            if place.kind == TRANSACTION:
+                self.unit = Unit(
+                    place.unit, UnitKind.TRANSACTION, place.unit_xid, place.unit_lsn, place.unit_ts, place.changes
+                )
+            else:
+                self.unit = Unit(place.unit, UnitKind.SEGMENT, place.unit_xid, changes=place.changes)
+        else:
+            self.unit.changes = place.changes
+        if self.unit is not None and taken.origin is not None:
+            self.unit.origin, self.unit.origin_lsn = taken.origin
+        self.units, self.commit_lsn = place.units, place.commit_lsn
+        if place.has_commits:
+            summary.stretches[-1] = (place.first_commit, place.last_commit)
+        if place.has_xids:
+            summary.xids = (place.oldest_xid, place.newest_xid)
+        summary.first_lsn, summary.last_lsn = place.first_lsn or None, place.last_lsn or None
+        self.head_matters = place.head_matters
+        self.ordinal, self.accounted_to = place.ordinal, place.accounted_to
+        self.offset, self.lsn, self.read_to = taken.offset, taken.lsn, taken.read_to
+        for tag, count in taken.tags:
+            summary.messages[tag] = summary.messages.get(tag, 0) + count
+        for relation, count in taken.relations:
+            summary.changes[relation] = summary.changes.get(relation, 0) + count
+        if taken.batch is not None:
+            self._flush()
+            self.batches.append(taken.batch)
+
+    def _compare(self, bodies: Iterable[bytes]) -> None:
+        """Notes whether the next messages differ from the one before them."""
+        if self.summary.varied:
+            return
+        for body in bodies:
+            if self.body not in (b"", body):
+                self.summary.varied = True
+                return
+            self.body = body
+
+    def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
+        self._compare((self.data[frame.start : frame.end],))
+        self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
+        try:
+            self._lsn_range(frame)
+            check_time(message)
+            self._message(message, frame)
+            if self.noted is not None:
+                self.noted.note(message)
+        except SequenceError as error:
+            raise placed(frame, self.ordinal, error) from None
+        self.ordinal += 1
+
+    def _damage(self, gap: Gap) -> None:
+        """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
+        place = (self.unit_number, self.ordinal, self.lsn, self.commit_lsn)
+        damage = damage_of(self.data, self.framing, gap, *place, self._may_end_with)
+        self.summary.damages.append(damage)
+        self.offset, self.read_to = gap.offset, gap.end
+        self._append(DAMAGE_TAG, damage.unit, body=self.data[gap.offset : gap.end])
+        if not damage.begins_anew and (self.unit is None or self.in_stream != gap.in_stream):
+            self._new_unit(UnitKind.SEGMENT if gap.in_stream else UnitKind.TRANSACTION, None)
+            self.summary.orphans.append(self.units)
+        if self.unit is not None and (not damage.is_torn or gap.end == len(self.data)):
+            self.unit.is_damaged = True
+
+    @property
+    def unit_number(self) -> int:
+        return NO_UNIT if self.unit is None else self.unit.number
+
+    def _lsn_range(self, frame: Frame) -> None:
+        tag = chr(self.data[frame.start])
+        counts = self.summary.messages
+        counts[tag] = counts.get(tag, 0) + 1
+        if frame.lsn is None or frame.lsn == 0:
+            return
+        if frame.lsn > MAX_STORED_LSN:
+            raise SequenceError(f"LSN {format_lsn(frame.lsn)} is past what a BIGINT holds")
+        if self.summary.first_lsn is None:
+            self.summary.first_lsn = frame.lsn
+        self.summary.last_lsn = frame.lsn
+
+    def _message(self, message: PgoutputMessage, frame: Frame) -> None:
+        match message:
+            case Insert() | Update() | Delete() | Truncate():
+                self._change(message)
+            case Relation() | Type():
+                self._control(frame, xid=message.xid)
+            case Message() | Origin():
+                self._about_no_table(message, frame)
+            case Begin():
+                self._begin(message)
+            case Commit():
+                self._commit(message, frame)
+            case StreamStop():
+                self._stream_stop(frame)
+            case Prepare():
+                self._prepare(message, frame)
+            case StreamStart():
+                self._new_unit(UnitKind.SEGMENT, message.xid)
+                self._control(frame)
+            case BeginPrepare():
+                self._new_unit(UnitKind.PREPARED, message.xid)
+                self._control(frame)
+            case StreamCommit() | CommitPrepared():
+                self._end_unit()
+                self._committed(message.commit_lsn)
+                self._control(frame)
+            case StreamAbort() | StreamPrepare() | RollbackPrepared():
+                self._end_unit()
+                self._control(frame)
+
+    def _change(self, message: Insert | Update | Delete | Truncate) -> None:
+        unit = self._current_unit(message)
+        unit.changes += 1
+        match message:
+            case Insert():
+                self._row("I", unit, message.xid, message.relation_oid, new=message.new)
+            case Update():
+                kind = None if message.old_kind is None else message.old_kind.value
+                self._row("U", unit, message.xid, message.relation_oid, kind, message.old, message.new)
+            case Delete():
+                self._row("D", unit, message.xid, message.relation_oid, message.old_kind.value, message.old)
+            case Truncate():
+                for oid in message.relation_oids:
+                    self._row("T", unit, message.xid, oid)
+
+    def _current_unit(self, message: PgoutputMessage) -> Unit:
+        if self.unit is None:
+            raise SequenceError(f"{type(message).__name__} outside any transaction")
+        if self.unit.kind is UnitKind.HEAD:
+            self.head_matters = True
+        return self.unit
+
+    def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
+        if isinstance(message, Message):
+            self._logical(message, frame)
+        else:
+            self._origin(message, frame)
+
+    def _logical(self, message: Message, frame: Frame) -> None:
+        """One that is not transactional belongs to no unit, wherever it stands; within one, its bytes are accounted for
+        with what comes behind it."""
+        if message.lsn > MAX_STORED_LSN:
+            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} is past what a BIGINT holds")
+        body = self.data[frame.start : frame.end]
+        if self.in_head:
+            self._read_in_head(message, frame)
+            if not self.reads_messages:
+                self._append(LOGICAL_TAG, HEAD, body=body)
+                return
+        unit = self.unit
+        if message.transactional:
+            if unit is None:
+                raise SequenceError("Message outside any transaction")
+            self._append(LOGICAL_TAG, unit.number, body=body, xid=message.xid, **unit.begin_fields())
+        elif unit is None:
+            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid)
+        else:
+            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid, end=self.accounted_to)
+
+    def _read_in_head(self, message: Message, frame: Frame) -> None:
+        if message.xid is not None and not message.transactional:
+            raise SequenceError("a Message in a stream segment that is not transactional")
+        self.head_reading = hash((self.head_reading, message.xid, message.transactional, message.lsn))
+        self.head_is_odd |= bool(frame.lsn) and frame.lsn != message.lsn
+        self.summary.head_needs_owner |= message.transactional
+        self.summary.head_may_have_owner |= message.transactional or not self.reads_messages
+
+    def _origin(self, message: Origin, frame: Frame) -> None:
+        """Told to the rows of a transaction that begins here; to the driver, of one that may go on in other files."""
+        unit = self.unit
+        if unit is None:
+            return
+        if unit.commit_lsn is None:
+            self._control(frame)
+        elif unit.origin is None:
+            unit.origin, unit.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
+
+    def _begin(self, message: Begin) -> None:
+        if message.final_lsn > MAX_STORED_LSN:
+            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
+        self._new_unit(UnitKind.TRANSACTION, message.xid)
+        assert self.unit is not None
+        self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
+        self._goes_on_at(message.final_lsn)
+        last = self._last_commit()
+        if last is not None and message.final_lsn <= last:
+            self.summary.stretches.append(None)
+
+    def _commit(self, message: Commit, frame: Frame) -> None:
+        unit = self.unit
+        if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
+            self._end_head()
+            self._committed(message.commit_lsn)
+            self._control(frame, unit=HEAD)
+            return
+        if unit is None or unit.kind is not UnitKind.TRANSACTION:
+            raise SequenceError("Commit without a Begin before it")
+        if unit.is_damaged:
+            lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
+            stretch = len(self.summary.stretches) - 1
+            ended = OpenUnit(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
+            self.summary.damaged.append(ended)
+        elif unit.commit_lsn != message.commit_lsn:
+            begun = format_lsn(unit.commit_lsn or 0)
+            raise SequenceError(
+                f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
+            )
+        if unit.xid is not None:
+            self.summary.xids = widened(self.summary.xids, unit.xid)
+        self._committed(message.commit_lsn)
+        self._control(frame, unit=unit.number)
+        self.unit = None
+
+    def _committed(self, lsn: int) -> None:
+        """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
+        if lsn > MAX_STORED_LSN:
+            raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
+        self._goes_on_at(lsn)
+        self.commit_lsn = max(self.commit_lsn, lsn)
+        last = self._last_commit()
+        if last is not None and lsn <= last:
+            self.summary.stretches.append(None)
+        current = self.summary.stretches[-1]
+        self.summary.stretches[-1] = (lsn if current is None else current[0], lsn)
+
+    def _goes_on_at(self, lsn: int) -> None:
+        """The first commit behind what was interrupted."""
+        for number in range(len(self.summary.interrupted) - 1, -1, -1):
+            if self.summary.interrupted[number].next_lsn is not None:
+                return
+            self.summary.interrupted[number] = replace(self.summary.interrupted[number], next_lsn=lsn)
+
+    def _last_commit(self) -> int | None:
+        current = self.summary.stretches[-1]
+        return None if current is None else current[1]
+
+    def _stream_stop(self, frame: Frame) -> None:
+        if not self.in_stream:
+            raise SequenceError("Stream Stop outside a stream segment")
+        assert self.unit is not None
+        number = self.unit.number
+        if self.unit.kind is UnitKind.HEAD:
+            self._end_head()
+        self.unit = None
+        self._control(frame, unit=number)
+
+    def _prepare(self, message: Prepare, frame: Frame) -> None:
+        """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
+        number = NO_UNIT
+        if self.unit is None or not self._may_end_with(message):
+            self._end_unit()
+        else:
+            number = self.unit.number
+            if self.in_head and (self.head_matters or self.summary.head_needs_owner):
+                self._end_head()
+            elif self.in_head:
+                self.summary.head_ended = self.summary.head_prepared = True
+        self.unit = None
+        self._control(frame, unit=number)
+
+    def _may_end_with(self, message: Prepare) -> bool:
+        """Whether it ends what is open, as far as the file tells."""
+        unit = self.unit
+        if unit is None or self.in_stream:
+            return False
+        if unit.kind is UnitKind.HEAD or unit.number in self.summary.orphans:
+            return True
+        return unit.kind is UnitKind.PREPARED and unit.xid == message.xid
+
+    def _end_head(self) -> None:
+        """The head ends with the end of what an earlier file began."""
+        self.summary.head_ended = True
+        self.head_matters = True
+        self.unit = None
+
+    def _end_unit(self) -> None:
+        """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
+        unit = self.unit
+        if unit is not None and unit.kind is UnitKind.HEAD:
+            self.summary.head_ended = True
+        if unit is not None and unit.kind is UnitKind.TRANSACTION:
+            self.summary.interrupted.append(
+                Interrupted(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn)
+            )
+        self.unit = None
+
+    def _new_unit(self, kind: UnitKind, xid: int | None) -> None:
+        self._end_unit()
+        self.units += 1
+        self.unit = Unit(self.units, kind, xid)
+
+    def _control(self, frame: Frame, xid: int | None = None, unit: int | None = None) -> None:
+        current = self.unit
+        number = unit if unit is not None else NO_UNIT if current is None else current.number
+        body = self.data[frame.start : frame.end]
+        tag = chr(body[0])
+        if tag == "C" and current is not None:
+            origin_lsn = current.origin_lsn if current.commit_lsn is not None else None
+            told = current.begin_fields() | {"origin_lsn": origin_lsn}
+            self._append(tag, number, body=body, changes=current.changes, **told)
+        else:
+            begin_fields = {} if current is None else current.begin_fields()
+            self._append(tag, number, body=body, xid=xid, **begin_fields)
+
+    def _row(
+        self,
+        tag: str,
+        unit: Unit,
+        xid: int | None,
+        relation: int,
+        old_kind: str | None = None,
+        old: TupleData | None = None,
+        new: TupleData | None = None,
+    ) -> None:
+        self.summary.changes[relation] = self.summary.changes.get(relation, 0) + 1
+        self._append(
+            tag,
+            unit.number,
+            xid=xid,
+            relation=relation,
+            old_kind=old_kind,
+            old=None if old is None else old.to_bytes(),
+            new=None if new is None else new.to_bytes(),
+            unchanged=None if new is None else new.unchanged() or None,
+            **unit.begin_fields(),
+        )
+
+    def _append(self, tag: str, unit: int, **fields: Any) -> None:
+        fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
+        fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
+        fields = {"begin": self.accounted_to, "end": self.read_to, **fields}
+        self.accounted_to = fields["end"]
+        self.rows.append(fields)
+        if len(self.rows) >= BATCH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self.rows:
+            return
+        self.batches.append(pa.RecordBatch.from_pylist(self.rows, MESSAGE_SCHEMA))
+        self.rows = []
+
+    def _finish(self) -> None:
+        if self.head_matters:
+            self.summary.begins = (Begins.INSIDE if self.begins_in_stream else Begins.OUTSIDE).value
+        if self.unit is not None:
+            unit = self.unit
+            self.summary.open_unit = OpenUnit(
+                unit.number,
+                unit.kind.value,
+                unit.xid,
+                unit.commit_lsn,
+                unit.commit_ts,
+                unit.is_damaged,
+                origin=unit.origin,
+                origin_lsn=unit.origin_lsn,
+            )
+        # Keepalives without a message are nothing to know a file by.
+        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
+        self.summary.consumed = len(self.data) if ends else self.read_to
+        self._flush()
+
+    def result(self) -> ScannedFile:
+        return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)
+
+
+def kind_of(unit: Unit | None) -> int:
+    if unit is None:
+        return NO_KIND
+    match unit.kind:
+        case UnitKind.HEAD:
+            return HEAD_UNIT
+        case UnitKind.SEGMENT:
+            return SEGMENT
+        case UnitKind.TRANSACTION:
+            return OTHER if unit.commit_lsn is None else TRANSACTION
+        case UnitKind.PREPARED:
+            return OTHER

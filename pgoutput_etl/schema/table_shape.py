@@ -1,0 +1,121 @@
+"""The shape of a target under one relation version: columns, key and types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.types import (
+    NO_USER_TYPES,
+    ColumnType,
+    UserTypes,
+    column_type,
+)
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """retired: not in the relation any more, though its values are kept (lineage.py)."""
+
+    name: str
+    type: ColumnType
+    retired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a table looks like while its rows stand under one version of its relation.
+
+    columns: the relation's, then retired ones. key: positions of the key's columns; empty for a bag. toast: positions
+    of columns that an event may leave as they are; moves_toast: also one that moves its row to another key.
+    """
+
+    relation: Relation
+    columns: tuple[TableColumn, ...]
+    key: tuple[int, ...]
+    versions: RelationVersions
+    toast: tuple[int, ...] = ()
+    moves_toast: bool = False
+
+    @property
+    def is_bag(self) -> bool:
+        return not self.key
+
+    @property
+    def has_unique_key(self) -> bool:
+        """Whether PostgreSQL holds that no two rows have one key: it is the table's replica identity."""
+        flagged = {i for i, column in enumerate(self.relation.columns) if column.is_key}
+        is_full = self.relation.replica_identity is ReplicaIdentity.FULL
+        return bool(self.key) and set(self.key) == flagged and not is_full
+
+    def event_schema(self) -> pa.Schema:
+        """_file and _ordinal order events within a commit; u3 says that c3 is unchanged; f0… and _from_unrep are the
+        old key of a V."""
+        fields = [
+            ("_lsn", pa.int64()),
+            ("_file", pa.int64()),
+            ("_ordinal", pa.int64()),
+            ("_ts", TIMESTAMP),
+            ("_xid", pa.int64()),
+            ("_op", pa.string()),
+            ("_unrep", UNREPRESENTABLE),
+            ("_from_unrep", UNREPRESENTABLE),
+        ]
+        fields += [(f"c{i}", column.type.arrow) for i, column in enumerate(self.columns)]
+        fields += [(f"u{i}", pa.bool_()) for i in self.toast]
+        fields += [(f"f{i}", self.columns[i].type.arrow) for i in self.key]
+        return pa.schema(fields)
+
+
+def table_shape(
+    relation: Relation,
+    versions: RelationVersions,
+    configured_key: tuple[str, ...] | None,
+    unchanged: frozenset[int] = frozenset(),
+    moves_toast: bool = True,
+    user_types: UserTypes = NO_USER_TYPES,
+    retired: tuple[RelationColumn, ...] = (),
+) -> TableShape:
+    """`unchanged`: positions that may come as unchanged TOAST.
+
+    Raises TableError if the configured key isn't among the columns that old tuples carry (all, under FULL).
+    """
+    columns = table_columns(relation, retired, user_types)
+    key = _key_positions(relation, configured_key)
+    toast = {i for i in unchanged if i < len(relation.columns)}
+    if key:
+        toast |= {i for i, column in enumerate(columns) if column.retired}
+    return TableShape(relation, columns, key, versions, tuple(sorted(toast)), moves_toast or bool(retired))
+
+
+def table_columns(
+    relation: Relation, retired: tuple[RelationColumn, ...], user_types: UserTypes
+) -> tuple[TableColumn, ...]:
+    described = [(column, False) for column in relation.columns] + [(column, True) for column in retired]
+    return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in described)
+
+
+def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tuple[int, ...]:
+    names = [column.name for column in relation.columns]
+    flagged = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
+    if configured is None:
+        # Under FULL every column is flagged, and nothing says which are unique.
+        return () if relation.replica_identity is ReplicaIdentity.FULL else flagged
+    missing = [name for name in configured if name not in names]
+    if missing:
+        raise TableError(f"the configured key names no column {missing[0]!r}")
+    key = tuple(names.index(name) for name in configured)
+    if flagged and not set(key) <= set(flagged):
+        raise TableError(
+            f"the configured key ({', '.join(configured)}) is not in the old tuples of this table, which carry "
+            f"({', '.join(sorted(names[i] for i in flagged))}); it needs REPLICA IDENTITY FULL"
+        )
+    return key

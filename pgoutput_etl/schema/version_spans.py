@@ -1,0 +1,139 @@
+"""Which version of its relation each row stands under, for many rows at once; and the runs of committed rows under one.
+
+A table's columns, key, name and place follow its committed rows in the order of commits. The versions of a relation
+follow one another in that order, because DDL waits for the transactions that have changed the table: so the first and
+the last committed row under each version say nearly always where a table changed. Where the ranges of two versions
+overlap, which only changes that take no such lock can bring about (a publication's column list), every row is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgoutput_etl.schema.relation_history import Place, Position, RelationVersions, Run
+
+Numbers = npt.NDArray[np.int64]
+
+NO_SCOPE = -1
+
+UNDESCRIBED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlaces:
+    """Where committed rows of one relation stand, as arrays that go along with each other. scope: NO_SCOPE of a row
+    that was not streamed."""
+
+    lsn: Numbers
+    file: Numbers
+    ordinal: Numbers
+    scope: Numbers
+
+    def place(self, row: int) -> Place:
+        return int(self.lsn[row]), int(self.file[row]), int(self.ordinal[row])
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Committed rows that stood under version `number`, behind the `generation`-th Relation message that holds for all:
+    the first and the last of them in the order of commits.
+
+    A version that comes back, as a column that is added and dropped again, has a span per generation.
+    """
+
+    generation: int
+    number: int
+    first: Place
+    last: Place
+
+    def joined(self, other: VersionSpan) -> VersionSpan:
+        first, last = min(self.first, other.first), max(self.last, other.last)
+        return VersionSpan(self.generation, self.number, first, last)
+
+
+HoldsFrom = Mapping[int | None, tuple[tuple[Position, int], ...]]  # as RelationVersions has it
+
+
+def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_from: HoldsFrom) -> Numbers:
+    """RelationVersions.at for each row; UNDESCRIBED for None."""
+    numbers = numbers_at(holds_from, files, ordinals, None)
+    if len(holds_from) > 1 or (None not in holds_from and holds_from):
+        for scope in np.unique(scopes).tolist():
+            if scope in holds_from:
+                rows = np.flatnonzero(scopes == scope)
+                own = numbers_at(holds_from, files[rows], ordinals[rows], scope)
+                numbers[rows] = np.where(own >= 0, own, numbers[rows])
+    return numbers
+
+
+def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
+    """The same by the Relation messages of one scope alone."""
+    entries = holds_from.get(scope, ())
+    found = np.full(len(files), UNDESCRIBED, np.int64)
+    if not entries or not len(files):
+        return found
+    first_file, last_file = files.min(), files.max()
+    first = (int(first_file), int(ordinals[files == first_file].min()))
+    last = (int(last_file), int(ordinals[files == last_file].max()))
+    for (file, ordinal), number in entries:
+        if (file, ordinal) <= first:
+            found[:] = number
+        elif (file, ordinal) <= last:
+            found[(files > file) | ((files == file) & (ordinals >= ordinal))] = number
+    return found
+
+
+def spans_of(rows: RowPlaces, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
+    """One for each generation and version that has rows among these."""
+    if not len(rows.lsn):
+        return
+    entries = holds_from.get(None, ())
+    by_generation: HoldsFrom = {None: tuple((position, n) for n, (position, _) in enumerate(entries))}
+    generations = numbers_at(by_generation, rows.file, rows.ordinal, None)
+    numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, holds_from)
+    codes = (generations << 32) + numbers
+    for code in np.unique(codes).tolist():
+        at = int(np.argmax(codes == code))
+        first, last = _limits(rows, np.flatnonzero(codes == code))
+        yield VersionSpan(int(generations[at]), int(numbers[at]), first, last)
+
+
+def _limits(rows: RowPlaces, chosen: Numbers) -> tuple[Place, Place]:
+    found = []
+    for smallest in (True, False):
+        left = chosen
+        for column in (rows.lsn, rows.file, rows.ordinal):
+            values = column[left]
+            left = left[values == (values.min() if smallest else values.max())]
+        found.append(rows.place(int(left[0])))
+    return found[0], found[1]
+
+
+def runs_of_spans(spans: Iterable[VersionSpan], versions: RelationVersions) -> list[Run] | None:
+    """The runs in the order of commits, without the rows that nothing describes; None where spans of different versions
+    overlap, so that each row has to be asked."""
+    in_order = sorted((s for s in spans if s.number >= 0), key=lambda span: (span.first, span.last))
+    reached: VersionSpan | None = None
+    runs: list[Run] = []
+    for span in in_order:
+        if reached is None or reached.number != span.number:
+            if reached is not None and reached.last >= span.first:
+                return None
+            runs.append(Run(span.first, versions.relations[span.number]))
+            reached = span
+        else:
+            reached = VersionSpan(span.generation, span.number, reached.first, max(reached.last, span.last))
+    return runs
+
+
+def runs_of_rows(rows: RowPlaces, versions: RelationVersions) -> list[Run]:
+    """The same of all committed rows, in any order."""
+    order = np.lexsort((rows.ordinal, rows.file, rows.lsn))
+    numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, versions.holds_from)[order]
+    order, numbers = order[numbers >= 0], numbers[numbers >= 0]
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
+    return [Run(rows.place(int(order[at])), versions.relations[int(numbers[at])]) for at in starts]

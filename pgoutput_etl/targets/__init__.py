@@ -1,0 +1,1 @@
+"""Which table is written where and how, in which spans, or held: decided before anything is written."""

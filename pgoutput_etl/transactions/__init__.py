@@ -1,0 +1,1 @@
+"""Which transaction a fragment belongs to, and how that transaction ended."""

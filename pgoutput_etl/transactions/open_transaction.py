@@ -1,0 +1,112 @@
+"""A transaction whose end has not been read yet, and how one file ends within it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from pgoutput_etl.protocol.messages import (
+    Origin,
+)
+from pgoutput_etl.scan.file_summary import Damage, FileScan
+from pgoutput_etl.scan.fragment import stored_origin_lsn
+from pgoutput_etl.transactions.outcome import (
+    Fate,
+    Outcome,
+    UnitId,
+)
+
+_XID = "Q"  # as `array` has it
+
+
+def _no_xids() -> array[int]:
+    return array(_XID)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction whose end has not come. lsn is what Begin or Begin Prepare announced."""
+
+    xid: int | None
+    units: list[UnitId]
+    scope: int | None = None
+    aborted_subxids: array[int] = field(default_factory=_no_xids)
+    gid: str | None = None
+    lsn: int | None = None
+    cut_off: bool = False  # within a segment
+    damage: str | None = None  # what of it can't be read, and why
+    lost: list[int] | None = field(default_factory=list)  # relations that this may be about; None: any
+    origin: str | None = None
+    origin_lsn: int | None = None
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> _Open:
+        units = [(file, unit) for file, unit in state["units"]]
+        return cls(**{**state, "units": units, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
+
+    def to_state(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "aborted_subxids": list(self.aborted_subxids)}
+
+    def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
+        self.damage = self.damage or damage
+        self.lost = None if lost is None or self.lost is None else sorted({*self.lost, *lost})
+
+    def take_origin(self, message: Origin) -> None:
+        if self.origin is None:
+            self.origin, self.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
+
+
+class _TailKind(Enum):
+    TRANSACTION = "transaction"
+    PREPARED = "prepared"
+    SEGMENT = "segment"
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is open between two files: a transaction to go on with, or the segment of the stream `of.xid`."""
+
+    kind: _TailKind
+    of: _Open
+
+
+@dataclass(slots=True)
+class _FileState:
+    """What matters only while one file is taken."""
+
+    number: int
+    watermarks: list[int]  # per stretch
+    begins_in_stream: bool = False
+    head_has_changes: bool = False
+    segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
+    owners: dict[int, _Open] = field(default_factory=dict)  # of segments and prepared transactions, and the head's
+    orphans: list[int] = field(default_factory=list)
+
+
+def _said_of(scan: FileScan, damage: Damage) -> str:
+    """With the file's number, which the caller knows the path of."""
+    return f"file {scan.file}, offset {damage.offset}: {damage.reason}"
+
+
+def _without_beginning(file: int) -> str:
+    return f"file {file}: the beginning of the transaction can't be read"
+
+
+def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> Outcome:
+    return Outcome(
+        fate,
+        transaction.xid,
+        tuple(transaction.units),
+        transaction.gid,
+        transaction.scope,
+        lsn,
+        time,
+        transaction.aborted_subxids,
+        transaction.damage,
+        None if transaction.lost is None else frozenset(transaction.lost),
+        transaction.origin,
+        transaction.origin_lsn,
+    )

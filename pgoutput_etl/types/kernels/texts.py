@@ -1,0 +1,209 @@
+r"""Kernels: cells of one column to texts and bytes, in two steps: where each begins, and then all of them.
+
+They take what those of number_kernels.py do, but for `offsets`, one more than values. The second step gives -1 where a
+text is not UTF-8, or not bytes in hex form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from pgoutput_etl.jit import compiled, copied, inlined, load_word
+from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
+
+np: Any = numpy  # its stubs know nothing of numba's scalars
+
+
+# What the binary form of a type that is kept as text is.
+AS_TEXT, VERSIONED, UUID, NO_FORM = range(4)
+
+_UUID_TEXT = 36
+
+_HIGH_BITS = np.uint64(0x8080808080808080)
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_0, _1, _8, _64 = (np.uint64(number) for number in (0, 1, 8, 64))
+
+
+@compiled
+def is_utf8(data: Any, begin: Any, end: Any) -> bool:
+    """As Python decodes it: nothing longer than it must be, no halves of pairs, no more than U+10FFFF."""
+    p = begin
+    while p < end:
+        byte = data[p]
+        p += _1
+        if byte < 0x80:
+            continue
+        if byte < 0xC2 or byte > 0xF4:
+            return False
+        more = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+        if end - p < np.uint64(more):
+            return False
+        least, most = np.uint8(0x80), np.uint8(0xBF)
+        if byte == 0xE0:
+            least = np.uint8(0xA0)
+        elif byte == 0xED:
+            most = np.uint8(0x9F)
+        elif byte == 0xF0:
+            least = np.uint8(0x90)
+        elif byte == 0xF4:
+            most = np.uint8(0x8F)
+        if data[p] < least or data[p] > most:
+            return False
+        for k in range(1, more):
+            if data[p + np.uint64(k)] & 0xC0 != 0x80:
+                return False
+        p += np.uint64(more)
+    return True
+
+
+@compiled
+def first_not_utf8(data: Any, at: Any, size: Any, chosen: Any) -> int:
+    """The first of the chosen values that is in text form and not UTF-8; -1 if all are."""
+    for i in range(chosen.shape[0]):
+        t = chosen[i]
+        if t < 0 or size[t] < 0 or size[t] & BINARY:
+            continue
+        begin = np.uint64(at[t])
+        end = begin + np.uint64(size[t])
+        p, past_ascii = begin, _0
+        while p + _8 <= end:
+            past_ascii |= load_word(data, p)
+            p += _8
+        if p < end:
+            past_ascii |= load_word(data, end - _8) & (_ALL << (_64 - (end - p) * _8))
+        if past_ascii & _HIGH_BITS != _0 and not is_utf8(data, begin, end):
+            return i
+    return -1
+
+
+@compiled
+def text_places(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, valid: Any, odd: Any) -> int:
+    """Returns how many are left odd; -1 if they take 2 GiB or more."""
+    odds = 0
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(chosen.shape[0]):
+        t = chosen[i]
+        length = size[t] if t >= 0 else np.int32(-1)
+        valid[i] = length >= 0
+        if length >= 0:
+            if length & BINARY:
+                length &= LENGTH
+                if form == VERSIONED and length >= 1 and data[np.uint64(at[t])] == 1:
+                    total += length - 1
+                elif form == UUID and length == 16:
+                    total += _UUID_TEXT
+                elif form == AS_TEXT:
+                    total += length
+                else:
+                    odd[odds] = i
+                    odds += 1
+            else:
+                total += length
+        if total >= 2**31:
+            return -1
+        offsets[i + 1] = total
+    return odds
+
+
+@inlined
+def _hex_digit(half: Any) -> Any:
+    return np.uint8(half + (48 if half < 10 else 87))
+
+
+@compiled
+def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, out: Any) -> int:
+    """`out` has room for PADDING bytes more than there are."""
+    for i in range(chosen.shape[0]):
+        count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
+        if count == 0:
+            continue
+        t = chosen[i]
+        p = np.uint64(at[t])
+        o = np.uint64(offsets[i])
+        is_binary = size[t] & BINARY
+        if is_binary and form == UUID:
+            for k in range(16):
+                if k in (4, 6, 8, 10):
+                    out[o] = 0x2D
+                    o += _1
+                byte = data[p + np.uint64(k)]
+                out[o] = _hex_digit(byte >> 4)
+                out[o + _1] = _hex_digit(byte & 15)
+                o += _1 + _1
+            continue
+        if is_binary and form == VERSIONED:
+            p += _1
+        end = p + np.uint64(count)
+        if copied(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
+            return -1
+    return 0
+
+
+@compiled
+def byte_places(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid: Any, odd: Any) -> int:
+    odds = 0
+    total = np.int64(0)
+    offsets[0] = 0
+    for i in range(chosen.shape[0]):
+        t = chosen[i]
+        length = size[t] if t >= 0 else np.int32(-1)
+        valid[i] = length >= 0
+        if length >= 0:
+            p = np.uint64(at[t])
+            if length & BINARY:
+                total += length & LENGTH
+            elif length >= 2 and length % 2 == 0 and data[p] == 0x5C and data[p + _1] == 0x78:
+                total += length // 2 - 1
+            else:
+                odd[odds] = i
+                odds += 1
+        offsets[i + 1] = total
+    return odds
+
+
+@inlined
+def _half(digit: Any) -> Any:
+    """A hex digit's number; 16 or more if it is none."""
+    if 0x30 <= digit <= 0x39:
+        return np.int64(digit) - 0x30
+    lower = np.int64(digit) | 0x20
+    return lower - 0x57 if 0x61 <= lower <= 0x66 else np.int64(16)
+
+
+@compiled
+def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) -> int:
+    """`out` has room for PADDING bytes more than there are."""
+    for i in range(chosen.shape[0]):
+        count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
+        if count == 0:
+            continue
+        t = chosen[i]
+        p = np.uint64(at[t])
+        o = np.uint64(offsets[i])
+        if size[t] & BINARY:
+            copied(data, p, p + np.uint64(count), out, o)
+            continue
+        wrong = np.int64(0)
+        for k in range(count):
+            p += _1 + _1
+            upper, lower = _half(data[p]), _half(data[p + _1])
+            wrong |= (upper | lower) & 16
+            out[o + np.uint64(k)] = np.uint8(upper << 4 | lower)
+        if wrong:
+            return -1
+    return 0
+
+
+@compiled
+def cells(data: Any, at: Any, _size: Any, chosen: Any, offsets: Any, out: Any) -> None:
+    """Values as they are; `offsets` of text_places with AS_TEXT. `out` has room for PADDING bytes more."""
+    for i in range(chosen.shape[0]):
+        count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
+        if count:
+            p = np.uint64(at[chosen[i]])
+            copied(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))
