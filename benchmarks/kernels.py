@@ -11,7 +11,18 @@ from benchmarks.wire_arrays import Table
 from pgoutput_etl import jit
 from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.fast.messages import MOST_MESSAGES, NEW, NEW_END, NEXT, OLD, OLD_END, TAG, Found, Numbers, find
+from pgoutput_etl.scan.fast.messages import (
+    MOST_MESSAGES,
+    NEW,
+    NEW_END,
+    NEXT,
+    OLD,
+    OLD_END,
+    TAG,
+    MessageFields,
+    Numbers,
+    find,
+)
 from pgoutput_etl.types import ColumnType, column_type
 
 BY_BATCH = "kernels: typed Arrow columns, a batch at a time"
@@ -38,7 +49,7 @@ def _one_by_one(batches: Iterator[list[pa.Array]]) -> None:
 
 def find_all(data: bytes) -> int:
     """How many messages there are."""
-    content, found = np.frombuffer(data, np.uint8), Found()
+    content, found = np.frombuffer(data, np.uint8), MessageFields()
     at = count = 0
     while at < len(data):
         find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
@@ -52,7 +63,7 @@ def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[
 
     Messages without a tuple have none. Raises AssertionError if some are left out.
     """
-    content, found = np.frombuffer(data, np.uint8), Found()
+    content, found = np.frombuffer(data, np.uint8), MessageFields()
     at = count = 0
     while at < len(data):
         find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from benchmarks.scenarios import scaled
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, LISTING_SCHEMA, FileIndex, Listing
-from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, Task, heads_of
+from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, heads_of
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.landing.selection import KnownFiles, candidates
 from pgoutput_etl.protocol.framing import Framing
@@ -68,7 +68,7 @@ def _cost(
     planned = time.perf_counter() - begun
     shipped = len(pickle.dumps(known))
     begun = time.perf_counter()
-    scan_part(_NEW, content, Task(0, len(content)), known, Framing.LENGTH_PREFIXED)
+    scan_part(_NEW, content, ScanTask(0, len(content)), known, Framing.LENGTH_PREFIXED)
     return planned, shipped, time.perf_counter() - begun
 
 

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.xid import XIDS
@@ -67,7 +67,7 @@ def _ordinary_file(number: int) -> bytes:
 
 def _taken(series: str, nights: list[list[bytes]]) -> list[NightCost]:
     state: str | None = None
-    stored: list[InForce] = []
+    stored: list[RelationEntry] = []
     found = []
     file = 0
     for night, contents in enumerate(nights, start=1):

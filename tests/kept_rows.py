@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from pgoutput_etl.types.printing import print_text
 
 Row = Mapping[str, Any]
-NOTES = STAMP_COLUMNS[-1]
+NOTES = METADATA_COLUMNS[-1]
 
 
 def counted(rows: Iterable[Row], names: Iterable[str] | None = None) -> Counter[tuple[str, ...]]:
@@ -45,7 +45,7 @@ def applied(changes: Iterable[Row], shape: TableShape) -> list[dict[str, Any]]:
     `shape`: of the table at the end. Keys are PostgreSQL's texts, as `_pg_old_key` has them.
     """
     own = [column.name for column in shape.columns]
-    names = [*own, *STAMP_COLUMNS]
+    names = [*own, *METADATA_COLUMNS]
     in_order = sorted(changes, key=lambda row: (row["_pg_commit_lsn"], row["_pg_seq"]))
     bag: list[dict[str, Any]] = []
     by_key: dict[tuple[Any, ...], dict[str, Any]] = {}

@@ -12,25 +12,25 @@ from pgoutput_etl.compression import read_content
 from pgoutput_etl.errors import ArchiveError, PgoutputEtlError
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
-from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, KnownContents, LandedFile, Task, task_again
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, KnownContents, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.landing.selection import (
-    Arrangement,
+    FileSelection,
     KnownFiles,
-    arrange,
-    as_scanned,
     candidates,
     refuse,
-    said_of_tail,
+    select_files,
+    tail_remark,
+    with_scan,
 )
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import ScanError
-from pgoutput_etl.transactions.statistics import TALLIED, Tally
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.small_archives import Rows, tables
 
 
@@ -79,7 +79,7 @@ class LandingFolder:
         """Decompressed."""
         return read_content(self.content[name], name).data
 
-    def run(self) -> Arrangement:
+    def run(self) -> FileSelection:
         self.damages, self.said = [], []
         index, listing = FileIndex.of(self.without_heads(self.known)), Listing.of(self.files.values())
         looked_at = index.to_look_at(listing)
@@ -92,7 +92,7 @@ class LandingFolder:
                 break
             self._apply(step, newest, scanned)
         if not files:
-            self.said = [said_of_tail(part) for part in index.tails(listing)]
+            self.said = [tail_remark(part) for part in index.tails(listing)]
         self.said += found.remarks
         return found
 
@@ -102,7 +102,7 @@ class LandingFolder:
 
     def _arranged_from(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
-    ) -> tuple[Arrangement, dict[int, ScannedFile]]:
+    ) -> tuple[FileSelection, dict[int, ScanResult]]:
         """By what matters of known files, as the job does it; which has to say what all of them together say."""
         try:
             expected = self._arranged_from_all(files)
@@ -115,15 +115,15 @@ class LandingFolder:
         assert sorted(found.remarks) == sorted(expected.remarks)
         return found, scanned
 
-    def _arranged_from_all(self, files: dict[int, LandedFile]) -> Arrangement:
+    def _arranged_from_all(self, files: dict[int, LandedFile]) -> FileSelection:
         known = KnownFiles.of(self.known)
         assert files == candidates(self.files.values(), known)
         scanned, errors = self._scan(scan_tasks(files), known.contents())
-        return arrange(files, _summaries(scanned), errors, known, self.files)
+        return select_files(files, _summaries(scanned), errors, known, self.files)
 
     def _arranged_by_few(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
-    ) -> tuple[Arrangement, dict[int, ScannedFile]]:
+    ) -> tuple[FileSelection, dict[int, ScanResult]]:
         tasks = scan_tasks(files)
         known = index.known(tasks)
         scanned, errors = self._scan(tasks, known.contents(index.unkeyed()))
@@ -131,36 +131,36 @@ class LandingFolder:
         return found, scanned
 
     def _scan_closer(
-        self, tasks: Mapping[str, Task], contents: KnownContents
+        self, tasks: Mapping[str, ScanTask], contents: KnownContents
     ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
         scanned, errors = self._scan(tasks, contents)
         return _summaries(scanned), errors
 
-    def _apply(self, step: Arrangement, newest: int | None, scanned: dict[int, ScannedFile]) -> None:
+    def _apply(self, step: FileSelection, newest: int | None, scanned: dict[int, ScanResult]) -> None:
         parts = step.parts
         if step.scan_again:
-            tasks = {part.path: Task(n, part.size, n == newest, part) for n, part in step.to_read.items()}
+            tasks = {part.path: ScanTask(n, part.size, n == newest, part) for n, part in step.to_read.items()}
             scanned, errors = self._scan(tasks, KnownContents({}))
             refuse(error.text for error in errors.values())
-            parts |= {n: as_scanned(parts[n], each.summary) for n, each in scanned.items()}
+            parts |= {n: with_scan(parts[n], each.summary) for n, each in scanned.items()}
         self.scans |= {n: scanned[n].summary for n in step.to_read}
         for number in sorted(step.to_read):
             self.replay.add_scanned(parts[number].path, scanned[number])
         self.known |= parts
         self.batches += bool(parts)
         self._account(parts, {n: scanned[n] for n in step.to_read})
-        self.said += [said_of_tail(part) for part in parts.values() if part.has_tail]
+        self.said += [tail_remark(part) for part in parts.values() if part.has_tail]
         self.said += [part.reason or "" for part in parts.values() if part.status == FileStatus.REFUSED.value]
 
-    def _account(self, parts: Mapping[int, FilePart], scanned: Mapping[int, ScannedFile]) -> None:
+    def _account(self, parts: Mapping[int, FilePart], scanned: Mapping[int, ScanResult]) -> None:
         assembly = self.replay.assembly
-        fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
-        tally = Tally()
+        fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+        tally = BatchStatistics()
         for each in scanned.values():
-            packer = Packer(Kind.CHANGE)
+            packer = Packer(BlockKind.CHANGE)
             blocks = [block for batch in each.batches for block in packer.add(batch)] + list(packer.rest())
             for block in (row for blocks_of in blocks for row in blocks_of.to_pylist()):
-                tally.add(Kind(block["kind"]), block["relation"], unpacked(block, TALLIED), 0, fates)
+                tally.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
         self.accounts |= tally.accounts()
         for number, part in parts.items():
             if part.status in (FileStatus.DUPLICATE.value, FileStatus.REFUSED.value):
@@ -168,8 +168,8 @@ class LandingFolder:
         self.damages += [f"{parts[n].path}: {d.reason}" for n, each in scanned.items() for d in each.summary.damages]
 
     def _scan(
-        self, tasks: Mapping[str, Task], contents: KnownContents
-    ) -> tuple[dict[int, ScannedFile], dict[int, ScanError]]:
+        self, tasks: Mapping[str, ScanTask], contents: KnownContents
+    ) -> tuple[dict[int, ScanResult], dict[int, ScanError]]:
         scanned, errors = {}, {}
         for path, task in tasks.items():
             try:
@@ -193,5 +193,5 @@ class LandingFolder:
         return self.tables().get("t", [])
 
 
-def _summaries(scanned: Mapping[int, ScannedFile]) -> dict[int, FileScan]:
+def _summaries(scanned: Mapping[int, ScanResult]) -> dict[int, FileScan]:
     return {number: each.summary for number, each in scanned.items()}

@@ -23,28 +23,34 @@ from pgoutput_etl.changes.window import Window
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.replay.mirror import Replay, Row, named, reshaped, rows_under
-from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
-from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.replay.mirror import Replay, Row, migrated_row, named, rows_under
+from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
+from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.schema.version_spans import RowPlaces
+from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.batch_plan import BatchPlan, plan_batch
-from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, Held, TableState, Task, tables_ahead
+from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, TableState, TableTask, tables_ahead
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import UnitId, control_rows
-from pgoutput_etl.transactions.statistics import TALLIED, CommitWindow, Tally, TallyRequest, places_in
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.outcome import FragmentId, control_rows
+from pgoutput_etl.transactions.statistics import (
+    COUNTED_KINDS,
+    BatchStatistics,
+    CommitWindow,
+    StatisticsRequest,
+    positions_in,
+)
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]
 _STEPS = {"X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # of the two events that one message may be
 
 
-def blocks_of(batches: Iterable[pa.RecordBatch], kind: Kind = Kind.CHANGE) -> list[Block]:
+def blocks_of(batches: Iterable[pa.RecordBatch], kind: BlockKind = BlockKind.CHANGE) -> list[Block]:
     packer = Packer(kind)
     found = [block for batch in batches if batch.num_rows for block in packer.add(batch)]
     return [row for block in (*found, *packer.rest()) for row in block.to_pylist()]
@@ -55,32 +61,34 @@ class MemoryRows:
     """batch_plan.BatchRows of blocks that are here."""
 
     blocks: list[Block]
-    fates: Fates
+    fates: StatusLookup
 
-    def tally(self, request: TallyRequest) -> Tally:
-        total = Tally(request)
+    def tally(self, request: StatisticsRequest) -> BatchStatistics:
+        total = BatchStatistics(request)
         for block in self.blocks:
-            part = Tally(request)
-            rows = self.fates.of_batch(unpacked(block, TALLIED))
-            part.add(Kind(block["kind"]), block["relation"], rows, len(block["tuples"]), self.fates)
-            total.take(Tally.from_json(part.to_json()))
+            part = BatchStatistics(request)
+            rows = self.fates.of_batch(unpacked(block, COUNTED_KINDS))
+            part.add(BlockKind(block["kind"]), block["relation"], rows, len(block["tuples"]), self.fates)
+            total.take(BatchStatistics.from_json(part.to_json()))
         return total
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
-        found: dict[int, list[RowPlaces]] = {}
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+        found: dict[int, list[RowPositions]] = {}
         for block in self.changes():
             if block["relation"] in oids:
-                rows = self.fates.of_batch(unpacked(block, TALLIED))
-                found.setdefault(block["relation"], []).append(places_in(rows, self.fates, block["relation"], windows))
+                rows = self.fates.of_batch(unpacked(block, COUNTED_KINDS))
+                found.setdefault(block["relation"], []).append(
+                    positions_in(rows, self.fates, block["relation"], windows)
+                )
         return {oid: _together(parts) for oid, parts in found.items()}
 
     def changes(self) -> list[Block]:
-        return [block for block in self.blocks if block["kind"] in (Kind.CHANGE.value, Kind.WAITING.value)]
+        return [block for block in self.blocks if block["kind"] in (BlockKind.CHANGE.value, BlockKind.WAITING.value)]
 
 
-def _together(parts: list[RowPlaces]) -> RowPlaces:
+def _together(parts: list[RowPositions]) -> RowPositions:
     names = ("lsn", "file", "ordinal", "scope")
-    return RowPlaces(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return RowPositions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 @dataclass(slots=True)
@@ -122,14 +130,14 @@ class Nights:
         assembly = self._assembly()
         assembly.origins = config.source.origins
         lsn_before, known = assembly.last_commit_lsn, len(assembly.relations.entries)
-        waiting = blocks_of(_of_units(self.waiting, _open_units(assembly)), Kind.WAITING)
+        waiting = blocks_of(_of_units(self.waiting, _open_units(assembly)), BlockKind.WAITING)
         states = self.states
         ahead = tables_ahead(states, lsn_before)
         scanned = [scan_file(f"{self.files + n}", self.files + n, content) for n, content in enumerate(contents)]
         _assemble(assembly, scanned)
         batches = [batch for file in scanned for batch in file.batches]
         outcomes = (*assembly.outcomes, *assembly.open_outcomes())
-        fates = Fates.of(outcomes, assembly.watermarks, origins=config.source.origins)
+        fates = StatusLookup.of(outcomes, assembly.watermarks, origins=config.source.origins)
         rows = MemoryRows([*blocks_of(batches), *waiting], fates)
         planned = plan_batch(config, assembly, rows, states, ahead, str)
         after = self._write(planned, rows, lsn_before, assembly.last_commit_lsn)
@@ -168,7 +176,7 @@ class Nights:
     def _at(self, path: str, version: int) -> tuple[TableShape, list[Row]]:
         return self.store[path].versions[version]
 
-    def _left(self, held: Held, status: str, lsn_before: int) -> TableState:
+    def _left(self, held: HeldTable, status: str, lsn_before: int) -> TableState:
         relation, state = held.relation, held.state
         if state is None:
             name = (relation.namespace, relation.name)
@@ -180,7 +188,7 @@ class Nights:
         return replace(state, status=status, reason=held.reason)
 
     def _write_table(
-        self, task: Task, rows: MemoryRows, moved: tuple[TableShape, list[Row]] | None, lsn: int
+        self, task: TableTask, rows: MemoryRows, moved: tuple[TableShape, list[Row]] | None, lsn: int
     ) -> TableState:
         stored = self.store.setdefault(task.path, StoredTable())
         has_rows = task.state is not None and task.changes.truncated_at is None
@@ -189,7 +197,7 @@ class Nights:
             _, there = moved or self._at(task.state.path, task.state.version)
         for segment in task.segments:
             if segment.reshaping is not None:
-                there = reshaped(there, segment.reshaping)
+                there = migrated_row(there, segment.reshaping)
             before, table = there, rows_under(segment.shape)
             for row in there:
                 table.put(row)
@@ -220,7 +228,9 @@ class Nights:
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
         )
 
-    def _method(self, task: Task, shape: TableShape, there: list[Row], events: list[Row]) -> tuple[WriteMethod, bool]:
+    def _method(
+        self, task: TableTask, shape: TableShape, there: list[Row], events: list[Row]
+    ) -> tuple[WriteMethod, bool]:
         """How the job would write these events, and whether the last one of each key is found out before. The facts are
         proven from the keys, as the job does."""
         changes = task.changes
@@ -258,8 +268,8 @@ class Nights:
         assert not missing, f"tables without a state: {missing}"
 
 
-def _assemble(assembly: Assembly, scanned: list[ScannedFile]) -> None:
-    ends: list[tuple[int, UnitId]] = []
+def _assemble(assembly: Assembly, scanned: list[ScanResult]) -> None:
+    ends: list[tuple[int, FragmentId]] = []
     for file in scanned:
         rows = [row for batch in file.batches for row in batch.to_pylist()]
         assembly.add_file(file.summary, control_rows(file.batches))
@@ -280,11 +290,11 @@ def _hashes(rows: list[Row], shape: TableShape) -> KeyHashes | None:
     return hashes_of(columns, shape)
 
 
-def _open_units(assembly: Assembly) -> set[UnitId]:
+def _open_units(assembly: Assembly) -> set[FragmentId]:
     return {unit for outcome in assembly.open_outcomes() for unit in outcome.units}
 
 
-def _of_units(batches: Iterable[pa.RecordBatch], units: set[UnitId]) -> list[pa.RecordBatch]:
+def _of_units(batches: Iterable[pa.RecordBatch], units: set[FragmentId]) -> list[pa.RecordBatch]:
     """The changes in these units."""
     found = []
     for batch in batches:
@@ -301,9 +311,9 @@ def _advanced(state: TableState, assembly: Assembly) -> TableState:
     return replace(state, last_commit_lsn=max(state.last_commit_lsn, assembly.last_commit_lsn))
 
 
-def _entry_row(entry: InForce) -> dict[str, Any]:
+def _entry_row(entry: RelationEntry) -> dict[str, Any]:
     return {"position": entry.position, "scope": entry.scope, **relation_row(entry.relation)}
 
 
-def _entry_of(row: Mapping[str, Any]) -> InForce:
-    return InForce(row["position"], relation_of(row), row["scope"])
+def _entry_of(row: Mapping[str, Any]) -> RelationEntry:
+    return RelationEntry(row["position"], relation_of(row), row["scope"])

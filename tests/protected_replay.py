@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.masking.mask_rows import Protection
-from pgoutput_etl.masking.policy import protection, scopes_of
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy, scopes_of
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import UserTypes
@@ -37,11 +37,11 @@ def as_sent(files: Sequence[bytes]) -> Replay:
     return replay
 
 
-def protection_of(config: Config, first_look: Replay) -> Protection | None:
+def protection_of(config: Config, first_look: Replay) -> MaskingPolicy | None:
     assembly = first_look.assembly
     user_types = UserTypes.of(assembly.types.values(), config.types)
     scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
-    return protection(config, assembly.relations, user_types, scopes)
+    return masking_policy(config, assembly.relations, user_types, scopes)
 
 
 def protected_replay(config: Config, files: Sequence[bytes]) -> Replay:

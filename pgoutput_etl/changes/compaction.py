@@ -18,7 +18,7 @@ from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 Integers = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ _ROWS_AT_ONCE = 1 << 14
 
 
 def events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """What a table's blocks come to: typed events, of each key as few as can be told within some hundred thousand."""
     held: list[pa.RecordBatch] = []
@@ -48,7 +48,7 @@ def events_of(
 
 
 def net_events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """Of each key the last event: of all of a table's blocks, and a shape that `is_net_by_itself`. Holds as many events
     as the table has keys, or three times that many."""
@@ -67,7 +67,7 @@ def net_events_of(
 
 
 def typed_events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """All of them."""
     for block in blocks:

@@ -18,7 +18,7 @@ from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types.printing import print_text
 
 TRUNCATED = "T"
@@ -60,7 +60,7 @@ def _truncates(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
 
 def every_event_of(
-    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """The same of a table's blocks."""
     for block in blocks:

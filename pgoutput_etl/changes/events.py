@@ -101,7 +101,7 @@ class _EventColumns:
 
 
 # Per event, (column's name, PostgreSQL's text) of what its types can't hold.
-_Noted = list[list[tuple[str, str]] | None]
+_ErrorNote = list[list[tuple[str, str]] | None]
 
 
 class _RowError(Exception):
@@ -249,11 +249,11 @@ def _only_key(shape: TableShape, key: list[bytes | None]) -> list[Cell]:
 
 def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.RecordBatch:
     shape, source = built.shape, built.source
-    here: _Noted = [None] * len(source)
-    before: _Noted = [None] * len(source)
+    here: _ErrorNote = [None] * len(source)
+    before: _ErrorNote = [None] * len(source)
     size = 0
 
-    def load(column: int, cells: list[bytes | None], noted: _Noted) -> pa.Array:
+    def load(column: int, cells: list[bytes | None], noted: _ErrorNote) -> pa.Array:
         nonlocal size
         try:
             loaded = _load(shape.columns[column].type, cells)

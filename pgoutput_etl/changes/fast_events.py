@@ -112,7 +112,7 @@ def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Events:
+class _EventRows:
     """Per event: `source`, its row; `op`; `base`, the tuple it is of; `fill`, the tuple that fills what that leaves
     unchanged, -1 for none, and `fills_all`, whether in all columns or in the replica identity's; `only_key`; `before`,
     the tuple of the key that the row moved from, -1 for none.
@@ -149,16 +149,16 @@ def _letters(letters: pa.Array) -> Numbers:
     return found
 
 
-def _of_new_tuples(rows: pa.RecordBatch, shape: TableShape) -> _Events:
+def _of_new_tuples(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
     every = np.arange(rows.num_rows, dtype=np.int32)
     nothing = np.empty(0, np.int32)
     op = np.where((_letters(rows.column("tag")) == _I) | shape.is_bag, _I, _U)
-    return _Events(True, every, op, every, nothing, nothing, nothing, nothing)
+    return _EventRows(True, every, op, every, nothing, nothing, nothing, nothing)
 
 
 def _of_new_and_old_tuples(
     rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
-) -> _Events:
+) -> _EventRows:
     """tuples: the new ones, then the old ones."""
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
@@ -178,7 +178,7 @@ def _of_new_and_old_tuples(
     if made < 0:
         raise UnsureError
     parts = [each[:made] for each in (source, op, base, fill, fills_all, only_key, before)]
-    return _Events(False, *parts)
+    return _EventRows(False, *parts)
 
 
 @jit.compiled
@@ -279,7 +279,7 @@ class _Columns:
 
     __slots__ = ("_shape", "_size", "_tuples", "before", "here", "made")
 
-    def __init__(self, shape: TableShape, tuples: SplitTuples, made: _Events) -> None:
+    def __init__(self, shape: TableShape, tuples: SplitTuples, made: _EventRows) -> None:
         self._shape, self._tuples, self.made = shape, tuples, made
         self._size = 0
         self.here: dict[int, list[tuple[str, str]]] = {}  # by event: column's name and text
@@ -345,8 +345,8 @@ def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.
     values["_ts"] = pa.array(_times(rows)[made.source], mask=is_unknown).view(TIMESTAMP)
     offsets = np.arange(len(made) + 1, dtype=np.int32)
     values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
-    values["_unrep"] = _noted(columns.here, len(made))
-    values["_from_unrep"] = _noted(columns.before, len(made))
+    values["_unrep"] = _error_of_row(columns.here, len(made))
+    values["_from_unrep"] = _error_of_row(columns.before, len(made))
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
 
@@ -359,7 +359,7 @@ def _times(rows: pa.RecordBatch) -> Numbers:
     return times + POSTGRES_EPOCH_MICROSECONDS
 
 
-def _noted(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
+def _error_of_row(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
     if not texts:
         return pa.nulls(count, UNREPRESENTABLE)
     return pa.array([texts.get(i) for i in range(count)], UNREPRESENTABLE)

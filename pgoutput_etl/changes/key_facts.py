@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.key_columns import inserted_keys
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import ColumnType, Storage
 
 KeyHashes = npt.NDArray[np.uint64]
@@ -95,7 +95,7 @@ def _limit_fields(shape: TableShape) -> list[pa.Field]:
 
 
 def hashed_keys_of(
-    blocks: Iterable[Mapping[str, Any]], fates: Fates, window: Window, shape: TableShape, buckets: int
+    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows of hash_schema, of a table's blocks, which have INSERTs alone. Equal keys are in one bucket, wherever they
     stand."""

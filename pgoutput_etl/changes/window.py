@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.scan.blocks import unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.relation_history import Place
-from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, Fates
+from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, StatusLookup
 
 _OF_MESSAGES = [name for name in ROW_SCHEMA.names if name in MESSAGE_SCHEMA.names]
 
@@ -29,9 +29,9 @@ class Window:
     """Places between which rows are applied, in the order of commits: behind `truncated_at`, from `start` on, before
     `end`, and of commits before the LSN `cut`."""
 
-    truncated_at: Place | None = None
-    start: Place | None = None
-    end: Place | None = None
+    truncated_at: CommitPosition | None = None
+    start: CommitPosition | None = None
+    end: CommitPosition | None = None
     cut: int | None = None
 
     @property
@@ -53,14 +53,16 @@ class Window:
         return held
 
 
-def _is_before(places: list[npt.NDArray[np.int64]], place: Place, or_there: bool) -> Mask:
+def _is_before(places: list[npt.NDArray[np.int64]], place: CommitPosition, or_there: bool) -> Mask:
     lsn, file, ordinal = places
     earlier: Mask = ordinal <= place[2] if or_there else ordinal < place[2]
     found: Mask = (lsn < place[0]) | ((lsn == place[0]) & ((file < place[1]) | ((file == place[1]) & earlier)))
     return found
 
 
-def rows_in(block: Mapping[str, Any], fates: Fates, window: Window, with_truncates: bool = False) -> pa.RecordBatch:
+def rows_in(
+    block: Mapping[str, Any], fates: StatusLookup, window: Window, with_truncates: bool = False
+) -> pa.RecordBatch:
     """Rows of ROW_SCHEMA: inserts, updates and deletes."""
     rows = fates.of_batch(unpacked(block, _LOOKED_AT))
     decided = fates.decide(rows)

@@ -22,7 +22,7 @@ _FINGERPRINT_DIGITS = 16
 _BLOCK = 64  # bytes, of SHA-256
 
 
-class UseKind(Enum):
+class ColumnAction(Enum):
     DROP = "drop"
     HASH = "hash"
     REDACT = "redact"
@@ -53,39 +53,39 @@ class Salt:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ColumnRule:
     """What is done to one column. salt: of a hash; text: what stands for every value that is redacted."""
 
-    kind: UseKind
+    kind: ColumnAction
     salt: Salt | None = None
     text: str = REDACTED
 
     def __str__(self) -> str:
         """As it is written down with a table, to notice that it has changed."""
         match self.kind:
-            case UseKind.DROP:
+            case ColumnAction.DROP:
                 return "drop"
-            case UseKind.REDACT:
+            case ColumnAction.REDACT:
                 return f"redact: {self.text}"
-            case UseKind.HASH:
+            case ColumnAction.HASH:
                 return f"hash: sha256, salt {'' if self.salt is None else self.salt.fingerprint}"
 
 
-DROP = Use(UseKind.DROP)
+DROP = ColumnRule(ColumnAction.DROP)
 
 
-_DONE = {UseKind.DROP: "dropped", UseKind.HASH: "hashed", UseKind.REDACT: "redacted"}
+_PAST_TENSE = {ColumnAction.DROP: "dropped", ColumnAction.HASH: "hashed", ColumnAction.REDACT: "redacted"}
 
 
-def done_in_words(uses: Mapping[str, str]) -> str:
+def masks_in_words(uses: Mapping[str, str]) -> str:
     """For people, of what is written down with a table."""
-    return ", ".join(f"{name} {_DONE[UseKind(_word(said))]}" for name, said in uses.items())
+    return ", ".join(f"{name} {_PAST_TENSE[ColumnAction(_word(said))]}" for name, said in uses.items())
 
 
-def said_of_change(column: str, before: str | None, now: str | None) -> str:
+def mask_change_text(column: str, before: str | None, now: str | None) -> str:
     """For people, of what was written down with a table and what the configuration says."""
     if _word(before) == _word(now):
-        how = "hashed with another salt" if _word(now) == UseKind.HASH.value else "redacted to another text"
+        how = "hashed with another salt" if _word(now) == ColumnAction.HASH.value else "redacted to another text"
         return f"{column} was {how}"
     return f"{column} ({_word(before)} before, {_word(now)} now)"
 
@@ -94,8 +94,8 @@ def _word(said: str | None) -> str:
     return "as it is" if said is None else said.partition(":")[0]
 
 
-def changed(then: Mapping[str, str], clear: frozenset[str], now: Mapping[str, str]) -> list[str]:
+def changed_masks(then: Mapping[str, str], clear: frozenset[str], now: Mapping[str, str]) -> list[str]:
     """What differs for values that are there: `then` of their columns, `clear` those that are there as they are."""
-    found = [said_of_change(name, said, now.get(name)) for name, said in then.items() if now.get(name) != said]
-    found += [said_of_change(name, None, said) for name, said in now.items() if name not in then and name in clear]
+    found = [mask_change_text(name, said, now.get(name)) for name, said in then.items() if now.get(name) != said]
+    found += [mask_change_text(name, None, said) for name, said in now.items() if name not in then and name in clear]
     return sorted(found)

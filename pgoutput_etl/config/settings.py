@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, Salt, Use, UseKind
+from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
@@ -90,7 +90,7 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
-    uses: Mapping[str, Use] = field(default_factory=dict)
+    uses: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
     def target_name(self) -> tuple[str, str] | None:
@@ -262,10 +262,10 @@ def _rule(node: Node) -> TableRule:
         key=_key(keys["key"]),
         columns={name: _column(column) for name, column in columns.items()},
         rename=keys["rename"].optional_text("schema.table"),
-        uses={name: use for name, column in columns.items() if (use := _use(column)) is not None},
+        uses={name: use for name, column in columns.items() if (use := _column_rule(column)) is not None},
     )
     for name in rule.key or ():
-        if name in rule.uses and rule.uses[name].kind is not UseKind.HASH:
+        if name in rule.uses and rule.uses[name].kind is not ColumnAction.HASH:
             raise columns[name].error("it is a column of `key`, which tells rows apart: it can be hashed, and no more")
     if rule.rename is not None:
         _check_rename(keys["rename"], rule)
@@ -294,30 +294,32 @@ def _column(node: Node) -> str | Mapping[str, str]:
         keys = node.section("hash", "salt", "redact", RENAMED_FROM)
         given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
         if not given or {"hash", "redact"} <= given.keys():
-            raise node.error(f"expected {_COLUMN_USES}")
+            raise node.error(f"expected {_COLUMN_ACTIONS}")
         return {name: argument.text("what is done with it") for name, argument in given.items()}
-    if node.text(_COLUMN_USES) not in (UseKind.DROP.value, UseKind.REDACT.value, ADDED):
-        raise node.error(f"expected {_COLUMN_USES}")
+    if node.text(_COLUMN_ACTIONS) not in (ColumnAction.DROP.value, ColumnAction.REDACT.value, ADDED):
+        raise node.error(f"expected {_COLUMN_ACTIONS}")
     return str(node.value)
 
 
-_COLUMN_USES = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
+_COLUMN_ACTIONS = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
 
 
-def _use(node: Node) -> Use | None:
+def _column_rule(node: Node) -> ColumnRule | None:
     """None for a column whose values come as they are."""
     if not isinstance(node.value, dict):
-        return {UseKind.DROP.value: DROP, UseKind.REDACT.value: Use(UseKind.REDACT)}.get(str(node.value))
+        return {ColumnAction.DROP.value: DROP, ColumnAction.REDACT.value: ColumnRule(ColumnAction.REDACT)}.get(
+            str(node.value)
+        )
     keys = node.section("hash", "salt", "redact", RENAMED_FROM)
     if keys["hash"].value is None and keys["salt"].value is not None:
         raise keys["salt"].error("expected beside hash alone")
     if keys["redact"].value is not None:
-        return Use(UseKind.REDACT, text=keys["redact"].text("what stands for every value"))
+        return ColumnRule(ColumnAction.REDACT, text=keys["redact"].text("what stands for every value"))
     if keys["hash"].value is None:
         return None
     if keys["hash"].value != "sha256":
         raise keys["hash"].error("expected sha256")
-    return Use(UseKind.HASH, _salt(keys["hash"], keys["salt"]))
+    return ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
 
 
 def _salt(of_hash: Node, node: Node) -> Salt:

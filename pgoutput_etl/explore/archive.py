@@ -28,7 +28,7 @@ from pgoutput_etl.explore.archive_rows import (
     CHANGES,
     MESSAGES,
     TRANSACTIONS,
-    View,
+    RowView,
     change_batches,
     message_batches,
     named_file,
@@ -36,16 +36,16 @@ from pgoutput_etl.explore.archive_rows import (
     transaction_batches,
 )
 from pgoutput_etl.explore.html import page, sentence
-from pgoutput_etl.explore.table_rows import Asked, table_batches
-from pgoutput_etl.inspection.archive import Inspection, inspect_archive, scenes
+from pgoutput_etl.explore.table_rows import RowQuery, table_batches
+from pgoutput_etl.inspection.archive import Inspection, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local, read_local
-from pgoutput_etl.inspection.message_lines import Scene, Wanted
+from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.timestamps import microseconds_of, parse_time
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkDataFrame
@@ -71,13 +71,13 @@ _PANDAS = {
 }
 
 
-Frame = TypeVar("Frame")
+FrameT = TypeVar("FrameT")
 
 
-class Explored(ABC, Generic[Frame]):
+class ArchiveView(ABC, Generic[FrameT]):
     """What both kinds of archive share. report: the figures of jobs/inspect.py."""
 
-    def __init__(self, found: Inspection, view: View) -> None:
+    def __init__(self, found: Inspection, view: RowView) -> None:
         self.report: ArchiveReport = report_on(found)
         self._found = found
         self._view = view
@@ -103,21 +103,21 @@ class Explored(ABC, Generic[Frame]):
         return pd.DataFrame(rows)
 
     @property
-    def transactions(self) -> Frame:
+    def transactions(self) -> FrameT:
         """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
         aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
         view, own = self._view, own_transactions(self._found)
         return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
 
     @property
-    def changes(self) -> Frame:
+    def changes(self) -> FrameT:
         """A row per change: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq, relation, file, offset,
         lsn; as they stand in the archive. No values: `rows` has them."""
         view = self._view
         return self._frame(lambda p, c: change_batches(p, c, view), CHANGES)
 
     @property
-    def messages(self) -> Frame:
+    def messages(self) -> FrameT:
         """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
         return self.find_messages()
 
@@ -128,11 +128,11 @@ class Explored(ABC, Generic[Frame]):
         lsn: Lsns = ANY,
         time: Times = ANY,
         names: str | None = None,
-    ) -> Frame:
+    ) -> FrameT:
         """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
         transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
         expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
-        told, limit = self._scenes(_wanted(table, xid, lsn, time, names)), self._view.max_size
+        told, limit = self._scenes(_message_filter(table, xid, lsn, time, names)), self._view.max_size
         return self._frame(lambda p, c: message_batches(told[p], c, limit), MESSAGES)
 
     def rows(
@@ -142,7 +142,7 @@ class Explored(ABC, Generic[Frame]):
         *,
         key: Iterable[str] | None = None,
         fate: str | None = "committed",
-    ) -> Frame:
+    ) -> FrameT:
         """The changes of "schema.table" with what is in them, as a table in mode append has them (docs/modes.md), in
         the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
         change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
@@ -154,28 +154,30 @@ class Explored(ABC, Generic[Frame]):
     @abstractmethod
     def _frame(
         self, of_file: OfFile, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
-    ) -> Frame:
+    ) -> FrameT:
         """What `of_file` gives of each path and content, and what there is of no file. It may be called elsewhere."""
 
-    def _asked(self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None) -> Asked:
-        fates = frozenset(Fate) if fate is None else frozenset([_fate(fate)])
-        return Asked.of(self._view, table, None if key is None else tuple(key), fates, where or {})
+    def _asked(
+        self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None
+    ) -> RowQuery:
+        fates = frozenset(TransactionStatus) if fate is None else frozenset([_status_of(fate)])
+        return RowQuery.of(self._view, table, None if key is None else tuple(key), fates, where or {})
 
-    def _scenes(self, wanted: Wanted) -> dict[str, Scene]:
-        return {scene.path: scene for scene in scenes(self._found, wanted, False, False)}
+    def _scenes(self, wanted: MessageFilter) -> dict[str, InspectionContext]:
+        return {scene.path: scene for scene in inspection_contexts(self._found, wanted, False, False)}
 
 
-def _fate(name: str) -> Fate:
+def _status_of(name: str) -> TransactionStatus:
     try:
-        return Fate(name)
+        return TransactionStatus(name)
     except ValueError:
-        raise ConfigError(f"fate: expected one of {', '.join(fate.value for fate in Fate)}") from None
+        raise ConfigError(f"fate: expected one of {', '.join(fate.value for fate in TransactionStatus)}") from None
 
 
-def _wanted(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> Wanted:
+def _message_filter(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> MessageFilter:
     first, last = (parse_lsn(each) if isinstance(each, str) else each for each in lsn)
     begin, end = (_microseconds(each) for each in time)
-    return Wanted(table, xid, first, last, begin, end, names)
+    return MessageFilter(table, xid, first, last, begin, end, names)
 
 
 def _microseconds(time: datetime | str | None) -> int | None:
@@ -185,7 +187,7 @@ def _microseconds(time: datetime | str | None) -> int | None:
     return microseconds_of(at)
 
 
-class Archive(Explored[pd.DataFrame]):
+class Archive(ArchiveView[pd.DataFrame]):
     """Frames are pandas': whole numbers as Int64, which knows NULL, times with their zone. What is asked for has to fit
     into memory: a million rows of `changes` take 110 MB, and twice that while they are made."""
 
@@ -210,11 +212,11 @@ def _content(path: str) -> bytes:
         raise ArchiveError(str(error)) from None
 
 
-class SparkArchive(Explored["SparkDataFrame"]):
+class SparkArchive(ArchiveView["SparkDataFrame"]):
     """Frames are Spark's, lazy, in no order: `seq` and `_pg_seq` order the changes of a commit. The driver holds what
     jobs/inspect.py holds; a file is read by one task."""
 
-    def __init__(self, spark: SparkSession, found: Inspection, view: View) -> None:
+    def __init__(self, spark: SparkSession, found: Inspection, view: RowView) -> None:
         super().__init__(found, view)
         self.spark = spark
 
@@ -254,10 +256,10 @@ def read_archive(
     listed = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
     of_framing = _framing(framing)
     if spark is not None:
-        from pgoutput_etl.explore.on_spark import look_into
+        from pgoutput_etl.explore.on_spark import inspect_on_spark
 
-        found, limit = look_into(spark, listed, of_framing)
-        view = View.of(found, types or {}, of_framing, limit)
+        found, limit = inspect_on_spark(spark, listed, of_framing)
+        view = RowView.of(found, types or {}, of_framing, limit)
         return SparkArchive(spark, found, view)
     elsewhere = [path for path in listed if not is_local(path)]
     if elsewhere:
@@ -266,7 +268,7 @@ def read_archive(
     # In this process alone: in others, a script that calls this at its top would be run once more.
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), of_framing) as runner:
         found = inspect_archive(landed, runner, lambda _said: None)
-    return Archive(found, View.of(found, types or {}, of_framing))
+    return Archive(found, RowView.of(found, types or {}, of_framing))
 
 
 def _framing(name: str) -> Framing:

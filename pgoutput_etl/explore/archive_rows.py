@@ -18,10 +18,10 @@ from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.archive import Inspection
-from pgoutput_etl.inspection.file_scan import UnitTotals
-from pgoutput_etl.inspection.message_lines import Line, Scene, tell_lines
+from pgoutput_etl.inspection.file_scan import FragmentTotals
+from pgoutput_etl.inspection.message_lines import InspectionContext, MessageLine, print_lines
 from pgoutput_etl.inspection.report import kind_of_transaction, transaction_report
-from pgoutput_etl.landing.fingerprint import KnownContents, Task
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, HEAD
@@ -29,7 +29,7 @@ from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.outcome import Outcome
-from pgoutput_etl.transactions.status_lookup import ABORTED, FATES, Decided, Fates
+from pgoutput_etl.transactions.status_lookup import ABORTED, STATUSES, StatusColumns, StatusLookup
 from pgoutput_etl.types import UserTypes
 
 _ROWS_TOGETHER = 8192
@@ -92,24 +92,24 @@ CHANGES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RowView:
     """What the rows of any file are told with, once all files were looked into. Goes to executors."""
 
-    tasks: Mapping[str, Task]
-    fates: Fates
+    tasks: Mapping[str, ScanTask]
+    fates: StatusLookup
     versions: Mapping[int, RelationVersions]
     user_types: UserTypes
     framing: Framing = Framing.AUTO
     max_size: int = MAX_SIZE
 
     @classmethod
-    def of(cls, found: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE) -> View:
+    def of(cls, found: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE) -> RowView:
         history, known = found.placing.assembly.relations, found.placing.assembly.types
         versions = {oid: history.versions(oid) for oid in history.oids()}
         user_types = UserTypes.of(known.values(), types)
         return cls(found.tasks, found.placing.fates(), versions, user_types, framing, max_size)
 
-    def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, Decided]]:
+    def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, StatusColumns]]:
         """Message rows of one file, each batch with what became of them. Raises ArchiveError if it isn't the file that
         was looked into any more."""
         task = self.tasks[path]
@@ -120,15 +120,15 @@ class View:
                 yield rows, self.fates.decide(rows)
 
 
-def message_batches(scene: Scene, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
+def message_batches(scene: InspectionContext, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
     """MESSAGES of one file: every message that the scene wants."""
-    lines: list[Line] = []
-    tell_lines(scene, content, lines.append, max_size)
+    lines: list[MessageLine] = []
+    print_lines(scene, content, lines.append, max_size)
     for begin in range(0, len(lines), _ROWS_TOGETHER):
         yield _as_messages(lines[begin : begin + _ROWS_TOGETHER])
 
 
-def _as_messages(lines: list[Line]) -> pa.RecordBatch:
+def _as_messages(lines: list[MessageLine]) -> pa.RecordBatch:
     columns = {
         "file": [line.path for line in lines],
         "table": [", ".join(line.tables) or None for line in lines],
@@ -145,26 +145,26 @@ def _times(microseconds: pa.Array) -> pa.Array:
     return pc.add(microseconds.cast(pa.int64()), POSTGRES_EPOCH_MICROSECONDS).cast(TIMESTAMP)
 
 
-def change_batches(path: str, content: bytes, view: View) -> Iterator[pa.RecordBatch]:
+def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """CHANGES of one file."""
     for rows, decided in view.rows(path, content):
         yield _as_changes(path, *only(rows, decided, pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS))), view)
 
 
-def only(rows: pa.RecordBatch, decided: Decided, chosen: pa.Array) -> tuple[pa.RecordBatch, Decided]:
+def only(rows: pa.RecordBatch, decided: StatusColumns, chosen: pa.Array) -> tuple[pa.RecordBatch, StatusColumns]:
     """Those of the rows."""
     columns = (c.filter(chosen) for c in (decided.commit_lsn, decided.commit_ts, decided.top_xid, decided.scope))
-    return rows.filter(chosen), Decided(decided.fate[chosen.to_numpy(zero_copy_only=False)], *columns)
+    return rows.filter(chosen), StatusColumns(decided.fate[chosen.to_numpy(zero_copy_only=False)], *columns)
 
 
-def _as_changes(path: str, rows: pa.RecordBatch, decided: Decided, view: View) -> pa.RecordBatch:
+def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: RowView) -> pa.RecordBatch:
     columns = {
         "table": _tables(rows, decided, view.versions),
         "op": rows.column("tag"),
         "bytes": pc.subtract(rows.column("end"), rows.column("begin")),
         "xid": decided.top_xid,
         "subxid": rows.column("xid"),
-        "fate": fate_names(decided.fate),
+        "fate": status_names(decided.fate),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
         "seq": sequence(rows.column("file"), rows.column("ordinal")),
@@ -174,8 +174,8 @@ def _as_changes(path: str, rows: pa.RecordBatch, decided: Decided, view: View) -
     return pa.RecordBatch.from_arrays([columns[name] for name in CHANGES.names], schema=CHANGES)
 
 
-def fate_names(fates: npt.NDArray[np.uint8]) -> pa.Array:
-    return pa.array([fate.value for fate in FATES]).take(pa.array(fates))
+def status_names(fates: npt.NDArray[np.uint8]) -> pa.Array:
+    return pa.array([fate.value for fate in STATUSES]).take(pa.array(fates))
 
 
 def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
@@ -183,7 +183,7 @@ def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
     return pc.multiply(pc.add(pc.multiply(file, _MESSAGES_IN_A_FILE), ordinal), _OF_A_MESSAGE)
 
 
-def versions_of(rows: pa.RecordBatch, decided: Decided, versions: RelationVersions) -> npt.NDArray[np.int64]:
+def versions_of(rows: pa.RecordBatch, decided: StatusColumns, versions: RelationVersions) -> npt.NDArray[np.int64]:
     """Per row of this relation, which version held; -1 for none."""
     placed = pa.RecordBatch.from_arrays(
         [rows.column("file"), rows.column("ordinal"), decided.scope], names=["file", "ordinal", "scope"]
@@ -192,7 +192,7 @@ def versions_of(rows: pa.RecordBatch, decided: Decided, versions: RelationVersio
     return found
 
 
-def _tables(rows: pa.RecordBatch, decided: Decided, versions: Mapping[int, RelationVersions]) -> pa.Array:
+def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int, RelationVersions]) -> pa.Array:
     """schema.table of each row, or its OID where nothing describes it."""
     names: list[str] = []
     numbers = np.zeros(rows.num_rows, np.int64)
@@ -209,10 +209,10 @@ def _tables(rows: pa.RecordBatch, decided: Decided, versions: Mapping[int, Relat
     return pa.array(names, pa.string()).take(pa.array(numbers))
 
 
-def transaction_batches(path: str, content: bytes, view: View) -> Iterator[pa.RecordBatch]:
+def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """TRANSACTIONS of one file: the ordinary ones that begin and end in it. own_transactions has all others."""
-    units = _Units()
-    commits: list[tuple[pa.RecordBatch, Decided]] = []
+    units = _FragmentSums()
+    commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
         units.add(rows, decided)
         unit = rows.column("unit")
@@ -225,7 +225,7 @@ def transaction_batches(path: str, content: bytes, view: View) -> Iterator[pa.Re
 
 
 @dataclass(slots=True)
-class _Units:
+class _FragmentSums:
     """Bytes, changes and aborted changes by the number of the unit, from NO_UNIT (-1) on. A Truncate is as many changes
     as it names tables."""
 
@@ -236,7 +236,7 @@ class _Units:
     def __init__(self) -> None:
         self.sizes = self.changes = self.aborted = np.zeros(0, np.int64)
 
-    def add(self, rows: pa.RecordBatch, decided: Decided) -> None:
+    def add(self, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         unit = rows.column("unit").to_numpy() + 1
         size = pc.subtract(rows.column("end"), rows.column("begin")).to_numpy(zero_copy_only=False)
         is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
@@ -258,12 +258,12 @@ def _at(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.ND
     return found
 
 
-def _as_transactions(path: str, rows: pa.RecordBatch, decided: Decided, units: _Units) -> pa.RecordBatch:
+def _as_transactions(path: str, rows: pa.RecordBatch, decided: StatusColumns, units: _FragmentSums) -> pa.RecordBatch:
     unit, count = rows.column("unit").to_numpy() + 1, rows.num_rows
     columns = {
         "xid": decided.top_xid,
         "kind": pa.repeat(pa.scalar("ordinary"), count),
-        "fate": fate_names(decided.fate),
+        "fate": status_names(decided.fate),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
         "changes": pa.array(_at(units.changes, unit)),
@@ -292,7 +292,7 @@ def _own_transaction(found: Inspection, outcome: Outcome) -> dict[str, object]:
         "commit_lsn": outcome.commit_lsn,
         "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
         "changes": told.changes,
-        "aborted_changes": sum(found.total.own_units.get(unit, UnitTotals()).aborted for unit in outcome.units),
+        "aborted_changes": sum(found.total.own_units.get(unit, FragmentTotals()).aborted for unit in outcome.units),
         "bytes": told.size,
         "gid": outcome.gid,
         "origin": outcome.origin,

@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.event_log import TRUNCATED, every_event, old_keys
 from pgoutput_etl.changes.events import MOVED_IN, MOVED_OUT, ROW_SCHEMA, UPDATED
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.explore.archive_rows import View, only, sequence, versions_of
+from pgoutput_etl.explore.archive_rows import RowView, only, sequence, versions_of
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape, table_shape
-from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, STAMP_COLUMNS, UNCHANGED_COLUMN
-from pgoutput_etl.transactions.outcome import Fate
-from pgoutput_etl.transactions.status_lookup import FATES, Decided
+from pgoutput_etl.targets.modes import METADATA_COLUMNS, OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
+from pgoutput_etl.transactions.outcome import TransactionStatus
+from pgoutput_etl.transactions.status_lookup import STATUSES, StatusColumns
 from pgoutput_etl.types import ColumnType, ValueTextError, load_text
 from pgoutput_etl.types.printing import print_text
 
-FATE_COLUMN = "_pg_fate"
+STATUS_COLUMN = "_pg_fate"
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 
@@ -33,34 +33,34 @@ _ADDED = pa.schema(
     [
         (OP_COLUMN, pa.string()),
         (SEQ_COLUMN, pa.int64()),
-        *zip(STAMP_COLUMNS, (pa.int64(), TIMESTAMP, pa.int64(), _TEXTS), strict=True),
+        *zip(METADATA_COLUMNS, (pa.int64(), TIMESTAMP, pa.int64(), _TEXTS), strict=True),
         (OLD_KEY_COLUMN, _TEXTS),
         (UNCHANGED_COLUMN, pa.list_(pa.string())),
-        (FATE_COLUMN, pa.string()),
+        (STATUS_COLUMN, pa.string()),
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RowQuery:
     """Rows of a table. shapes: by OID, and by the number of the version; schema: of what comes out. where: columns and
     what is to be in them, in either form of `load`: a value of the column's Arrow type, or PostgreSQL's text."""
 
     table: str
     shapes: Mapping[int, Mapping[int, TableShape]]
     schema: pa.Schema
-    fates: frozenset[Fate]
+    fates: frozenset[TransactionStatus]
     where: Mapping[str, Any]
 
     @classmethod
     def of(
         cls,
-        view: View,
+        view: RowView,
         table: str,
         key: tuple[str, ...] | None,
-        fates: frozenset[Fate],
+        fates: frozenset[TransactionStatus],
         where: Mapping[str, Any],
-    ) -> Asked:
+    ) -> RowQuery:
         """Raises ConfigError for a table or column that the archive doesn't have, and TableError for such a key."""
         shapes: dict[int, dict[int, TableShape]] = {}
         for oid, versions in view.versions.items():
@@ -90,7 +90,7 @@ def _schema(shapes: list[TableShape], table: str) -> pa.Schema:
     return pa.schema([*types.items(), *_ADDED])
 
 
-def table_batches(path: str, content: bytes, view: View, asked: Asked) -> Iterator[pa.RecordBatch]:
+def table_batches(path: str, content: bytes, view: RowView, asked: RowQuery) -> Iterator[pa.RecordBatch]:
     """asked.schema, of one file. Raises ArchiveError, without a value."""
     wanted = pa.array(sorted(asked.shapes), pa.int64())
     for rows, decided in view.rows(path, content):
@@ -103,8 +103,8 @@ def table_batches(path: str, content: bytes, view: View, asked: Asked) -> Iterat
 
 
 def _kinds(
-    rows: pa.RecordBatch, decided: Decided, view: View, asked: Asked
-) -> Iterator[tuple[tuple[pa.RecordBatch, Decided], Fate, TableShape]]:
+    rows: pa.RecordBatch, decided: StatusColumns, view: RowView, asked: RowQuery
+) -> Iterator[tuple[tuple[pa.RecordBatch, StatusColumns], TransactionStatus, TableShape]]:
     """Rows of one fate that stand under one version, and all have a commit, or none."""
     relations = rows.column("relation")
     for oid in relations.unique().to_pylist():
@@ -112,13 +112,13 @@ def _kinds(
         numbers, is_ended = versions_of(of_table, ended, view.versions[oid]), pc.is_valid(ended.commit_ts)
         for number, shape in asked.shapes[oid].items():
             for fate in asked.fates:
-                of_both = pa.array((numbers == number) & (ended.fate == FATES.index(fate)))
+                of_both = pa.array((numbers == number) & (ended.fate == STATUSES.index(fate)))
                 for chosen in (pc.and_(of_both, is_ended), pc.and_not(of_both, is_ended)):
                     if pc.any(chosen).as_py():
                         yield only(of_table, ended, chosen), fate, shape
 
 
-def _as_rows(rows: pa.RecordBatch, decided: Decided) -> pa.RecordBatch:
+def _as_rows(rows: pa.RecordBatch, decided: StatusColumns) -> pa.RecordBatch:
     """As changes.events takes them: with a commit."""
     columns = {name: rows.column(name) for name in ROW_SCHEMA.names if name in rows.schema.names}
     columns |= {name: getattr(decided, name) for name in ("top_xid", "scope")}
@@ -127,7 +127,7 @@ def _as_rows(rows: pa.RecordBatch, decided: Decided) -> pa.RecordBatch:
 
 
 def _typed(
-    of_kind: tuple[pa.RecordBatch, Decided], fate: Fate, shape: TableShape, asked: Asked
+    of_kind: tuple[pa.RecordBatch, StatusColumns], fate: TransactionStatus, shape: TableShape, asked: RowQuery
 ) -> Iterator[pa.RecordBatch]:
     has_commit = of_kind[1].commit_ts.null_count == 0
     for events in every_event(_as_rows(*of_kind), shape):
@@ -136,7 +136,7 @@ def _typed(
         if events.num_rows:
             columns = _own_columns(events, shape, asked.schema) | _added_columns(events, fate, shape)
             if not has_commit:
-                columns |= {name: pa.nulls(events.num_rows, _ADDED.field(name).type) for name in STAMP_COLUMNS[:2]}
+                columns |= {name: pa.nulls(events.num_rows, _ADDED.field(name).type) for name in METADATA_COLUMNS[:2]}
             yield pa.RecordBatch.from_arrays([columns[name] for name in asked.schema.names], schema=asked.schema)
 
 
@@ -152,17 +152,17 @@ def _own_columns(events: pa.RecordBatch, shape: TableShape, schema: pa.Schema) -
     return {name: found.get(name, pa.nulls(events.num_rows, schema.field(name).type)) for name in names}
 
 
-def _added_columns(events: pa.RecordBatch, fate: Fate, shape: TableShape) -> dict[str, pa.Array]:
+def _added_columns(events: pa.RecordBatch, fate: TransactionStatus, shape: TableShape) -> dict[str, pa.Array]:
     op = events.column("_op")
     is_second = pc.and_(pc.equal(op, "I"), shape.is_bag).cast(pa.int64())
     lsn, time, xid, odd = (events.column(name) for name in ("_lsn", "_ts", "_xid", "_unrep"))
     return {
         OP_COLUMN: pc.if_else(pc.equal(op, MOVED_IN), UPDATED, op),
         SEQ_COLUMN: pc.add(sequence(events.column("_file"), events.column("_ordinal")), is_second),
-        **dict(zip(STAMP_COLUMNS, (lsn, time, xid, _as_map(odd)), strict=True)),
+        **dict(zip(METADATA_COLUMNS, (lsn, time, xid, _as_map(odd)), strict=True)),
         OLD_KEY_COLUMN: _as_map(old_keys(events, shape)),
         UNCHANGED_COLUMN: _unchanged(events, shape),
-        FATE_COLUMN: pa.repeat(pa.scalar(fate.value), events.num_rows),
+        STATUS_COLUMN: pa.repeat(pa.scalar(fate.value), events.num_rows),
     }
 
 

@@ -16,7 +16,7 @@ from pgoutput_etl.ingest.executors import (
     of_kind,
 )
 from pgoutput_etl.ingest.rows import _by_file
-from pgoutput_etl.scan.blocks import Kind, unpacked
+from pgoutput_etl.scan.blocks import BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, SUMMARY_TAG, ScanError
 from pgoutput_etl.transactions.assembly import Assembly
@@ -24,24 +24,24 @@ from pgoutput_etl.transactions.outcome import CONTROL_COLUMNS, Control, control_
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScanOutput:
     """The driver's part of a scan, by the files' numbers: summaries, control messages, and why there are none."""
 
     scans: dict[int, FileScan]
     controls: dict[int, list[Control]]
     errors: dict[int, ScanError]
 
-    def of(self, numbers: Collection[int]) -> Scanned:
+    def of(self, numbers: Collection[int]) -> ScanOutput:
         """Without the other files."""
         scans = {number: scan for number, scan in self.scans.items() if number in numbers}
-        return Scanned(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
+        return ScanOutput(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
 
 
-def collect_scans(blocks: DataFrame) -> Scanned:
+def collect_scans(blocks: DataFrame) -> ScanOutput:
     """What is collected: one row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that an earlier file began."""
-    scanned = Scanned({}, {}, {})
-    of_driver = of_kind(blocks, Kind.CONTROL).select("rows", "head", "tuples").toArrow()
+    scanned = ScanOutput({}, {}, {})
+    of_driver = of_kind(blocks, BlockKind.CONTROL).select("rows", "head", "tuples").toArrow()
     for block in of_driver.to_pylist():
         rows = unpacked(block, ["file", *CONTROL_COLUMNS])
         for file, of_file in _by_file(rows):
@@ -54,7 +54,7 @@ def collect_scans(blocks: DataFrame) -> Scanned:
     return scanned
 
 
-def assemble(blocks: DataFrame, scanned: Scanned, paths: Mapping[int, str], assembly: Assembly) -> None:
+def assemble(blocks: DataFrame, scanned: ScanOutput, paths: Mapping[int, str], assembly: Assembly) -> None:
     """Takes the files into `assembly`, in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
@@ -69,6 +69,6 @@ def _replace_streams(blocks: DataFrame, paths: Mapping[int, str], assembly: Asse
     begun = assembly.streams_begun()
     if not begun:
         return
-    ends = message_rows(of_kind(blocks, Kind.COMMIT), ["top_xid", "file", "unit"])
+    ends = message_rows(of_kind(blocks, BlockKind.COMMIT), ["top_xid", "file", "unit"])
     found = ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist()
     assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in found if row["file"] in paths)

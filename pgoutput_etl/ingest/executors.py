@@ -12,14 +12,20 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPlaces, VersionSpan, spans_of
+from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions, VersionSpan, spans_of
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
-from pgoutput_etl.transactions.statistics import TALLIED, CommitWindow, Tally, TallyRequest, places_in
-from pgoutput_etl.transactions.status_lookup import DECIDED_BY, FATES, Fates
+from pgoutput_etl.transactions.statistics import (
+    COUNTED_KINDS,
+    BatchStatistics,
+    CommitWindow,
+    StatisticsRequest,
+    positions_in,
+)
+from pgoutput_etl.transactions.status_lookup import DECIDED_BY, STATUSES, StatusLookup
 from pgoutput_etl.xid import XIDS
 
 _ENDED = pa.schema(
@@ -37,12 +43,12 @@ _ENDED = pa.schema(
 )
 
 
-def blocks_of(rows: DataFrame, kind: Kind) -> DataFrame:
+def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
     """Change rows (MESSAGE_SCHEMA) as blocks."""
     return rows.mapInArrow(lambda batches: _packed(batches, kind), spark_schema(BLOCK_SCHEMA))
 
 
-def _packed(batches: Iterable[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:
+def _packed(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[pa.RecordBatch]:
     packer = Packer(kind)
     for batch in batches:
         if batch.num_rows:
@@ -50,7 +56,7 @@ def _packed(batches: Iterable[pa.RecordBatch], kind: Kind) -> Iterator[pa.Record
     yield from packer.rest()
 
 
-def of_kind(blocks: DataFrame, *kinds: Kind) -> DataFrame:
+def of_kind(blocks: DataFrame, *kinds: BlockKind) -> DataFrame:
     return blocks.where(F.col("kind").isin(*(kind.value for kind in kinds)))
 
 
@@ -59,13 +65,13 @@ def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names)
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each(batches):
+        for block in _each_row(batches):
             yield unpacked(block, schema.names)
 
     return blocks.select("rows", "head", "tuples").mapInArrow(unpack, spark_schema(schema))
 
 
-def _each(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
+def _each_row(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
     """Blocks one after the other, their bytes where Arrow has them."""
     for batch in batches:
         for i in range(batch.num_rows):
@@ -77,26 +83,26 @@ def _value(scalar: pa.Scalar) -> Any:
     return scalar.as_buffer() if is_bytes else scalar.as_py()
 
 
-def tally(blocks: DataFrame, fates: Fates, request: TallyRequest) -> Tally:
+def batch_statistics(blocks: DataFrame, fates: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
     """One small row per task comes to the driver."""
     schema = pa.schema([("tally", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = Tally(request)
-        for block in _each(batches):
-            rows = fates.of_batch(unpacked(block, TALLIED))
-            found.add(Kind(block["kind"]), block["relation"], rows, block["size"], fates)
+        found = BatchStatistics(request)
+        for block in _each_row(batches):
+            rows = fates.of_batch(unpacked(block, COUNTED_KINDS))
+            found.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], fates)
         yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
 
     looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
-    total = Tally(request)
+    total = BatchStatistics(request)
     for row in looked_at.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
-        total.take(Tally.from_json(row["tally"]))
+        total.take(BatchStatistics.from_json(row["tally"]))
     return total
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class TransactionFilter:
     """Of transactions: those of a file from an oldest xid to a newest one, and those with these xids."""
 
     of_files: Mapping[int, tuple[int, int]]
@@ -115,43 +121,43 @@ class Which:
         return found
 
 
-def ended_transactions(blocks: DataFrame, fates: Fates, which: Which | None = None) -> DataFrame:
+def ended_transactions(blocks: DataFrame, fates: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
     """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes, origin, origin_lsn), all
     or some."""
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each(batches):
+        for block in _each_row(batches):
             rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
             decided = fates.decide(rows)
-            names = pa.array([fate.value for fate in FATES]).take(pa.array(decided.fate))
+            names = pa.array([fate.value for fate in STATUSES]).take(pa.array(decided.fate))
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
             own |= {"commit_ts": decided.commit_ts}
             own |= {name: rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")}
             found = pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
             yield found if which is None else found.filter(which.chosen(rows.column("file"), own["xid"].fill_null(-1)))
 
-    commits = of_kind(blocks, Kind.COMMIT).select("rows", "head", "tuples")
+    commits = of_kind(blocks, BlockKind.COMMIT).select("rows", "head", "tuples")
     return commits.mapInArrow(end, spark_schema(_ENDED))
 
 
-def logical_messages(blocks: DataFrame, fates: Fates) -> DataFrame:
+def logical_messages(blocks: DataFrame, fates: StatusLookup) -> DataFrame:
     """The Messages that count (LOGICAL_SCHEMA), of blocks of Messages."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each(batches):
+        for block in _each_row(batches):
             yield messages_that_count(fates.of_batch(unpacked(block, COUNTED_BY)), fates)
 
     return blocks.select("rows", "head", "tuples").mapInArrow(count, spark_schema(LOGICAL_SCHEMA))
 
 
-_PLACE = [(name, pa.int64()) for name in ("commit_lsn", "file", "ordinal")]
+_POSITION = [(name, pa.int64()) for name in ("commit_lsn", "file", "ordinal")]
 
 _SPANS = pa.schema(
     [(name, pa.int64()) for name in ("relation", "generation", "number")]
-    + [(f"{end}_{name}", kind) for end in ("first", "last") for name, kind in _PLACE]
+    + [(f"{end}_{name}", kind) for end in ("first", "last") for name, kind in _POSITION]
 )
 
-_PLACES = pa.schema([("relation", pa.int64()), *_PLACE, ("scope", pa.int64())])
+_POSITIONS = pa.schema([("relation", pa.int64()), *_POSITION, ("scope", pa.int64())])
 
 
 def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> dict[int, list[VersionSpan]]:
@@ -160,13 +166,13 @@ def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> 
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for oid, places in places_by_relation(batch).items():
+            for oid, places in positions_by_relation(batch).items():
                 for span in spans_of(places, holds_from[oid]):
                     values = (oid, span.generation, span.number, *span.first, *span.last)
                     arrays = [pa.array([value], pa.int64()) for value in values]
                     yield pa.RecordBatch.from_arrays(arrays, schema=_SPANS)
 
-    wanted = _committed_places(rows, versions)
+    wanted = _committed_positions(rows, versions)
     found: dict[int, dict[tuple[int, int], VersionSpan]] = {}
     for oid, generation, number, *limits in _tuples(wanted.mapInArrow(find, spark_schema(_SPANS)).toArrow()):
         span = VersionSpan(generation, number, (limits[0], limits[1], limits[2]), (limits[3], limits[4], limits[5]))
@@ -175,37 +181,39 @@ def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> 
     return {oid: list(spans.values()) for oid, spans in found.items()}
 
 
-def row_places(rows: DataFrame, oids: Collection[int]) -> dict[int, RowPlaces]:
+def row_positions(rows: DataFrame, oids: Collection[int]) -> dict[int, RowPositions]:
     """Of each committed row of these relations."""
-    return places_by_relation(_committed_places(rows, oids).toArrow())
+    return positions_by_relation(_committed_positions(rows, oids).toArrow())
 
 
-def _committed_places(rows: DataFrame, oids: Collection[int]) -> DataFrame:
-    return rows.where(F.col("relation").isin(*oids)).select(*_PLACES.names)
+def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
+    return rows.where(F.col("relation").isin(*oids)).select(*_POSITIONS.names)
 
 
-def committed_places(blocks: DataFrame, fates: Fates, windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+def committed_positions(
+    blocks: DataFrame, fates: StatusLookup, windows: Mapping[int, CommitWindow]
+) -> dict[int, RowPositions]:
     """The same of blocks of changes."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each(batches):
-            places = places_in(fates.of_batch(unpacked(block, TALLIED)), fates, block["relation"], windows)
+        for block in _each_row(batches):
+            places = positions_in(fates.of_batch(unpacked(block, COUNTED_KINDS)), fates, block["relation"], windows)
             columns = (places.lsn, places.file, places.ordinal, places.scope)
             relation = np.full(len(places.lsn), block["relation"], np.int64)
-            yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_PLACES)
+            yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)
 
     wanted = blocks.select("relation", "rows", "head")
-    return places_by_relation(wanted.mapInArrow(find, spark_schema(_PLACES)).toArrow())
+    return positions_by_relation(wanted.mapInArrow(find, spark_schema(_POSITIONS)).toArrow())
 
 
-def places_by_relation(places: pa.RecordBatch | pa.Table) -> dict[int, RowPlaces]:
+def positions_by_relation(places: pa.RecordBatch | pa.Table) -> dict[int, RowPositions]:
     """`places`: with the columns of _PLACES; scope NULL, or NO_SCOPE, of a row that was not streamed."""
-    columns = [places.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _PLACES.names]
+    columns = [places.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _POSITIONS.names]
     relation, *others = columns
     found = {}
     for oid in np.unique(relation).tolist():
         chosen = np.flatnonzero(relation == oid)
-        found[oid] = RowPlaces(*(column[chosen] for column in others))
+        found[oid] = RowPositions(*(column[chosen] for column in others))
     return found
 
 

@@ -14,20 +14,20 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.listing import list_landing, reading_files, size_limit
-from pgoutput_etl.ingest.scan import each_file, file_contents
-from pgoutput_etl.inspection.file_scan import Counted, Look, commits, count, ends, look
-from pgoutput_etl.inspection.message_lines import Scene, tell
-from pgoutput_etl.landing.fingerprint import LandedFile, Task
+from pgoutput_etl.ingest.scan import file_contents, per_file
+from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts, commits, count, ends, inspect_file
+from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages
+from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.spark.platform import kept, let_go
-from pgoutput_etl.transactions.outcome import UnitId
-from pgoutput_etl.transactions.status_lookup import Fates, Integers
+from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.transactions.outcome import FragmentId
+from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 
 # What goes between Spark's workers and the driver, both of them ours: a Look or a Counted, pickled.
-_LOOKS = pa.schema([("file", pa.int64()), ("told", pa.binary()), ("heads", pa.binary())])
+_INSPECTIONS = pa.schema([("file", pa.int64()), ("told", pa.binary()), ("heads", pa.binary())])
 
-_TOLD = pa.schema([("file", pa.int64()), ("told", pa.binary())])
+_PRINTED = pa.schema([("file", pa.int64()), ("told", pa.binary())])
 
 _LINES = pa.schema([("file", pa.int64()), ("part", pa.int64()), ("lines", pa.list_(pa.string()))])
 
@@ -60,13 +60,15 @@ class SparkRunner:
 
     def __exit__(self, *_: object) -> None:
         for frame, _numbers in self._kept:
-            let_go(frame)
+            unpersist(frame)
 
-    def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
+    def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         limit, framing = size_limit(self.spark), self.framing
         too_large = {path: task for path, task in tasks.items() if task.size > limit}
         looks = {
-            task.number: Look(task.number, error=f"{path} has {task.size:,} bytes, and at most {limit:,} can be read")
+            task.number: FileInspection(
+                task.number, error=f"{path} has {task.size:,} bytes, and at most {limit:,} can be read"
+            )
             for path, task in too_large.items()
         }
         of_paths = {path: task for path, task in tasks.items() if path not in too_large}
@@ -76,14 +78,14 @@ class SparkRunner:
             return looks
 
         def scanned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in each_file(batches):
-                found, heads = look(path, content, of_paths[path], framing, limit)
+            for path, content in per_file(batches):
+                found, heads = inspect_file(path, content, of_paths[path], framing, limit)
                 row = {"file": found.number, "told": pickle.dumps(found), "heads": heads}
-                yield pa.RecordBatch.from_pylist([row], _LOOKS)
+                yield pa.RecordBatch.from_pylist([row], _INSPECTIONS)
 
         with reading_files(of_paths):
-            frame = file_contents(self.spark, of_paths).mapInArrow(scanned, spark_schema(_LOOKS))
-            frame = kept(frame, StorageLevel.MEMORY_AND_DISK)
+            frame = file_contents(self.spark, of_paths).mapInArrow(scanned, spark_schema(_INSPECTIONS))
+            frame = persist(frame, StorageLevel.MEMORY_AND_DISK)
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
         return looks | {each.number: each for each in (pickle.loads(row["told"]) for row in found)}
@@ -91,18 +93,18 @@ class SparkRunner:
     def _forget(self, numbers: frozenset[int]) -> None:
         for frame, of_frame in self._kept:
             if of_frame <= numbers:
-                let_go(frame)
+                unpersist(frame)
         self._kept = [(frame, of_frame - numbers) for frame, of_frame in self._kept if not of_frame <= numbers]
 
-    def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+    def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
         found = self._ask(lambda heads: ends(heads, xids))
         return [end for _, of_file in found for end in of_file]
 
-    def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
+    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         held = dict(held_from)
         return dict(self._ask(lambda heads: count(heads, fates, held)))
 
-    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         return dict(self._ask(lambda heads: commits(heads, fates)))
 
     def _ask(self, question: Callable[[bytes], Any]) -> Iterator[tuple[int, Any]]:
@@ -110,23 +112,23 @@ class SparkRunner:
             for batch in batches:
                 for file, heads in zip(batch.column("file").to_pylist(), batch.column("heads"), strict=True):
                     row = {"file": file, "told": pickle.dumps(question(heads.as_py()))}
-                    yield pa.RecordBatch.from_pylist([row], _TOLD)
+                    yield pa.RecordBatch.from_pylist([row], _PRINTED)
 
         for frame, numbers in self._kept:
             kept = frame.where(F.col("file").isin(*numbers)).select("file", "heads")
-            for row in kept.mapInArrow(answered, spark_schema(_TOLD)).toArrow().to_pylist():
+            for row in kept.mapInArrow(answered, spark_schema(_PRINTED)).toArrow().to_pylist():
                 yield row["file"], pickle.loads(row["told"])
 
-    def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
+    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         of_paths, limit = {scene.path: scene for scene in scenes}, size_limit(self.spark)
         if not of_paths:
             return
 
         def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in each_file(batches):
+            for path, content in per_file(batches):
                 lines: list[str] = []
                 scene = of_paths[path]
-                tell(scene, content, lines.append, limit)
+                print_messages(scene, content, lines.append, limit)
                 for begin in range(0, len(lines), _LINES_TOGETHER):
                     row = {"file": scene.file, "part": begin, "lines": lines[begin : begin + _LINES_TOGETHER]}
                     yield pa.RecordBatch.from_pylist([row], _LINES)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.settings import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.ingest.assemble import Scanned, collect_scans
+from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
 from pgoutput_etl.ingest.scan import find_contents, scan_files
 from pgoutput_etl.landing.batching import commits_in, in_steps
@@ -23,25 +23,25 @@ from pgoutput_etl.landing.fingerprint import (
     KnownContents,
     LandedFile,
     Prefix,
-    Task,
+    ScanTask,
     task_again,
     tasks_of,
 )
 from pgoutput_etl.landing.incremental_scan import nothing_to_read
-from pgoutput_etl.landing.selection import Arrangement, as_scanned, candidates, natural_order, refuse, said_of_tail
+from pgoutput_etl.landing.selection import FileSelection, candidates, natural_order, refuse, tail_remark, with_scan
 from pgoutput_etl.landing.sequence_gaps import missing_number
-from pgoutput_etl.masking.mask_rows import Protection, Withholding
-from pgoutput_etl.masking.policy import protects
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
+from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
-from pgoutput_etl.spark.platform import kept, let_go
+from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import list_names
 
 _LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class FileBatch:
     """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number. later: what
     is left for further batches of the run, each of which `read_later` reads.
 
@@ -50,15 +50,15 @@ class Landed:
     """
 
     blocks: DataFrame
-    scanned: Scanned
+    scanned: ScanOutput
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
     looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
-    later: tuple[Arrangement, ...] = ()
-    read_again: Callable[[Protection], DataFrame] | None = None
+    later: tuple[FileSelection, ...] = ()
+    read_again: Callable[[MaskingPolicy], DataFrame] | None = None
     _kept: list[DataFrame] = field(default_factory=list)
 
-    def protected(self, protection: Protection | None) -> DataFrame:
+    def protected(self, protection: MaskingPolicy | None) -> DataFrame:
         """The blocks of all rows. Raises ArchiveError if a file is not as it was a moment ago."""
         if protection is None or self.read_again is None:
             return self.blocks
@@ -67,7 +67,7 @@ class Landed:
 
     def give_up(self) -> None:
         for blocks in (self.blocks, *self._kept):
-            let_go(blocks)
+            unpersist(blocks)
 
     def messages(self) -> dict[str, int]:
         """How many of each type."""
@@ -103,7 +103,7 @@ class Landed:
                 lines.append(f"{part.path}: read before, under another name")
             elif part.status == FileStatus.DUPLICATE.value:
                 lines.append(f"{part.path}: landed again, and not applied again: its bytes were read before")
-        lines += [said_of_tail(part) for _, part in sorted(self.parts.items()) if part.has_tail]
+        lines += [tail_remark(part) for _, part in sorted(self.parts.items()) if part.has_tail]
         return (*lines, *self.remarks)
 
 
@@ -142,7 +142,7 @@ def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
 
 def read_files(
     spark: SparkSession, config: Config, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
-) -> Landed:
+) -> FileBatch:
     """Scans them all at once, and decides what to read; scans them again if that has to be done in another way, or in
     several batches: those of the first one alone.
 
@@ -161,33 +161,33 @@ def read_files(
         commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
         steps = in_steps(arrangement, commits, config.merge.max_transactions)
     except BaseException:
-        let_go(blocks)
+        unpersist(blocks)
         raise
     if steps[0].scan_again:
-        let_go(blocks)
+        unpersist(blocks)
         return _read_arranged(spark, config, steps)
     to_apply = scanned.of(arrangement.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
     again = partial(_protected, spark, config, arrangement.parts)
-    return Landed(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)
+    return FileBatch(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)
 
 
 def _scan_closer(
-    spark: SparkSession, config: Config, tasks: Mapping[str, Task], known: KnownContents
+    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], known: KnownContents
 ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
     blocks = _scan(spark, config, tasks, known)
     try:
         scanned = _collect(blocks, tasks)
         return scanned.scans, scanned.errors
     finally:
-        let_go(blocks)
+        unpersist(blocks)
 
 
-class NotAsListedError(ArchiveError):
+class FilesChangedError(ArchiveError):
     """Files have grown, or been renamed or removed, since it was decided what to read of them."""
 
 
-def read_later(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+def read_later(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
     """Scans the files of the first one of those that were left. Raises ArchiveError."""
     try:
         return _read_arranged(spark, config, steps)
@@ -196,23 +196,23 @@ def read_later(spark: SparkSession, config: Config, steps: Sequence[Arrangement]
         landed = {file.path: file for file in list_files(spark, config).named([part.path for part in parts])}
         if all(_is_there(part, landed) for part in parts):
             raise
-        raise NotAsListedError(str(error)) from error
+        raise FilesChangedError(str(error)) from error
 
 
-def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[Arrangement]) -> Landed:
+def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
     first, *later = steps
     tasks = tasks_of(first.to_read)
     if later:  # none of these is the newest
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
     blocks, scanned = read_blocks(spark, config, tasks)
     parts = {
-        n: part if n not in scanned.scans else as_scanned(part, scanned.scans[n]) for n, part in first.parts.items()
+        n: part if n not in scanned.scans else with_scan(part, scanned.scans[n]) for n, part in first.parts.items()
     }
     again = partial(_protected, spark, config, parts)
-    return Landed(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
+    return FileBatch(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
 
 
-def _refuse_gaps(index: FileIndex, arrangement: Arrangement, all_names: Callable[[], Iterable[str]]) -> None:
+def _refuse_gaps(index: FileIndex, arrangement: FileSelection, all_names: Callable[[], Iterable[str]]) -> None:
     """A number that a duplicate has, or had once, or an empty file, is not missing. `all_names`: of the files that are
     there, with those of empty files; asked for only where a number seems to be missing."""
     new = {part.path for part in arrangement.to_read.values() if not part.offset}
@@ -234,7 +234,7 @@ def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
     return missing_number(in_order, next(i for i, path in enumerate(in_order) if path in new))
 
 
-def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> Landed:
+def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> FileBatch:
     """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
     of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
     to_read = {n: part for n, part in of_batch.items() if part.was_read}
@@ -254,29 +254,31 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
     tasks = _tasks_again({n: found[n] for n in to_read})
     blocks, scanned = read_blocks(spark, config, tasks)
     scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
-    return Landed(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
+    return FileBatch(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
 
 
-def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     """By path."""
     return {part.path: task_again(number, part) for number, part in parts.items()}
 
 
-def _protected(spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: Protection) -> DataFrame:
+def _protected(
+    spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: MaskingPolicy
+) -> DataFrame:
     to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and part.was_read}
     return read_blocks(spark, config, _tasks_again(to_read), protection)[0]
 
 
 def read_blocks(
-    spark: SparkSession, config: Config, tasks: Mapping[str, Task], protection: Protection | None = None
-) -> tuple[DataFrame, Scanned]:
+    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], protection: MaskingPolicy | None = None
+) -> tuple[DataFrame, ScanOutput]:
     """Of files that have to be as they are said to be, to be given up in the end. Raises ArchiveError."""
     blocks = _scan(spark, config, tasks, KnownContents({}), protection)
     try:
         scanned = _collect(blocks, tasks)
         refuse(error.text for error in scanned.errors.values())
     except BaseException:
-        let_go(blocks)
+        unpersist(blocks)
         raise
     return blocks, scanned
 
@@ -284,20 +286,20 @@ def read_blocks(
 def _scan(
     spark: SparkSession,
     config: Config,
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, ScanTask],
     known: KnownContents,
-    protection: Protection | None = None,
+    protection: MaskingPolicy | None = None,
 ) -> DataFrame:
     """Read once; used for the driver's part and for the rows. Without a protection, where there has to be one, for the
     driver's part alone."""
     salvages = config.on_error is OnError.QUARANTINE
-    first_look = Withholding() if protects(config) else None
+    first_look = WithholdRows() if has_masks(config) else None
     with reading_files(tasks):
         blocks = scan_files(spark, tasks, known, config.source.framing, salvages, protection or first_look)
-    return kept(blocks, StorageLevel.MEMORY_AND_DISK)
+    return persist(blocks, StorageLevel.MEMORY_AND_DISK)
 
 
-def _collect(blocks: DataFrame, tasks: Mapping[str, Task]) -> Scanned:
+def _collect(blocks: DataFrame, tasks: Mapping[str, ScanTask]) -> ScanOutput:
     with reading_files(tasks):
         scanned = collect_scans(blocks)
     for path, task in tasks.items():

@@ -8,33 +8,33 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.ingest.scan import cut_out
+from pgoutput_etl.ingest.scan import extract_messages
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import DAMAGE_TAG
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cut, quarantined, reason_of, with_paths
+from pgoutput_etl.transactions.cutoff import Cutoff, quarantined, reason_of, with_paths
 from pgoutput_etl.transactions.leftovers import bytes_in_words
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 
-_CUTS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
+_CUTOFFS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 
 _REASONS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("path", pa.string()), ("reason", pa.string())])
 
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
 
-def before_cuts(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cut]) -> DataFrame:
+def before_cutoffs(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cutoff]) -> DataFrame:
     """Of committed changes, those that can be applied."""
     if not of_tables:
         return rows
     listed = [{"relation": oid, "cut": cut.lsn} for oid, cut in of_tables.items()]
-    of_relations = frame(spark, pa.Table.from_pylist(listed, _CUTS))
+    of_relations = frame(spark, pa.Table.from_pylist(listed, _CUTOFFS))
     joined = rows.join(F.broadcast(of_relations), "relation", "left")
     return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
 
 
-def said_of_damages(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
+def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
     """For people: one line each."""
     return [
         bytes_in_words(path_of(number), damage.offset, damage.size, damage.reason + (TORN if damage.is_torn else ""))
@@ -78,7 +78,7 @@ def parts_of_transactions(
     if not quarantined(assembly):
         return None
     of_units = {unit: outcome for outcome in quarantined(assembly) for unit in outcome.units}
-    own = fated.where(F.col("fate") == Fate.QUARANTINED.value).groupBy("file", "unit")
+    own = fated.where(F.col("fate") == TransactionStatus.QUARANTINED.value).groupBy("file", "unit")
     parts = own.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
     described = []
     ranges: dict[str, list[tuple[int, int, int]]] = {}
@@ -93,4 +93,4 @@ def parts_of_transactions(
     listed = frame(spark, pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))
     if not keeps_bytes:
         return listed
-    return listed.join(cut_out(spark, ranges), ["file", "offset"], "left")
+    return listed.join(extract_messages(spark, ranges), ["file", "offset"], "left")

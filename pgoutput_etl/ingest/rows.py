@@ -13,28 +13,28 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.ingest.executors import (
-    Which,
-    committed_places,
+    TransactionFilter,
+    batch_statistics,
+    committed_positions,
     ended_transactions,
     logical_messages,
     message_rows,
     of_kind,
-    row_places,
-    tally,
+    row_positions,
     version_spans,
 )
 from pgoutput_etl.ingest.status_join import (
-    with_fates,
+    with_status,
 )
-from pgoutput_etl.scan.blocks import Kind
+from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
-from pgoutput_etl.schema.relation_history import Place, RelationHistory, Run
-from pgoutput_etl.schema.version_spans import RowPlaces
-from pgoutput_etl.targets.batch_plan import runs_of
-from pgoutput_etl.targets.plan import Segment, TableChanges
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
+from pgoutput_etl.schema.version_spans import RowPositions
+from pgoutput_etl.targets.batch_plan import relation_spans
+from pgoutput_etl.targets.plan import SchemaSpan, TableChanges
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.statistics import CommitWindow, Tally, TallyRequest
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 
 def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -46,7 +46,7 @@ def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class MessageRows:
     """A batch's message rows, as blocks, and what became of them.
 
     blocks: of the files that were scanned, of which those with a number in `left_out` are none of the batch's. waiting:
@@ -60,42 +60,42 @@ class Rows:
     assembly: Assembly
 
     @cached_property
-    def fates(self) -> Fates:
+    def fates(self) -> StatusLookup:
         """Once all files are assembled."""
         outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
-        return Fates.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
+        return StatusLookup.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
-    def tally(self, request: TallyRequest) -> Tally:
+    def tally(self, request: StatisticsRequest) -> BatchStatistics:
         blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
-        return tally(blocks, self.fates, request)
+        return batch_statistics(blocks, self.fates, request)
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """Of each committed row of these relations."""
-        return committed_places(self.changes().where(F.col("relation").isin(*oids)), self.fates, windows)
+        return committed_positions(self.changes().where(F.col("relation").isin(*oids)), self.fates, windows)
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, those that waited too."""
-        return self._of_kinds(Kind.CHANGE, Kind.WAITING)
+        return self._of_kinds(BlockKind.CHANGE, BlockKind.WAITING)
 
     def logical_messages(self) -> DataFrame:
         """The logical decoding Messages that count, those that waited too; those of no transaction maybe repeatedly."""
-        return logical_messages(self._of_kinds(Kind.LOGICAL, Kind.WAITING_LOGICAL), self.fates)
+        return logical_messages(self._of_kinds(BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL), self.fates)
 
-    def _of_kinds(self, new: Kind, waiting: Kind) -> DataFrame:
+    def _of_kinds(self, new: BlockKind, waiting: BlockKind) -> DataFrame:
         found = of_kind(self.blocks, new)
         return found if self.waiting is None else found.unionByName(of_kind(self.waiting, waiting))
 
-    def ended(self, which: Which | None = None) -> DataFrame:
+    def ended(self, which: TransactionFilter | None = None) -> DataFrame:
         """The ordinary transactions within a file."""
         return ended_transactions(self.blocks, self.fates, which)
 
-    def messages(self, *kinds: Kind) -> DataFrame:
+    def messages(self, *kinds: BlockKind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""
         return self._of_batch(message_rows(of_kind(self.blocks, *kinds)))
 
     def fated(self) -> DataFrame:
         """A row per message, of changes that waited, too, with its fate: for what is rare."""
-        rows = self.messages(*Kind)
+        rows = self.messages(*BlockKind)
         return self._with_fates(rows if self.waiting is None else rows.unionByName(message_rows(self.waiting)))
 
     def fated_changes(self, oids: Collection[int] | None = None) -> DataFrame:
@@ -107,13 +107,13 @@ class Rows:
 
     def fated_content(self) -> DataFrame:
         """The same of changes and Messages, of the batch's files alone."""
-        return self._with_fates(self.messages(Kind.CHANGE, Kind.LOGICAL))
+        return self._with_fates(self.messages(BlockKind.CHANGE, BlockKind.LOGICAL))
 
     def _of_batch(self, rows: DataFrame) -> DataFrame:
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
     def _with_fates(self, rows: DataFrame) -> DataFrame:
-        return with_fates(self.spark, rows, self.assembly)
+        return with_status(self.spark, rows, self.assembly)
 
 
 def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:
@@ -149,17 +149,21 @@ def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableC
     }
 
 
-def _runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, tuple[Run, ...]]:
+def _runs(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, tuple[RelationSpan, ...]]:
     versions = {oid: history.versions(oid) for oid in oids}
     several = {oid: each for oid, each in versions.items() if len(each.relations) > 1}
-    found = {oid: tuple(Run((0, 0, 0), relation) for relation in each.relations) for oid, each in versions.items()}
+    found = {
+        oid: tuple(RelationSpan((0, 0, 0), relation) for relation in each.relations) for oid, each in versions.items()
+    }
     if not several:
         return found
     spans = version_spans(rows, several)
-    return found | runs_of({oid: spans.get(oid, ()) for oid in several}, several, partial(row_places, rows))
+    return found | relation_spans({oid: spans.get(oid, ()) for oid in several}, several, partial(row_positions, rows))
 
 
-def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment, with_truncates: bool = False) -> DataFrame:
+def messages_to_apply(
+    rows: DataFrame, changes: TableChanges, segment: SchemaSpan, with_truncates: bool = False
+) -> DataFrame:
     """The rows of one relation in a segment, since it was last truncated, as changes.events takes them."""
     of_table = rows.where(F.col("relation") == changes.oid)
     if not with_truncates:
@@ -173,7 +177,7 @@ def rows_to_apply(rows: DataFrame, changes: TableChanges, segment: Segment, with
     return of_table.select(*ROW_SCHEMA.names)
 
 
-def _is_behind(place: Place, or_there: bool) -> Column:
+def _is_behind(place: CommitPosition, or_there: bool) -> Column:
     lsn, file, ordinal = (F.lit(part) for part in place)
     further = F.col("ordinal") >= ordinal if or_there else F.col("ordinal") > ordinal
     later = (F.col("file") > file) | ((F.col("file") == file) & further)

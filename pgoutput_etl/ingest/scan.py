@@ -13,11 +13,11 @@ from pgoutput_etl.ingest.executors import (
     _packed,
 )
 from pgoutput_etl.ingest.listing import size_limit
-from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, Task
+from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
-from pgoutput_etl.masking.mask_rows import Protection, Withholding
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 
@@ -37,7 +37,7 @@ def file_contents(spark: SparkSession, paths: Iterable[str], may_be_gone: bool =
     return reader.load(literal_paths(paths)).select("path", "content")
 
 
-def each_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+def per_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
     """Path and content, one file after the other."""
     for batch in batches:
         for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
@@ -46,11 +46,11 @@ def each_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
 
 def scan_files(
     spark: SparkSession,
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, ScanTask],
     known: KnownContents,
     framing: Framing,
     salvages: bool,
-    protection: Protection | Withholding | None = None,
+    protection: MaskingPolicy | WithholdRows | None = None,
 ) -> DataFrame:
     """Blocks (BLOCK_SCHEMA) of what is new in the files, by path, scanned where their content is read; of rows as
     `protection` leaves them.
@@ -60,7 +60,7 @@ def scan_files(
     max_size = size_limit(spark)
 
     def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in each_file(batches):
+        for path, content in per_file(batches):
             task = tasks[path]
             try:
                 scanned = scan_part(path, content, task, known, framing, salvages, max_size)
@@ -72,15 +72,15 @@ def scan_files(
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
     contents = file_contents(spark, tasks)
-    return contents.mapInArrow(lambda batches: _packed(scan(batches), Kind.CHANGE), spark_schema(BLOCK_SCHEMA))
+    return contents.mapInArrow(lambda batches: _packed(scan(batches), BlockKind.CHANGE), spark_schema(BLOCK_SCHEMA))
 
 
-def cut_out(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
+def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
     """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
     max_size = size_limit(spark)
 
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in each_file(batches):
+        for path, content in per_file(batches):
             data = read_content(content, path, max_size).data
             for file, begin, end in ranges[path]:
                 row = {"file": file, "offset": begin, "bytes": data[begin:end]}
@@ -94,7 +94,7 @@ def find_contents(spark: SparkSession, paths: Collection[str], known: KnownConte
     """By the numbers of `known`: the files that begin with that content, however they are compressed."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in each_file(batches):
+        for path, content in per_file(batches):
             try:
                 match = known.match(path, Hashes(read_content(content, path).data))
             except ArchiveError:

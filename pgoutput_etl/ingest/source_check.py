@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.ingest.executors import Which
+from pgoutput_etl.ingest.executors import TransactionFilter
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import TRIMMED, Fate
+from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
 # 2^32 transactions, of which none takes less than 32 bytes of WAL.
 _XIDS_WRAP_WITHIN = 2**37
@@ -30,7 +30,10 @@ _WHAT_TO_DO = (
 
 
 def check_history(
-    ended: Callable[[Which | None], DataFrame], known: DataFrame, assembly: Assembly, path_of: Callable[[int], str]
+    ended: Callable[[TransactionFilter | None], DataFrame],
+    known: DataFrame,
+    assembly: Assembly,
+    path_of: Callable[[int], str],
 ) -> None:
     """Raises SequenceError naming file, xid and LSN. `ended`: the batch's transactions, or some of them, as the ledger
     keeps them; `known`: those of all batches before."""
@@ -49,7 +52,7 @@ def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], st
     trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
     k = _done(known).unionByName(_done(ours))
     same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
-    resent = ours.where(F.col("fate") == Fate.RESENT.value).crossJoin(F.broadcast(trimmed))
+    resent = ours.where(F.col("fate") == TransactionStatus.RESENT.value).crossJoin(F.broadcast(trimmed))
     resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
     unknown = resent.join(k, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
     if unknown:
@@ -61,20 +64,20 @@ def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], st
 
 
 def _check_xids(
-    ended: Callable[[Which | None], DataFrame],
+    ended: Callable[[TransactionFilter | None], DataFrame],
     known: DataFrame,
     assembly: Assembly,
     path_of: Callable[[int], str],
 ) -> None:
     """No xid that is not past all before it was committed before. Few are not: those that ran side by side with others
     at a file's end; so that few are looked for."""
-    which = Which(assembly.overlaps, frozenset(assembly.overlapping_xids))
+    which = TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))
     suspects = _committed(ended(which)).where(_is_done())
     xids = sorted({row["xid"] for row in suspects.select("xid").distinct().limit(_MOST_LOOKED_FOR).collect()})
     if not xids:
         return
     k = _done(known.where(F.col("xid").between(xids[0], xids[-1])))
-    k = k.unionByName(_done(_committed(ended(Which({}, frozenset(xids))))))
+    k = k.unionByName(_done(_committed(ended(TransactionFilter({}, frozenset(xids))))))
     suspects = suspects.where(F.col("xid").between(xids[0], xids[-1]))
     is_near = F.abs(F.col("commit_lsn") - F.col("k_lsn")) < _XIDS_WRAP_WITHIN
     twice = (F.col("xid") == F.col("k_xid")) & (F.col("commit_lsn") > F.col("k_lsn")) & is_near
@@ -88,7 +91,9 @@ def _check_xids(
 
 
 def _is_done() -> Column:
-    return F.col("fate").isin(Fate.COMMITTED.value, Fate.QUARANTINED.value, Fate.REFUSED.value)
+    return F.col("fate").isin(
+        TransactionStatus.COMMITTED.value, TransactionStatus.QUARANTINED.value, TransactionStatus.REFUSED.value
+    )
 
 
 def _done(transactions: DataFrame) -> DataFrame:

@@ -12,9 +12,9 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.origin_filter import Origins
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 
-_OF_UNITS = pa.schema(
+_BY_FRAGMENT = pa.schema(
     [
         ("file", pa.int64()),
         ("unit", pa.int32()),
@@ -27,10 +27,10 @@ _OF_UNITS = pa.schema(
     ]
 )
 
-_OF_STRETCHES = pa.schema([("file", pa.int64()), ("stretch", pa.int32()), ("mark", pa.int64())])
+_BY_EPOCH = pa.schema([("file", pa.int64()), ("stretch", pa.int32()), ("mark", pa.int64())])
 
 
-def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
+def with_status(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
     """Change rows with `fate`, `scope` and the commit of their transaction."""
     units = [
         {
@@ -47,22 +47,24 @@ def with_fates(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Data
         for file, unit in outcome.units
     ]
     marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
-    of_units = frame(spark, pa.Table.from_pylist(units, _OF_UNITS))
-    of_stretches = frame(spark, pa.Table.from_pylist(marks, _OF_STRETCHES))
-    return joined_with_fates(rows, of_units, of_stretches, assembly.origins)
+    of_units = frame(spark, pa.Table.from_pylist(units, _BY_FRAGMENT))
+    of_stretches = frame(spark, pa.Table.from_pylist(marks, _BY_EPOCH))
+    return joined_with_status(rows, of_units, of_stretches, assembly.origins)
 
 
-def joined_with_fates(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame, origins: Origins) -> DataFrame:
+def joined_with_status(rows: DataFrame, of_units: DataFrame, of_stretches: DataFrame, origins: Origins) -> DataFrame:
     """`of_units`: file, unit, of_unit (the fate), unit_lsn, unit_ts, unit_xid, scope, aborted, of every unit that has
     an outcome of its own. `of_stretches`: file, stretch, mark, of those with a watermark."""
     joined = rows.join(F.broadcast(of_units), ["file", "unit"], "left")
     joined = joined.join(F.broadcast(of_stretches), ["file", "stretch"], "left")
     has_own = F.col("of_unit").isNotNull()
-    of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), Fate.RESENT.value)
-    of_stretch = of_stretch.when(is_refused(origins), Fate.REFUSED.value).otherwise(Fate.COMMITTED.value)
+    of_stretch = F.when(F.col("commit_lsn") <= F.col("mark"), TransactionStatus.RESENT.value)
+    of_stretch = of_stretch.when(is_refused(origins), TransactionStatus.REFUSED.value).otherwise(
+        TransactionStatus.COMMITTED.value
+    )
     was_aborted = F.coalesce(F.array_contains("aborted", F.col("xid")), F.lit(False))
     decided = {
-        "fate": F.when(was_aborted, Fate.ABORTED.value).otherwise(F.coalesce("of_unit", of_stretch)),
+        "fate": F.when(was_aborted, TransactionStatus.ABORTED.value).otherwise(F.coalesce("of_unit", of_stretch)),
         "commit_lsn": F.when(has_own, F.col("unit_lsn")).otherwise(F.col("commit_lsn")),
         "commit_ts": F.when(has_own, F.col("unit_ts")).otherwise(F.col("commit_ts")),
         "top_xid": F.when(has_own, F.col("unit_xid")).otherwise(F.col("top_xid")),
@@ -79,11 +81,11 @@ def is_refused(origins: Origins) -> Column:
     return F.coalesce(refused, F.lit(False))
 
 
-def committed(rows: DataFrame) -> DataFrame:
-    return rows.where(F.col("fate") == Fate.COMMITTED.value)
+def only_committed(rows: DataFrame) -> DataFrame:
+    return rows.where(F.col("fate") == TransactionStatus.COMMITTED.value)
 
 
-def behind(rows: DataFrame, reached: Mapping[int, int]) -> DataFrame:
+def after(rows: DataFrame, reached: Mapping[int, int]) -> DataFrame:
     """Without the commits that tables have already: by OID, the last one."""
     for oid, lsn in reached.items():
         rows = rows.where((F.col("relation") != oid) | (F.col("commit_lsn") > lsn))

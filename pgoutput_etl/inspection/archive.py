@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pgoutput_etl.inspection.file_scan import Counted, Look
-from pgoutput_etl.inspection.lenient_assembly import Placing
-from pgoutput_etl.inspection.message_lines import Scene, Wanted
-from pgoutput_etl.inspection.server_settings import Seen
-from pgoutput_etl.inspection.source_check import Commits, strangers
-from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, Task, tasks_of, uncompressed_name
-from pgoutput_etl.landing.selection import Arrangement, KnownFiles, arrange, candidates, natural_order
+from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts
+from pgoutput_etl.inspection.lenient_assembly import LenientAssembly
+from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
+from pgoutput_etl.inspection.server_settings import SettingsSample
+from pgoutput_etl.inspection.source_check import CommitColumns, find_foreign_transactions
+from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
+from pgoutput_etl.landing.selection import FileSelection, KnownFiles, candidates, natural_order, select_files
 from pgoutput_etl.landing.sequence_gaps import missing_numbers
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.census import Noted
-from pgoutput_etl.scan.file_summary import Begins, FileScan
-from pgoutput_etl.transactions.cutoff import find_cuts
-from pgoutput_etl.transactions.outcome import Outcome, UnitId
-from pgoutput_etl.transactions.statistics import transactions_by_fate
-from pgoutput_etl.transactions.status_lookup import Fates, Integers
+from pgoutput_etl.scan.census import MessageCensus
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
+from pgoutput_etl.transactions.cutoff import find_cutoffs
+from pgoutput_etl.transactions.outcome import FragmentId, Outcome
+from pgoutput_etl.transactions.statistics import transactions_by_status
+from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 from pgoutput_etl.types import UserTypes
 
 Progress = Callable[[str], None]
@@ -33,19 +33,19 @@ Progress = Callable[[str], None]
 class Runner(Protocol):
     """Where files are looked into: here (local_files.py), or on Spark (inspecting.py)."""
 
-    def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
+    def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         """By number. What was scanned before under a number is forgotten."""
 
-    def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+    def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
         """Of all that was scanned, as looking.ends."""
 
-    def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
+    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         """Of all that was scanned, as looking.count, by file."""
 
-    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         """Of all that was scanned, as looking.commits, by file."""
 
-    def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
+    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         """The lines of messages, in order."""
 
 
@@ -56,17 +56,17 @@ class Inspection:
     """
 
     landed: list[LandedFile]
-    looks: dict[int, Look]
+    looks: dict[int, FileInspection]
     paths: dict[int, str]
-    arrangement: Arrangement
-    placing: Placing
-    counted: dict[int, Counted]
+    arrangement: FileSelection
+    placing: LenientAssembly
+    counted: dict[int, FragmentCounts]
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
-    tasks: dict[str, Task]  # how those that are read are, by path
+    tasks: dict[str, ScanTask]  # how those that are read are, by path
     missing: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    total: Counted = field(default_factory=Counted)
+    total: FragmentCounts = field(default_factory=FragmentCounts)
 
     @property
     def scans(self) -> dict[int, FileScan]:
@@ -80,7 +80,7 @@ class Inspection:
 
     def transactions(self) -> Counter[str]:
         """By fate, of those that have ended; and those that are open."""
-        found = transactions_by_fate(self.placing.ended, self.total.tally)
+        found = transactions_by_status(self.placing.ended, self.total.tally)
         found["open"] = len(self.placing.open)
         return found
 
@@ -100,14 +100,14 @@ class Inspection:
         read = sum(scan.consumed - scan.offset for scan in self.scans.values())
         return read + sum(part.consumed for part in self.arrangement.with_status(FileStatus.DUPLICATE).values())
 
-    def noted(self) -> Noted:
-        found = Noted()
+    def noted(self) -> MessageCensus:
+        found = MessageCensus()
         for look in self.looks.values():
             found.take(look.noted)
         return found
 
-    def settings(self) -> Seen:
-        found: Seen = Counter()
+    def settings(self) -> SettingsSample:
+        found: SettingsSample = Counter()
         for look in self.looks.values():
             found.update(look.settings)
         return found
@@ -124,7 +124,7 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
     """`landed`: the files of one slot's archive, or some of them, in any order."""
     files = candidates(landed, KnownFiles.of({}))
     progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
-    tasks = {file.path: Task(number, file.size) for number, file in files.items()}
+    tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
     looks = runner.scan(tasks)
     found = _arranged(files, tasks, looks, runner, progress)
     progress("putting transactions together")
@@ -140,8 +140,8 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
 
 def _arranged(
     files: Mapping[int, LandedFile],
-    tasks: Mapping[str, Task],
-    looks: Mapping[int, Look],
+    tasks: Mapping[str, ScanTask],
+    looks: Mapping[int, FileInspection],
     runner: Runner,
     progress: Progress,
 ) -> Inspection:
@@ -149,13 +149,13 @@ def _arranged(
     paths = {file.path for file in files.values()}
     errors = {files[n].path: look.error for n, look in looks.items() if look.error is not None}
     scans = {n: look.scan for n, look in looks.items() if look.scan is not None}
-    arrangement = arrange({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
+    arrangement = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
     to_read = arrangement.to_read
     if arrangement.scan_again:
         progress("looking again, as a file that others follow ends within a message")
         tasks = tasks_of(to_read)
         looks = runner.scan(tasks)
-        cut_off = {path: Task(task.number, task.size) for path, task in tasks.items() if looks[task.number].error}
+        cut_off = {path: ScanTask(task.number, task.size) for path, task in tasks.items() if looks[task.number].error}
         errors |= {path: looks[task.number].error or "" for path, task in cut_off.items()}
         if cut_off:  # what is there of them
             looks, tasks = {**looks, **runner.scan(cut_off)}, {**tasks, **cut_off}
@@ -172,7 +172,7 @@ def _arranged(
         read,
         read_paths,
         arrangement,
-        Placing(),
+        LenientAssembly(),
         {},
         errors,
         sizes,
@@ -190,34 +190,36 @@ def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
 def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
     placing = found.placing
     others = frozenset(files) - found.looks.keys()
-    fates = Fates.of((*placing.ended, *placing.open), placing.watermarks, placing.left_out | others)
+    fates = StatusLookup.of((*placing.ended, *placing.open), placing.watermarks, placing.left_out | others)
     counted = runner.count(fates, {})
     total = _together(counted.values())
     if placing.assembly.was_damaged and not placing.breaks:
-        held_from = {oid: cut.lsn for oid, cut in find_cuts(placing.assembly, total.tally, ()).items()}
+        held_from = {oid: cut.lsn for oid, cut in find_cutoffs(placing.assembly, total.tally, ()).items()}
         if held_from:
             counted = runner.count(fates, held_from)
             total = _together(counted.values())
     if placing.looks_back:
-        commits = Commits()
+        commits = CommitColumns()
         for number, of_file in runner.commits(fates).items():
             if number in found.looks:
                 commits.add(number, *of_file)
         commits.add_outcomes(placing.ended)
-        others_commits = strangers(commits, found.paths)
+        others_commits = find_foreign_transactions(commits, found.paths)
         found.missing += others_commits.wrong
         found.remarks += others_commits.open
     found.counted, found.total = {n: c for n, c in counted.items() if n in found.looks}, total
 
 
-def _together(counted: Iterable[Counted]) -> Counted:
-    total = Counted()
+def _together(counted: Iterable[FragmentCounts]) -> FragmentCounts:
+    total = FragmentCounts()
     for each in counted:
         total.take(each)
     return total
 
 
-def scenes(found: Inspection, wanted: Wanted, shows_values: bool, as_json: bool) -> list[Scene]:
+def inspection_contexts(
+    found: Inspection, wanted: MessageFilter, shows_values: bool, as_json: bool
+) -> list[InspectionContext]:
     """Of all files that are read, in order."""
     placing = found.placing
     units: dict[int, dict[int, Outcome]] = {}
@@ -233,10 +235,10 @@ def scenes(found: Inspection, wanted: Wanted, shows_values: bool, as_json: bool)
     in_stream = False
     listed = []
     for number, scan in sorted(found.scans.items()):
-        inside = scan.begins == Begins.INSIDE.value or (scan.begins == Begins.EITHER.value and in_stream)
+        inside = scan.begins == FileBeginning.INSIDE.value or (scan.begins == FileBeginning.EITHER.value and in_stream)
         of_file = units.get(number, {}), marks.get(number, {})
         listed.append(
-            Scene(
+            InspectionContext(
                 found.paths[number],
                 number,
                 Framing(scan.framing),

@@ -1,9 +1,8 @@
 """One landed file as a look into an archive has it: scanned as apply scans it, and counted once all are scanned.
 
-Two steps, so that files can be looked into side by side: `look` scans a file, and says what the assembly of all files
-has to know; `count`, once that has decided what became of every transaction, says what the file's rows amount to. In
-between the rows are kept without their tuples, a few bytes each.
-"""
+Two steps, so that files can be looked into side by side: `inspect_file` scans a file, and says what the assembly of all
+files has to know; `count`, once that has decided what became of every transaction, says what the file's rows amount to.
+In between the rows are kept without their tuples, a few bytes each."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.inspection.server_settings import Seen, settings_seen
-from pgoutput_etl.landing.fingerprint import KnownContents, Task
+from pgoutput_etl.inspection.server_settings import SettingsSample, sampled_settings
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
-from pgoutput_etl.scan.census import Noted
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
+from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.transactions.outcome import Control, Fate, UnitId, control_rows
-from pgoutput_etl.transactions.statistics import TALLIED, Tally, TallyRequest
-from pgoutput_etl.transactions.status_lookup import DECIDED_BY, FATES, Decided, Fates, Integers
+from pgoutput_etl.transactions.outcome import Control, FragmentId, TransactionStatus, control_rows
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, StatisticsRequest
+from pgoutput_etl.transactions.status_lookup import DECIDED_BY, STATUSES, Integers, StatusColumns, StatusLookup
 
 HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
 
@@ -36,44 +35,44 @@ BIGGEST = 10
 
 _POWERS = 10 ** np.arange(18)
 
-_COUNTED = (*TALLIED, "changes")
+_COUNTED = (*COUNTED_KINDS, "changes")
 
-_COMMITTED = FATES.index(Fate.COMMITTED)
+_COMMITTED = STATUSES.index(TransactionStatus.COMMITTED)
 
-_ABORTED = FATES.index(Fate.ABORTED)
+_ABORTED = STATUSES.index(TransactionStatus.ABORTED)
 
-_QUARANTINED = FATES.index(Fate.QUARANTINED)
+_QUARANTINED = STATUSES.index(TransactionStatus.QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FileInspection:
     """What is known of a file once it is scanned. error: why nothing of it can be read; the rest is empty then."""
 
     number: int
     scan: FileScan | None = None
     error: str | None = None
     controls: tuple[Control, ...] = ()
-    noted: Noted = field(default_factory=Noted)
-    settings: Seen = field(default_factory=Counter)
+    noted: MessageCensus = field(default_factory=MessageCensus)
+    settings: SettingsSample = field(default_factory=Counter)
 
 
-def look(
-    path: str, content: bytes, task: Task, framing: Framing = Framing.AUTO, max_size: int = MAX_SIZE
-) -> tuple[Look, bytes]:
+def inspect_file(
+    path: str, content: bytes, task: ScanTask, framing: Framing = Framing.AUTO, max_size: int = MAX_SIZE
+) -> tuple[FileInspection, bytes]:
     """The look, and the rows without their tuples (HEAD_SCHEMA, an Arrow stream). Raises nothing: what is damaged is
     told."""
     try:
         scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
     except ArchiveError as error:
-        return Look(task.number, error=str(error)), b""
+        return FileInspection(task.number, error=str(error)), b""
     controls = control_rows(scanned.rows)
-    noted = scanned.noted or Noted()
-    found = Look(task.number, scanned.summary, None, tuple(controls), noted, settings_seen(scanned.rows))
+    noted = scanned.noted or MessageCensus()
+    found = FileInspection(task.number, scanned.summary, None, tuple(controls), noted, sampled_settings(scanned.rows))
     return found, _heads(scanned.batches)
 
 
 def _heads(batches: list[pa.RecordBatch]) -> bytes:
-    packer = Packer(Kind.CHANGE)
+    packer = Packer(BlockKind.CHANGE)
     sink = pa.BufferOutputStream()
     bare = (_without_tuples(batch) for batch in batches)
     with pa.ipc.new_stream(sink, HEAD_SCHEMA) as writer:
@@ -97,11 +96,11 @@ def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
 
 
-def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
     """Xid and unit of the ordinary transactions within a file that have one of these xids."""
     found = []
     for block in _blocks(heads):
-        if block["kind"] == Kind.COMMIT.value:
+        if block["kind"] == BlockKind.COMMIT.value:
             rows = unpacked(block, ["top_xid", "file", "unit"])
             chosen = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
             found += [(row["top_xid"], (row["file"], row["unit"])) for row in chosen.to_pylist()]
@@ -109,7 +108,7 @@ def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitSize:
+class FragmentSize:
     """An ordinary transaction within a file. commit_ts: microseconds since 2000-01-01 UTC; size: bytes."""
 
     file: int
@@ -122,7 +121,7 @@ class UnitSize:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitTotals:
+class FragmentTotals:
     """Changes of a unit, those of them that were aborted, and bytes."""
 
     changes: int = 0
@@ -131,50 +130,50 @@ class UnitTotals:
 
 
 @dataclass(slots=True)
-class Counted:
+class FragmentCounts:
     """What rows amount to.
 
     changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
     changes. own_units: those with an outcome of their own. times: of the first and the last commit.
     """
 
-    tally: Tally = field(default_factory=Tally)
+    tally: BatchStatistics = field(default_factory=BatchStatistics)
     changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     digits: Counter[int] = field(default_factory=Counter)
-    biggest: list[UnitSize] = field(default_factory=list)
-    own_units: dict[UnitId, UnitTotals] = field(default_factory=dict)
+    biggest: list[FragmentSize] = field(default_factory=list)
+    own_units: dict[FragmentId, FragmentTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
 
-    def take(self, other: Counted) -> None:
+    def take(self, other: FragmentCounts) -> None:
         self.tally.take(other.tally)
         self.changes.update(other.changes)
         self.digits.update(other.digits)
         self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
         self.own_units.update(other.own_units)
-        self.times = spanned(self.times, other.times)
+        self.times = joined_span(self.times, other.times)
 
 
-def spanned(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
+def joined_span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
     """What both span together."""
     if one is None or other is None:
         return one or other
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
+def count(heads: bytes, fates: StatusLookup, held_from: Mapping[int, int]) -> FragmentCounts:
     """Of one file's rows. `held_from`: as TallyRequest has it."""
-    found = Counted(Tally(TallyRequest(held_from)))
-    units = _Units()
-    commits: list[tuple[pa.RecordBatch, Decided]] = []
+    found = FragmentCounts(BatchStatistics(StatisticsRequest(held_from)))
+    units = _FragmentCounter()
+    commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for block in _blocks(heads):
-        kind, relation = Kind(block["kind"]), block["relation"]
+        kind, relation = BlockKind(block["kind"]), block["relation"]
         rows = fates.of_batch(unpacked(block, _COUNTED))
         if not rows.num_rows:
             continue
         found.tally.add(kind, relation, rows, 0, fates)
         decided = fates.decide(rows)
-        units.add(rows, decided, kind is Kind.CHANGE)
-        if kind is Kind.COMMIT:
+        units.add(rows, decided, kind is BlockKind.CHANGE)
+        if kind is BlockKind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
             _count_changes(found, relation, rows, decided)
@@ -186,11 +185,11 @@ def count(heads: bytes, fates: Fates, held_from: Mapping[int, int]) -> Counted:
     return found
 
 
-def commits(heads: bytes, fates: Fates) -> tuple[Integers, Integers, Integers]:
+def commits(heads: bytes, fates: StatusLookup) -> tuple[Integers, Integers, Integers]:
     """Xid, LSN and fate (as a place in FATES) of the ordinary transactions within a file."""
     found: list[tuple[Integers, Integers, Integers]] = []
     for block in _blocks(heads):
-        if block["kind"] == Kind.COMMIT.value:
+        if block["kind"] == BlockKind.COMMIT.value:
             rows = fates.of_batch(unpacked(block, DECIDED_BY))
             decided = fates.decide(rows)
             xid, lsn = (
@@ -203,15 +202,19 @@ def commits(heads: bytes, fates: Fates) -> tuple[Integers, Integers, Integers]:
     return xid[is_known], lsn[is_known], fate[is_known]
 
 
-def _count_changes(found: Counted, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
+def _count_changes(found: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
     of_fates = pa.array(decided.fate)
     pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
     for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
-        found.changes[relation, row["tag"], FATES[row["fate"]].value] += row["count_all"]
+        found.changes[relation, row["tag"], STATUSES[row["fate"]].value] += row["count_all"]
 
 
 def _count_commits(
-    found: Counted, units: _Units, rows: pa.RecordBatch, decided: Decided, is_own: npt.NDArray[np.bool_]
+    found: FragmentCounts,
+    units: _FragmentCounter,
+    rows: pa.RecordBatch,
+    decided: StatusColumns,
+    is_own: npt.NDArray[np.bool_],
 ) -> None:
     """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
     unit = rows.column("unit").to_numpy(zero_copy_only=False)
@@ -222,14 +225,14 @@ def _count_commits(
         found.digits[digits] += number
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
-        found.times = spanned(found.times, (limits["min"], limits["max"]))
+        found.times = joined_span(found.times, (limits["min"], limits["max"]))
     sizes = np.where(is_own, -1, units.bytes[unit + 1])
     of_biggest = np.argsort(-sizes, kind="stable")[:BIGGEST]
     listed = [
-        UnitSize(
+        FragmentSize(
             units.file,
             decided.top_xid[i].as_py(),
-            FATES[decided.fate[i]].value,
+            STATUSES[decided.fate[i]].value,
             int(counts[i]),
             int(sizes[i]),
             decided.commit_lsn[i].as_py(),
@@ -238,7 +241,7 @@ def _count_commits(
         for i in of_biggest.tolist()
         if not is_own[i]
     ]
-    found.take(Counted(biggest=listed))
+    found.take(FragmentCounts(biggest=listed))
 
 
 def _digits(numbers: Integers) -> Integers:
@@ -246,20 +249,20 @@ def _digits(numbers: Integers) -> Integers:
     return np.searchsorted(_POWERS, numbers, side="right")
 
 
-def _no_units() -> Integers:
+def _no_fragments() -> Integers:
     return np.zeros(1, np.int64)
 
 
 @dataclass(slots=True)
-class _Units:
+class _FragmentCounter:
     """Changes, those of them that were aborted, and bytes of each unit, of one file's rows."""
 
     file: int = 0
-    changes: Integers = field(default_factory=_no_units)
-    aborted: Integers = field(default_factory=_no_units)
-    bytes: Integers = field(default_factory=_no_units)
+    changes: Integers = field(default_factory=_no_fragments)
+    aborted: Integers = field(default_factory=_no_fragments)
+    bytes: Integers = field(default_factory=_no_fragments)
 
-    def add(self, rows: pa.RecordBatch, decided: Decided, are_changes: bool) -> None:
+    def add(self, rows: pa.RecordBatch, decided: StatusColumns, are_changes: bool) -> None:
         self.file = rows.column("file")[0].as_py()
         unit = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
         room = int(unit.max()) + 1
@@ -273,8 +276,8 @@ class _Units:
             self.changes += np.bincount(unit, minlength=len(self.changes))
             self.aborted += np.bincount(unit[decided.fate == _ABORTED], minlength=len(self.changes))
 
-    def size(self, unit: int) -> UnitTotals:
+    def size(self, unit: int) -> FragmentTotals:
         at = unit + 1
         if at >= len(self.bytes):
-            return UnitTotals()
-        return UnitTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))
+            return FragmentTotals()
+        return FragmentTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))

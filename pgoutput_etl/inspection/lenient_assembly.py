@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.inspection.file_scan import Look
+from pgoutput_etl.inspection.file_scan import FileInspection
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.messages import Commit, Prepare
-from pgoutput_etl.scan.file_summary import Begins, FileScan
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
 from pgoutput_etl.scan.message_row import HEAD
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Control, ControlRow, Fate, Outcome, UnitId, Watermark
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.outcome import Control, ControlRow, FragmentId, Outcome, TransactionStatus, Watermark
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class SequenceBreak:
     """file: the number of the one that can't follow. is_beginning: nothing was before it, as where one looks at a file
     from the middle of an archive. is_left_out: nor could it be taken up by itself; its rows count as none."""
 
@@ -33,11 +33,11 @@ class Break:
 
 
 @dataclass(slots=True)
-class Placing:
+class LenientAssembly:
     """All files in order, and what became of their transactions."""
 
     assembly: Assembly = field(default_factory=Assembly)
-    breaks: list[Break] = field(default_factory=list)
+    breaks: list[SequenceBreak] = field(default_factory=list)
     _unknown_prepared: int = 0  # before the last break
     _ended: list[Outcome] = field(default_factory=list)
     _open: list[Outcome] = field(default_factory=list)  # before a break
@@ -45,7 +45,7 @@ class Placing:
     _first: int = 0  # of the files since the last break
     _is_empty: bool = True
 
-    def add(self, look: Look) -> None:
+    def add(self, look: FileInspection) -> None:
         scan = look.scan
         assert scan is not None
         before = self.assembly.state()
@@ -61,8 +61,8 @@ class Placing:
 
     def _lose_head(self, scan: FileScan, reason: str) -> None:
         """It goes on with a stream segment the beginning of which is missing, and so the stream's xid."""
-        if scan.begins == Begins.INSIDE.value:
-            self._ended.append(Outcome(Fate.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
+        if scan.begins == FileBeginning.INSIDE.value:
+            self._ended.append(Outcome(TransactionStatus.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
     def _break(self, scan: FileScan, controls: Iterable[Control], before: dict[str, Any], reason: str) -> None:
         listed = list(controls)
@@ -73,10 +73,10 @@ class Placing:
         except SequenceError as error:
             self._begin_anew(scan.file, before, None)
             self._first = scan.file + 1
-            self.breaks.append(Break(scan.file, str(error), is_beginning, is_left_out=True))
+            self.breaks.append(SequenceBreak(scan.file, str(error), is_beginning, is_left_out=True))
             return
         self._lose_head(scan, reason)
-        self.breaks.append(Break(scan.file, reason, is_beginning))
+        self.breaks.append(SequenceBreak(scan.file, reason, is_beginning))
 
     def _begin_anew(self, file: int, before: dict[str, Any], tail: dict[str, Any] | None) -> None:
         """Without what the file changed before it was refused."""
@@ -90,7 +90,7 @@ class Placing:
         state = {**before, **nothing, "tail": tail, "was_damaged": True}
         self.assembly = Assembly.from_state(state, assembly.relations, assembly.types)
 
-    def finish(self, ends: Iterable[tuple[int, UnitId]]) -> None:
+    def finish(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Once all files are in; `ends` as Assembly.replace_streams has them."""
         self.assembly.replace_streams((xid, unit) for xid, unit in ends if unit[0] >= self._first)
 
@@ -119,8 +119,8 @@ class Placing:
     def left_out(self) -> frozenset[int]:
         return frozenset(each.file for each in self.breaks if each.is_left_out)
 
-    def fates(self) -> Fates:
-        return Fates.of((*self.ended, *self.open), self.watermarks, self.left_out)
+    def fates(self) -> StatusLookup:
+        return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.left_out)
 
 
 def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -130,10 +130,10 @@ def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[str, Any] | None:
     """What must have been open where the file begins, in the form of Assembly.state."""
-    if scan.begins == Begins.EITHER.value:
+    if scan.begins == FileBeginning.EITHER.value:
         return None
     of: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
-    if scan.begins == Begins.INSIDE.value:
+    if scan.begins == FileBeginning.INSIDE.value:
         return {"kind": "segment", "of": of}
     for row in controls:
         if not isinstance(row, ControlRow):

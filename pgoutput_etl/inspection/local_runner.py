@@ -18,12 +18,12 @@ from urllib.parse import unquote
 
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.inspection.file_scan import Counted, Look, commits, count, ends, look
-from pgoutput_etl.inspection.message_lines import Scene, gone, tell
-from pgoutput_etl.landing.fingerprint import LandedFile, Task
+from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts, commits, count, ends, inspect_file
+from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages, vanished_file_line
+from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.transactions.outcome import UnitId
-from pgoutput_etl.transactions.status_lookup import Fates, Integers
+from pgoutput_etl.transactions.outcome import FragmentId
+from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 
 _WORTH_PROCESSES = 1 << 23  # bytes: to start them takes as long as to look into about as much
 
@@ -107,7 +107,7 @@ class LocalRunner:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def scan(self, tasks: Mapping[str, Task]) -> dict[int, Look]:
+    def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         size = sum(task.size for task in tasks.values())
         if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _WORTH_PROCESSES:
             # Not forked: Arrow's threads don't live on in a fork.
@@ -115,29 +115,29 @@ class LocalRunner:
         looks = self.each(partial(_scan, self.folder, self.framing), tasks.items())
         return {found.number: found for found in looks}
 
-    def ends(self, xids: frozenset[int]) -> list[tuple[int, UnitId]]:
+    def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
         return [end for found in self.each(partial(_ends, xids), self._heads()) for end in found]
 
-    def count(self, fates: Fates, held_from: Mapping[int, int]) -> dict[int, Counted]:
+    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         heads = self._heads()
         counted = self.each(partial(_count, fates, dict(held_from)), heads)
         return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
 
-    def commits(self, fates: Fates) -> dict[int, tuple[Integers, Integers, Integers]]:
+    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         heads = self._heads()
         found = self.each(partial(_commits, fates), heads)
         return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
 
-    def tell(self, scenes: Sequence[Scene], emit: Callable[[str], object]) -> None:
+    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         if self._pool is None:
             for scene in scenes:
-                _tell(scene, emit)
+                _print_messages(scene, emit)
             return
         told: deque[Future[Path]] = deque()
         waiting = iter(enumerate(scenes))
         while True:
             for number, scene in islice(waiting, 2 * self.processes - len(told)):  # no more than that lies on disk
-                told.append(self._pool.submit(_tell_to, self.folder / f"{number}.lines", scene))
+                told.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", scene))
             if not told:
                 return
             path = told.popleft().result()
@@ -166,41 +166,41 @@ def read_local(path: str) -> bytes:
     return file.read_bytes()
 
 
-def _scan(folder: Path, framing: Framing, item: tuple[str, Task]) -> Look:
+def _scan(folder: Path, framing: Framing, item: tuple[str, ScanTask]) -> FileInspection:
     path, task = item
     kept = folder / f"{task.number}.heads"
     try:
-        found, heads = look(path, read_local(path), task, framing)
+        found, heads = inspect_file(path, read_local(path), task, framing)
     except OSError as error:
-        found, heads = Look(task.number, error=f"{path}: it can't be read: {error.strerror}"), b""
+        found, heads = FileInspection(task.number, error=f"{path}: it can't be read: {error.strerror}"), b""
     except OverflowError as error:
-        found, heads = Look(task.number, error=str(error)), b""
+        found, heads = FileInspection(task.number, error=str(error)), b""
     kept.write_bytes(heads)
     return found
 
 
-def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, UnitId]]:
+def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, FragmentId]]:
     return ends(heads.read_bytes(), xids)
 
 
-def _commits(fates: Fates, heads: Path) -> tuple[Integers, Integers, Integers]:
+def _commits(fates: StatusLookup, heads: Path) -> tuple[Integers, Integers, Integers]:
     return commits(heads.read_bytes(), fates)
 
 
-def _count(fates: Fates, held_from: Mapping[int, int], heads: Path) -> Counted:
+def _count(fates: StatusLookup, held_from: Mapping[int, int], heads: Path) -> FragmentCounts:
     return count(heads.read_bytes(), fates, held_from)
 
 
-def _tell(scene: Scene, emit: Callable[[str], object]) -> None:
+def _print_messages(scene: InspectionContext, emit: Callable[[str], object]) -> None:
     try:
         content = read_local(scene.path)
     except (OSError, OverflowError):
-        emit(gone(scene))
+        emit(vanished_file_line(scene))
     else:
-        tell(scene, content, emit)
+        print_messages(scene, content, emit)
 
 
-def _tell_to(path: Path, scene: Scene) -> Path:
+def _print_to(path: Path, scene: InspectionContext) -> Path:
     with path.open("w", encoding="utf-8", newline="\n") as lines:
-        _tell(scene, lambda line: lines.write(f"{line}\n"))
+        _print_messages(scene, lambda line: lines.write(f"{line}\n"))
     return path

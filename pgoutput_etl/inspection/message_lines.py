@@ -38,20 +38,20 @@ from pgoutput_etl.protocol.messages import (
     Type,
     Update,
 )
-from pgoutput_etl.scan.fragment import Part
-from pgoutput_etl.scan.message_row import HEAD, NO_UNIT
+from pgoutput_etl.scan.fragment import ScanRequest
+from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.scan.salvage import Gap
 from pgoutput_etl.scan.scanner import Scanner
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.timestamps import time_of
-from pgoutput_etl.transactions.outcome import Fate, Outcome
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.types import UserTypes, column_type
 
 _UNCHANGED, _BINARY = ord("u"), ord("b")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MessageFilter:
     """Which messages. None: any. table: shell pattern of schema.table; xid: the transaction's or the subtransaction's;
     times: of the transaction's commit, microseconds since 2000-01-01 UTC; names: a regular expression, looked for in
     the names that a message bears.
@@ -65,7 +65,7 @@ class Wanted:
     last_time: int | None = None
     names: str | None = None
 
-    def takes(self, line: Line) -> bool:
+    def takes(self, line: MessageLine) -> bool:
         if self.table is not None and not any(fnmatchcase(name, self.table) for name in line.tables):
             return False
         if self.xid is not None and self.xid not in (line.xid, line.subxid):
@@ -89,7 +89,7 @@ def _within(value: int | None, first: int | None, last: int | None) -> bool:
 
 
 @dataclass(slots=True)
-class Line:
+class MessageLine:
     """One message. place: its LSN where the framing has it, else its transaction's commit's. fate: what became of its
     transaction, if it is known. values: column -> text, only where asked for."""
 
@@ -115,7 +115,7 @@ class Line:
         lsn = "-" if self.lsn is None else format_lsn(self.lsn)
         xid = "-" if self.xid is None else f"{self.xid}"
         xid += "" if self.subxid in (None, self.xid) else f"/{self.subxid}"
-        fate = "" if self.fate in (None, Fate.COMMITTED.value) else f"  [{self.fate}]"
+        fate = "" if self.fate in (None, TransactionStatus.COMMITTED.value) else f"  [{self.fate}]"
         rows = "".join(f"  {kind} {_row(values)}" for kind, values in self.values.items())
         return printable(f"{self.path}  {self.offset:>10}  {lsn:>12}  {xid:>10}  {self.what}{rows}{fate}")
 
@@ -131,7 +131,7 @@ def _row(values: Mapping[str, str | None]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class InspectionContext:
     """What the messages of one file are told with. outcomes: of its units; versions: of the relations, by OID; marks:
     by stretch. Small, whatever the file's size, and goes to other processes."""
 
@@ -144,41 +144,45 @@ class Scene:
     marks: Mapping[int, int]
     versions: Mapping[int, RelationVersions]
     user_types: UserTypes
-    wanted: Wanted = Wanted()
+    wanted: MessageFilter = MessageFilter()
     shows_values: bool = False
     as_json: bool = False
 
 
-def tell(scene: Scene, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE) -> None:
+def print_messages(
+    scene: InspectionContext, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE
+) -> None:
     """Gives the text of each line that is wanted to `emit`."""
-    tell_lines(scene, content, lambda line: emit(line.json() if scene.as_json else line.text()), max_size)
+    print_lines(scene, content, lambda line: emit(line.json() if scene.as_json else line.text()), max_size)
 
 
-def tell_lines(scene: Scene, content: bytes, emit: Callable[[Line], object], max_size: int = MAX_SIZE) -> None:
+def print_lines(
+    scene: InspectionContext, content: bytes, emit: Callable[[MessageLine], object], max_size: int = MAX_SIZE
+) -> None:
     """Gives each line that is wanted to `emit`. What can't be read is a line, too."""
-    teller: _Teller | None = None
+    teller: MessagePrinter | None = None
     try:
         data = read_content(content, scene.path, max_size).data[: scene.end]
         if scene.framing is Framing.AUTO:
             return  # nothing in it
-        teller = _Teller(scene, data, emit)
+        teller = MessagePrinter(scene, data, emit)
         teller.run()
     except ArchiveError as error:
         at = 0 if teller is None else teller.offset
-        emit(Line(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
+        emit(MessageLine(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
 
 
-def gone(scene: Scene) -> str:
+def vanished_file_line(scene: InspectionContext) -> str:
     """The line of a file that was there when it was looked into."""
-    line = Line(scene.path, 0, None, None, None, "Damage", "it can't be read any more")
+    line = MessageLine(scene.path, 0, None, None, None, "Damage", "it can't be read any more")
     return line.json() if scene.as_json else line.text()
 
 
-class _Teller(Scanner):
+class MessagePrinter(Scanner):
     """Reads a file as the scan does, message by message, and keeps nothing."""
 
-    def __init__(self, scene: Scene, data: bytes, emit: Callable[[Line], object]) -> None:
-        part = Part(data, scene.file, scene.framing, salvages=True, leaves_tail=True)
+    def __init__(self, scene: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
+        part = ScanRequest(data, scene.file, scene.framing, salvages=True, leaves_tail=True)
         super().__init__(part, scene.begins_in_stream, head_too=True)
         self.scene = scene
         self.emit = emit
@@ -196,24 +200,26 @@ class _Teller(Scanner):
         if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
             unit = None
         lsn = frame.lsn or None  # of messages that stand nowhere in the WAL
-        self._emit(self._line(message, frame.offset, lsn, NO_UNIT if unit is None else unit.number))
+        self._emit(self._line(message, frame.offset, lsn, NO_FRAGMENT if unit is None else unit.number))
 
     def _damage(self, gap: Gap) -> None:
         super()._damage(gap)
         what = f"{gap.end - gap.offset:,} bytes that can't be read: {gap.reason}"
-        self._emit(Line(self.scene.path, gap.offset, None, None, None, "Damage", what))
+        self._emit(MessageLine(self.scene.path, gap.offset, None, None, None, "Damage", what))
 
-    def _emit(self, line: Line) -> None:
+    def _emit(self, line: MessageLine) -> None:
         if self.scene.wanted.takes(line):
             self.emit(line)
 
-    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> Line:
-        line = Line(self.scene.path, offset, lsn, None, None, type(message).__name__, "")
+    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> MessageLine:
+        line = MessageLine(self.scene.path, offset, lsn, None, None, type(message).__name__, "")
         self._whose(line, message, unit)
-        _Description(self.scene, line, (self.scene.file, self.ordinal), self.scene.outcomes.get(unit)).describe(message)
+        MessageDescription(self.scene, line, (self.scene.file, self.ordinal), self.scene.outcomes.get(unit)).describe(
+            message
+        )
         return line
 
-    def _whose(self, line: Line, message: PgoutputMessage, number: int) -> None:
+    def _whose(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
         outcome = self.scene.outcomes.get(number)
         unit = self.unit
         line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
@@ -222,17 +228,17 @@ class _Teller(Scanner):
         if outcome is not None:
             line.xid, line.commit_lsn, line.committed_at = outcome.xid, outcome.commit_lsn, outcome.commit_ts
             is_aborted = line.subxid in outcome.aborted_subxids
-            line.fate = Fate.ABORTED.value if is_aborted else outcome.fate.value
-        elif number not in (NO_UNIT, HEAD):
+            line.fate = TransactionStatus.ABORTED.value if is_aborted else outcome.fate.value
+        elif number not in (NO_FRAGMENT, HEAD):
             known = unit if unit is not None and unit.number == number else self._ended_unit
             if known is not None:
                 line.xid, line.commit_lsn, line.committed_at = known.xid, known.commit_lsn, known.commit_ts
                 mark = self.scene.marks.get(len(self.summary.stretches) - 1, -1)
                 is_new = known.commit_lsn is None or known.commit_lsn > mark
-                line.fate = Fate.COMMITTED.value if is_new else Fate.RESENT.value
+                line.fate = TransactionStatus.COMMITTED.value if is_new else TransactionStatus.RESENT.value
         if line.xid is None:
             line.xid = getattr(message, "xid", None)
-        if line.commit_lsn is None and line.fate != Fate.OPEN.value:
+        if line.commit_lsn is None and line.fate != TransactionStatus.OPEN.value:
             line.commit_lsn = getattr(message, "commit_lsn", None)
             line.committed_at = getattr(message, "commit_timestamp", None)
 
@@ -244,11 +250,11 @@ class _Teller(Scanner):
 
 
 @dataclass(slots=True)
-class _Description:
+class MessageDescription:
     """What one message says, put into its line."""
 
-    scene: Scene
-    line: Line
+    scene: InspectionContext
+    line: MessageLine
     position: tuple[int, int]
     outcome: Outcome | None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from pgoutput_etl.inspection.archive import Inspection
-from pgoutput_etl.inspection.file_scan import BIGGEST, UnitTotals
+from pgoutput_etl.inspection.file_scan import BIGGEST, FragmentTotals
 from pgoutput_etl.inspection.message_lines import as_time
 from pgoutput_etl.inspection.report_model import (
     ArchiveReport,
@@ -21,8 +21,8 @@ from pgoutput_etl.inspection.server_settings import FORMAT
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.relation_history import InForce
-from pgoutput_etl.transactions.outcome import Fate, Outcome
+from pgoutput_etl.schema.relation_history import RelationEntry
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.types import UserTypes, column_type
 
 _STREAMED, _PREPARED = frozenset("SEc"), frozenset("bPKr")
@@ -35,7 +35,9 @@ def report_on(found: Inspection) -> ArchiveReport:
     commits = [each for scan in scans.values() for each in scan.stretches if each is not None]
     commits += [(o.commit_lsn, o.commit_lsn) for o in found.placing.ended if o.commit_lsn is not None]
     seen = [lsn for scan in scans.values() for lsn in (scan.first_lsn, scan.last_lsn) if lsn is not None]
-    times = [o.commit_ts for o in found.placing.ended if o.commit_ts is not None and o.fate is Fate.COMMITTED]
+    times = [
+        o.commit_ts for o in found.placing.ended if o.commit_ts is not None and o.fate is TransactionStatus.COMMITTED
+    ]
     times += found.total.times or ()
     settings: dict[str, dict[str, int]] = {}
     for (setting, value), count in sorted(found.settings().items()):
@@ -58,7 +60,7 @@ def report_on(found: Inspection) -> ArchiveReport:
         last_commit_lsn=_lsn(max((last for _, last in commits), default=None)),
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
-        transactions={fate.value: found.transactions()[fate.value] for fate in Fate},
+        transactions={fate.value: found.transactions()[fate.value] for fate in TransactionStatus},
         unknown_prepared=found.placing.unknown_prepared,
         sizes=_sizes(found),
         biggest=tuple(_biggest(found)),
@@ -147,8 +149,8 @@ def _status(path: str, part: FilePart | None, found: Inspection) -> str:
 
 def _size_of(found: Inspection, outcome: Outcome) -> tuple[int, int]:
     """Changes and bytes; without changes of subtransactions that were aborted, unless all of it was."""
-    totals = [found.total.own_units.get(unit, UnitTotals()) for unit in outcome.units]
-    aborted = 0 if outcome.fate is Fate.ABORTED else sum(unit.aborted for unit in totals)
+    totals = [found.total.own_units.get(unit, FragmentTotals()) for unit in outcome.units]
+    aborted = 0 if outcome.fate is TransactionStatus.ABORTED else sum(unit.aborted for unit in totals)
     return sum(unit.changes for unit in totals) - aborted, sum(unit.size for unit in totals)
 
 
@@ -194,7 +196,7 @@ def _biggest(found: Inspection) -> list[TransactionReport]:
 def _sizes(found: Inspection) -> dict[str, int]:
     digits = Counter(found.total.digits)
     for outcome in found.placing.ended:
-        if outcome.fate is Fate.COMMITTED:
+        if outcome.fate is TransactionStatus.COMMITTED:
             changes, _ = _size_of(found, outcome)
             digits[len(str(changes)) if changes else 0] += 1
     return {_class(n): count for n, count in sorted(digits.items()) if count}
@@ -207,13 +209,13 @@ def _class(digits: int) -> str:
 def _relations(found: Inspection) -> Iterable[RelationReport]:
     history = found.placing.assembly.relations
     user_types = UserTypes.of(found.placing.assembly.types.values(), {})
-    entries: dict[int, list[InForce]] = {}
+    entries: dict[int, list[RelationEntry]] = {}
     for entry in history.entries:
         entries.setdefault(entry.relation.oid, []).append(entry)
     changed: dict[int, Counter[str]] = {}
     others: dict[int, Counter[str]] = {}
     for (oid, tag, fate), count in found.total.changes.items():
-        is_committed = fate == Fate.COMMITTED.value
+        is_committed = fate == TransactionStatus.COMMITTED.value
         (changed if is_committed else others).setdefault(oid, Counter())[tag if is_committed else fate] += count
     for oid in sorted({*entries, *changed, *others}):
         latest = history.newest(oid)
@@ -227,15 +229,15 @@ def _relations(found: Inspection) -> Iterable[RelationReport]:
         )
 
 
-def _distinct(entries: Iterable[InForce]) -> list[InForce]:
+def _distinct(entries: Iterable[RelationEntry]) -> list[RelationEntry]:
     """Each description once, where it first held."""
-    first: dict[Relation, InForce] = {}
+    first: dict[Relation, RelationEntry] = {}
     for entry in sorted(entries, key=lambda e: e.position):
         first.setdefault(entry.relation, entry)
     return list(first.values())
 
 
-def _version(found: Inspection, entry: InForce, user_types: UserTypes) -> VersionReport:
+def _version(found: Inspection, entry: RelationEntry, user_types: UserTypes) -> VersionReport:
     relation, (file, ordinal) = entry.relation, entry.position
     columns = tuple(
         ColumnReport(c.name, column_type(c.type_oid, c.type_modifier, user_types).name, c.is_key)

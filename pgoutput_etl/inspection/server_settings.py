@@ -32,15 +32,15 @@ _TEXT, _BINARY = ord("t"), ord("b")
 FORMAT, OTHER = "values", "other"
 
 
-Seen = Counter[tuple[str, str]]  # (setting, what it shows as) -> how many values show it
+SettingsSample = Counter[tuple[str, str]]  # (setting, what it shows as) -> how many values show it
 
 
-def settings_seen(batches: Iterable[pa.RecordBatch]) -> Seen:
+def sampled_settings(batches: Iterable[pa.RecordBatch]) -> SettingsSample:
     """Of a file's message rows (MESSAGE_SCHEMA). What no Relation message of the file describes shows its format
     alone."""
     kept = list(batches)
     described = _described(kept)
-    seen: Seen = Counter()
+    seen: SettingsSample = Counter()
     for oid, ordinal, new in _sampled(kept):
         entries = described.get(oid, [])
         index = bisect_right(entries, ordinal, key=lambda entry: entry[0])
@@ -74,7 +74,7 @@ def _sampled(batches: list[pa.RecordBatch]) -> Iterator[tuple[int, int, TupleDat
                 yield oid, batch.column("ordinal")[int(i)].as_py(), read_tuple(batch.column("new")[int(i)].as_py())
 
 
-def _look_at(seen: Seen, new: TupleData, relation: Relation | None) -> None:
+def _look_at(seen: SettingsSample, new: TupleData, relation: Relation | None) -> None:
     for kind in new.kinds:
         if kind in (_TEXT, _BINARY):
             seen[FORMAT, "text" if kind == _TEXT else "binary"] += 1

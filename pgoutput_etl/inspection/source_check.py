@@ -13,21 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.transactions.outcome import Fate, Outcome
-from pgoutput_etl.transactions.status_lookup import FATES
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
+from pgoutput_etl.transactions.status_lookup import STATUSES
 
 Integers = npt.NDArray[np.int64]
 
 # 2^32 transactions, of which none takes less than 32 bytes of WAL.
 XIDS_WRAP_WITHIN = 2**37
 
-_DONE = tuple(FATES.index(fate) for fate in (Fate.COMMITTED, Fate.QUARANTINED, Fate.REFUSED))
+_DONE = tuple(
+    STATUSES.index(fate)
+    for fate in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
+)
 
-_RESENT = FATES.index(Fate.RESENT)
+_RESENT = STATUSES.index(TransactionStatus.RESENT)
 
 
 @dataclass(slots=True)
-class Commits:
+class CommitColumns:
     """Commits by file, as arrays that go along with each other: xid, LSN, fate as a place in FATES."""
 
     parts: list[tuple[int, Integers, Integers, Integers]] = field(default_factory=list)
@@ -38,12 +41,12 @@ class Commits:
     def add_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for o in outcomes:
             if o.xid is not None and o.commit_lsn is not None and o.units:
-                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, FATES.index(o.fate)))
+                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, STATUSES.index(o.fate)))
                 self.add(o.units[0][0], *numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class ForeignTransactions:
     """wrong: what can't be one server's, the first of each kind. open: what is only right if files before these have
     it. Each names file, LSN and xid."""
 
@@ -51,9 +54,9 @@ class Strangers:
     open: tuple[str, ...] = ()
 
 
-def strangers(commits: Commits, paths: Mapping[int, str]) -> Strangers:
+def find_foreign_transactions(commits: CommitColumns, paths: Mapping[int, str]) -> ForeignTransactions:
     if not commits.parts:
-        return Strangers()
+        return ForeignTransactions()
     file = np.concatenate([np.full(len(part[1]), part[0], np.int64) for part in commits.parts])
     xid, lsn, fate = (np.concatenate([part[i] for part in commits.parts]) for i in (1, 2, 3))
     is_done = np.isin(fate, _DONE)
@@ -82,4 +85,4 @@ def strangers(commits: Commits, paths: Mapping[int, str]) -> Strangers:
             f"{paths.get(int(file[second]), '')}: transaction {xid[second]} was committed at "
             f"{format_lsn(int(lsn[second]))}, and at {format_lsn(int(lsn[first]))}: these are two servers' transactions"
         )
-    return Strangers(tuple(wrong), tuple(before))
+    return ForeignTransactions(tuple(wrong), tuple(before))

@@ -41,14 +41,14 @@ class Command:
         return self.run(self.parser(prog or f"jobs/{self.name}.py").parse_args(given))
 
 
-class Report(Protocol):
+class JobReport(Protocol):
     @property
     def exit_code(self) -> int: ...
 
     def to_json(self) -> str: ...
 
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=JobReport)
 
 
 def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Callable[[R], None]) -> int:
@@ -66,14 +66,14 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
     return report.exit_code
 
 
-class Request(Protocol):
+class JobRequest(Protocol):
     """What a job is asked for beside its configuration."""
 
     def check(self) -> None:
         """Raises ConfigError for what can't be asked for together."""
 
 
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=JobRequest)
 
 
 def run_request(

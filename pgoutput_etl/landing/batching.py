@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import Arrangement, natural_order
+from pgoutput_etl.landing.selection import FileSelection, natural_order
 from pgoutput_etl.scan.file_summary import FileScan
 
 _COMMITS = ("C", "c", "K")  # Commit, Stream Commit, Commit Prepared
@@ -20,7 +20,7 @@ def commits_in(scan: FileScan) -> int:
     return sum(scan.messages.get(tag, 0) for tag in _COMMITS)
 
 
-def in_steps(found: Arrangement, commits: Mapping[str, int], most: int | None) -> list[Arrangement]:
+def in_steps(found: FileSelection, commits: Mapping[str, int], most: int | None) -> list[FileSelection]:
     """One arrangement per batch, in order; if there are several, all are to be scanned again, each by itself.
 
     `commits`: of each file to read, by path; `most`: in one batch, None for any number. The first batch notes the new
@@ -44,10 +44,10 @@ def in_steps(found: Arrangement, commits: Mapping[str, int], most: int | None) -
     groups[0] |= found.with_status(FileStatus.MOVED)
     groups[-1] |= found.with_status(FileStatus.SAME, FileStatus.DUPLICATE, FileStatus.REFUSED)
     *first, last = groups
-    return [*(Arrangement(parts, True) for parts in first), Arrangement(last, True, found.remarks)]
+    return [*(FileSelection(parts, True) for parts in first), FileSelection(last, True, found.remarks)]
 
 
-def _names_tell_the_order(found: Arrangement) -> bool:
+def _names_tell_the_order(found: FileSelection) -> bool:
     """Whether a run that finds some files applied, as this one died, would read the others in the same order. One that
     took the name of a file that was renamed comes last, and may sort before others."""
     paths = [part.path for _, part in sorted(found.to_read.items()) if part.was_read or part.unfinished]

@@ -22,11 +22,11 @@ from pgoutput_etl.landing.fingerprint import (
     FileStatus,
     KnownContents,
     LandedFile,
-    Task,
+    ScanTask,
     UnkeyedContents,
     uncompressed_name,
 )
-from pgoutput_etl.landing.selection import Arrangement, KnownFiles, arrange, natural_order
+from pgoutput_etl.landing.selection import FileSelection, KnownFiles, natural_order, select_files
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
 
@@ -48,7 +48,7 @@ Rows = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # Scans files, by their paths, with contents that they may begin with: what is found, or why not, by their numbers.
-Scan = Callable[[Mapping[str, Task], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
+Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class FileIndex:
         scans: Mapping[int, FileScan],
         errors: Mapping[int, ScanError],
         scan: Scan,
-    ) -> tuple[Arrangement, dict[int, FileScan]]:
+    ) -> tuple[FileSelection, dict[int, FileScan]]:
         """What to read of files that were scanned with the contents of `known`, and what is known of them now. `scan`
         is called once at the most, for files that may begin with further contents."""
         tasks = scan_tasks(files)
@@ -168,7 +168,7 @@ class FileIndex:
             found |= same | {n: closer[n] for n in others}
             failed = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer}
             found = {n: each for n, each in found.items() if n not in failed}
-        arrangement = arrange(files, found, failed, known, listing.among(known.places(tasks)))
+        arrangement = select_files(files, found, failed, known, listing.among(known.places(tasks)))
         if others.intersection(arrangement.to_read):
             arrangement = replace(arrangement, scan_again=True)
         return arrangement, found
@@ -347,9 +347,9 @@ class FileIndex:
         return listing.files(pa.array(~is_same))
 
 
-def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, Task]:
+def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, ScanTask]:
     """By path: each file whole."""
-    return {file.path: Task(number, file.size) for number, file in files.items()}
+    return {file.path: ScanTask(number, file.size) for number, file in files.items()}
 
 
 def _last_of(groups: Rows, rows: Rows, count: int) -> Rows:

@@ -114,7 +114,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """prefix: what the file begins with; resembles: the number of a part that it may begin with."""
 
     prefix: Prefix | None = None
@@ -136,7 +136,7 @@ class KnownContents:
             same_length[prefix.hash] = (*same_length.get(prefix.hash, ()), prefix)
         return cls(by_length, unkeyed)
 
-    def match(self, path: str, hashes: Hashes) -> Match:
+    def match(self, path: str, hashes: Hashes) -> PrefixMatch:
         """What is known of the file of that name, if it begins with that: another session may have been sent more of
         the same bytes. Else the longest known prefix; of several parts with the same, that of its name or the last.
 
@@ -149,16 +149,16 @@ class KnownContents:
         same.reverse()
         own = next((p for prefixes in same for p in prefixes if p.name == name and not p.goes_on), None)
         if own is not None:
-            return Match(own)
+            return PrefixMatch(own)
         resembles = None
         for prefixes in same:
             known = [prefix for prefix in prefixes if prefix.distinctive or name == prefix.name]
             if known:
                 best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
-                return Match(best) if not best.goes_on or best.consumed == len(hashes.data) else Match()
+                return PrefixMatch(best) if not best.goes_on or best.consumed == len(hashes.data) else PrefixMatch()
             if prefixes and resembles is None:
                 resembles = max(prefix.number for prefix in prefixes)
-        return Match(None, resembles)
+        return PrefixMatch(None, resembles)
 
 
 def uncompressed_name(path: str) -> str:
@@ -232,7 +232,7 @@ class UnkeyedContents:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ScanTask:
     """How a file is to be read: its first `size` bytes. part: what of it, if that was decided before; end: of its
     content, if that was.
 
@@ -246,14 +246,14 @@ class Task:
     end: int | None = None
 
 
-def task_again(number: int, part: FilePart) -> Task:
+def task_again(number: int, part: FilePart) -> ScanTask:
     """To read a part as it was read before, however its file has gone on since. The bytes that were left behind it are
     looked at once more: without them, a message that was cut off may seem to be a whole one."""
     end = part.consumed if part.decompressed_size is None else part.decompressed_size
-    return Task(number, part.size, part.unfinished, part, end)
+    return ScanTask(number, part.size, part.unfinished, part, end)
 
 
-def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, Task]:
+def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     """By path, of parts by number. Only the newest file may end within a message."""
     newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
-    return {part.path: Task(n, part.size, n == newest, part) for n, part in parts.items()}
+    return {part.path: ScanTask(n, part.size, n == newest, part) for n, part in parts.items()}

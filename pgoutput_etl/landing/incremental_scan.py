@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from pgoutput_etl.compression import MAX_SIZE, Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
-from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Match, Prefix, Task, heads_of
+from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
 from pgoutput_etl.protocol.framing import Framing, detect, first_framing
-from pgoutput_etl.scan.file_summary import Begins, FileScan, OpenUnit, UnitKind
-from pgoutput_etl.scan.fragment import Part, ScannedFile
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, OpenFragment
+from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
 from pgoutput_etl.scan.salvage import framing_of_damaged
 from pgoutput_etl.scan.scan_file import scan_from_either_side
@@ -30,13 +30,13 @@ def scan_error(error: ArchiveError) -> ScanError:
 def scan_part(
     path: str,
     content: bytes,
-    task: Task,
+    task: ScanTask,
     known: KnownContents,
     framing: Framing = Framing.AUTO,
     salvages: bool = False,
     max_size: int = MAX_SIZE,
     notes: bool = False,
-) -> ScannedFile:
+) -> ScanResult:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
     Raises ArchiveError naming file, offset and LSN.
@@ -50,21 +50,21 @@ def scan_part(
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _listed(content: bytes, task: Task) -> bytes:
+def _listed(content: bytes, task: ScanTask) -> bytes:
     if len(content) < task.size:
         raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
     return content[: task.size]
 
 
 def _scan(
-    path: str, read: Content, task: Task, known: KnownContents, framing: Framing, salvages: bool, notes: bool
-) -> ScannedFile:
+    path: str, read: Content, task: ScanTask, known: KnownContents, framing: Framing, salvages: bool, notes: bool
+) -> ScanResult:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
     hashes = Hashes(data)
-    match = known.match(path, hashes) if task.part is None else Match(_decided(hashes, task))
-    part = Part(data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, notes=notes)
+    match = known.match(path, hashes) if task.part is None else PrefixMatch(_with_beginning_decided(hashes, task))
+    part = ScanRequest(data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, notes=notes)
     start = match.prefix
     if start is not None:
         part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
@@ -87,14 +87,14 @@ def _scan(
     return scanned
 
 
-def _framing_of(task: Task, configured: Framing) -> Framing:
+def _framing_of(task: ScanTask, configured: Framing) -> Framing:
     """A part that was looked at before has the framing that it had then, whatever the configuration says now."""
     if task.part is None or task.part.framing is None:
         return configured
     return Framing(task.part.framing)
 
 
-def _decided(hashes: Hashes, task: Task) -> Prefix | None:
+def _with_beginning_decided(hashes: Hashes, task: ScanTask) -> Prefix | None:
     """Where a part begins that was looked at before. Raises FramingError if it isn't there any more."""
     part = task.part
     assert part is not None
@@ -105,7 +105,7 @@ def _decided(hashes: Hashes, task: Task) -> Prefix | None:
     return Prefix(part.offset, "", part.same_as, "", True, False, part.framing, part.begins_in_stream)
 
 
-def _scan_in_its_framing(part: Part) -> ScannedFile:
+def _scan_in_its_framing(part: ScanRequest) -> ScanResult:
     if part.framing is Framing.AUTO:
         return _scan_in_the_framing_found(part)
     try:
@@ -114,16 +114,16 @@ def _scan_in_its_framing(part: Part) -> ScannedFile:
         fits = _other_framing(part)
         if fits is None:
             raise
-        raise FramingError(f"{error}; {_said_of(fits)}", error.short) from None
+        raise FramingError(f"{error}; {_describe_error(fits)}", error.short) from None
     summary = scanned.summary
     fits = None if summary.messages else _other_framing(part)
     if fits is not None:
         summary.fits = fits.value
-        summary.damages[:1] = [replace(d, reason=f"{d.reason}; {_said_of(fits)}") for d in summary.damages[:1]]
+        summary.damages[:1] = [replace(d, reason=f"{d.reason}; {_describe_error(fits)}") for d in summary.damages[:1]]
     return scanned
 
 
-def _other_framing(part: Part) -> Framing | None:
+def _other_framing(part: ScanRequest) -> Framing | None:
     """The framing in which a new file's first messages can be read, if it is another one than the part's."""
     if part.start:
         return None
@@ -134,11 +134,11 @@ def _other_framing(part: Part) -> Framing | None:
     return None if found is part.framing else found
 
 
-def _said_of(fits: Framing) -> str:
+def _describe_error(fits: Framing) -> str:
     return f"as {fits.value} it can be read, but source.framing says otherwise"
 
 
-def _scan_in_the_framing_found(part: Part) -> ScannedFile:
+def _scan_in_the_framing_found(part: ScanRequest) -> ScanResult:
     try:
         framing = detect(part.data)
     except FramingError as error:
@@ -152,17 +152,17 @@ def _scan_in_the_framing_found(part: Part) -> ScannedFile:
     return scanned
 
 
-def _framing_to_try(part: Part, refusal: FramingError) -> Framing | None:
+def _framing_to_try(part: ScanRequest, refusal: FramingError) -> Framing | None:
     """Of a file whose first message is not whole."""
     if refusal.short and part.leaves_tail:
         return first_framing(part.data)
     return framing_of_damaged(part.data) if part.salvages else None
 
 
-def _nothing_in(part: Part) -> ScannedFile:
+def _nothing_in(part: ScanRequest) -> ScanResult:
     summary = _empty(part.file, part.framing, len(part.data), part.start)
     summary.begins_in_stream = part.begins_in_stream
-    return ScannedFile(summary, [])
+    return ScanResult(summary, [])
 
 
 def nothing_to_read(number: int, part: FilePart) -> FileScan:
@@ -171,7 +171,7 @@ def nothing_to_read(number: int, part: FilePart) -> FileScan:
 
 
 def _empty(number: int, framing: Framing, size: int, start: int) -> FileScan:
-    summary = FileScan(number, framing.value, size, Begins.EITHER.value)
+    summary = FileScan(number, framing.value, size, FileBeginning.EITHER.value)
     summary.offset = summary.consumed = start
-    summary.open_unit = OpenUnit(HEAD, UnitKind.HEAD.value, None, None, None)
+    summary.open_unit = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
     return summary

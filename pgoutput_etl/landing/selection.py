@@ -165,7 +165,7 @@ def _is_unfinished(path: str, known: KnownFiles) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class FileSelection:
     """parts: what is to be read, in order of their numbers, and what is only noted; by number.
 
     scan_again: the files with those numbers were not scanned as they are to be read.
@@ -183,18 +183,18 @@ class Arrangement:
         return self.with_status(FileStatus.READ)
 
 
-def arrange(
+def select_files(
     files: Mapping[int, LandedFile],
     scans: Mapping[int, FileScan],
     errors: Mapping[int, ScanError],
     known: KnownFiles,
     landed: Collection[str],
-) -> Arrangement:
+) -> FileSelection:
     """`landed`: all paths that there are. Raises ArchiveError for files that can't be read, and RunError for those
     that come too late."""
     paths = frozenset(landed)
     partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
-    arranging = _Arranging({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
+    arranging = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
     arranging.remarks += [f"{files[n].path}: left for the next run, as it is still being compressed" for n in partial]
     return arranging.arrange()
 
@@ -205,7 +205,7 @@ def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[st
     return plain != path and plain in landed and (scan is None or scan.tail is not None)
 
 
-class _Arranging:
+class _Selector:
     def __init__(
         self,
         files: Mapping[int, LandedFile],
@@ -229,7 +229,7 @@ class _Arranging:
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
         ]
 
-    def arrange(self) -> Arrangement:
+    def arrange(self) -> FileSelection:
         for number in sorted(self.fresh - set(self.errors)):
             self._renamed(number)
         grown = self._follow_names()
@@ -242,7 +242,7 @@ class _Arranging:
             waiting = [(number, part) for number, part in grown if not part.was_read]
             ordered = [each for each in ordered if each not in waiting]
             self.noted += [(n, replace(p, status=FileStatus.MOVED.value)) for n, p in waiting if self._has_moved(p)]
-            self.remarks += [said_of_tail(part) for _, part in waiting if not self._has_moved(part)]
+            self.remarks += [tail_remark(part) for _, part in waiting if not self._has_moved(part)]
         numbers = [number for number, _ in ordered]
         again = self.scan_again or numbers != sorted(numbers)
         renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if again else numbers, strict=False))
@@ -256,7 +256,7 @@ class _Arranging:
             behind + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
             for i, (_, part) in enumerate(self.noted)
         }
-        return Arrangement(dict(ordered) | noted, again, tuple(self.remarks))
+        return FileSelection(dict(ordered) | noted, again, tuple(self.remarks))
 
     def _renamed(self, number: int) -> None:
         """A file that begins with what was read last, from a file that isn't there any more, is that file: unless all
@@ -485,15 +485,15 @@ def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
     """A file that was read from its beginning, whatever was known of it."""
     framing = None if scan.framing == Framing.AUTO.value else scan.framing
     part = FilePart(file.path, file.size, file.modified, framing=framing, begins_in_stream=scan.begins_in_stream)
-    return as_scanned(part, scan)
+    return with_scan(part, scan)
 
 
-def said_of_tail(part: FilePart) -> str:
+def tail_remark(part: FilePart) -> str:
     why = "" if part.reason is None else f": {part.reason}"
     return f"{part.path}: what follows offset {part.consumed} is left for the next run{why}"
 
 
-def as_scanned(part: FilePart, scan: FileScan) -> FilePart:
+def with_scan(part: FilePart, scan: FileScan) -> FilePart:
     """A part that was scanned again, now that it is known where it stands in the archive."""
     return replace(
         part,

@@ -21,14 +21,14 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.executors import blocks_of, message_rows
 from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
 from pgoutput_etl.ingest.scan import scan_files
-from pgoutput_etl.ingest.status_join import is_refused, joined_with_fates
-from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, Task, task_again
+from pgoutput_etl.ingest.status_join import is_refused, joined_with_status
+from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import KnownFiles, refuse
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.masking.mask_rows import Protection
-from pgoutput_etl.masking.policy import protection, protects, scopes_of
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import has_masks, masking_policy, scopes_of
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.spark.connect import frame
@@ -37,14 +37,14 @@ from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Fate, UnitId
+from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
 from pgoutput_etl.types import UserTypes
 
-_UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
+_FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CommitRange:
     """Commit LSNs, both included. first 0: from the archive's beginning."""
 
     first: int
@@ -63,7 +63,7 @@ class ReadFile:
     path: str
     part: FilePart
     changes: Mapping[int, int]
-    commits: Stretch | None
+    commits: CommitRange | None
 
     @property
     def size(self) -> int:
@@ -72,7 +72,7 @@ class ReadFile:
 
 
 @dataclass(frozen=True)
-class Archive:
+class LedgerArchive:
     """What was read and assembled up to the last batch that is done."""
 
     spark: SparkSession
@@ -104,15 +104,15 @@ class Archive:
         return self.assembly.relations
 
     @cached_property
-    def protection(self) -> Protection | None:
+    def protection(self) -> MaskingPolicy | None:
         """What is done to rows of files that are read again. Raises ConfigError."""
-        if not protects(self.config):
+        if not has_masks(self.config):
             return None
         assembly = self._assembled
         scoped = self._units().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
         scopes = {(row["file"], row["unit"]): row["scope"] for row in scoped.collect()}
         scopes |= scopes_of(assembly.open_outcomes())
-        return protection(self.config, assembly.relations, self.user_types, scopes)
+        return masking_policy(self.config, assembly.relations, self.user_types, scopes)
 
     @cached_property
     def user_types(self) -> UserTypes:
@@ -137,7 +137,7 @@ class Archive:
             number, first = row["file"], row["first_commit_lsn"]
             part = known.parts[number]
             if part.was_read:
-                commits = None if first is None else Stretch(first, row["last_commit_lsn"])
+                commits = None if first is None else CommitRange(first, row["last_commit_lsn"])
                 path = known.names[known.roots[number]]
                 found.append(ReadFile(number, path, part, dict(row["changes"] or ()), commits))
         return tuple(found)
@@ -208,7 +208,7 @@ class Archive:
         """The first or the last one with a condition. Of a file whose transactions were trimmed, the ledger has those
         with the first and the last time: if one of these is in question, the file itself tells which of all it is."""
         which = F.min if first else F.max
-        commits = self._read("transactions").where(F.col("fate") == Fate.COMMITTED.value)
+        commits = self._read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
         commits = commits.withColumn("at", F.unix_micros("commit_ts")).where(condition)
         [row] = commits.agg(which("commit_lsn").alias("lsn")).collect()
         if row["lsn"] is None:
@@ -225,14 +225,15 @@ class Archive:
         [found] = own.where(condition).agg(which("commit_lsn").alias("lsn")).collect()
         return int(row["lsn"] if found["lsn"] is None else found["lsn"])
 
-    def files_with(self, oids: Iterable[int], commits: Stretch) -> list[ReadFile]:
+    def files_with(self, oids: Iterable[int], commits: CommitRange) -> list[ReadFile]:
         """Those that may have changes of these relations by transactions that committed there."""
         wanted = set(oids)
         having = [file for file in self.files if not wanted.isdisjoint(file.changes)]
         if commits.first == 0 and commits.last >= self.last.last_commit_lsn:
             return having
         ended = self._units().where(
-            (F.col("of_unit") == Fate.COMMITTED.value) & F.col("unit_lsn").between(commits.first, commits.last)
+            (F.col("of_unit") == TransactionStatus.COMMITTED.value)
+            & F.col("unit_lsn").between(commits.first, commits.last)
         )
         elsewhere = {row["file"] for row in ended.select("file").distinct().collect()}
         return [file for file in having if file.number in elsewhere or _overlap(file.commits, commits)]
@@ -254,36 +255,38 @@ class Archive:
         roots = self.known.roots
         return frozenset(self.known.names) - {roots[row["file"]] for row in rows}
 
-    def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: Stretch) -> DataFrame:
+    def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
         """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
 
         Raises ArchiveError if a file isn't there. One that is not as it was is a row for `refuse_unreadable`.
         """
         files = list(files)
         blocks = self._blocks(files, self.protection)
-        of_these = F.col("relation").isin(*oids) | (F.col("kind") == Kind.CONTROL.value)
+        of_these = F.col("relation").isin(*oids) | (F.col("kind") == BlockKind.CONTROL.value)
         messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
         rows = self._with_fates(messages.where(wanted), [file.number for file in files])
-        counts = (F.col("fate") == Fate.COMMITTED.value) & F.col("commit_lsn").between(commits.first, commits.last)
+        counts = (F.col("fate") == TransactionStatus.COMMITTED.value) & F.col("commit_lsn").between(
+            commits.first, commits.last
+        )
         return rows.where(counts | (F.col("tag") == ERROR_TAG))
 
-    def waiting(self, units: Collection[UnitId], protected: Protection | None) -> DataFrame:
+    def waiting(self, units: Collection[FragmentId], protected: MaskingPolicy | None) -> DataFrame:
         """Blocks of the rows of transactions whose end was not there, of which the ledger has what is none of the
         configuration's `columns` any more. Raises ArchiveError if a file of theirs is not there as it was."""
         numbers = {file for file, _ in units}
         rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], protected))
         refuse_unreadable(rows)
-        listed = frame(self.spark, pa.Table.from_pylist([{"file": f, "unit": u} for f, u in units], _UNITS))
+        listed = frame(self.spark, pa.Table.from_pylist([{"file": f, "unit": u} for f, u in units], _FRAGMENTS))
         wanted = rows.where(F.col("tag").isin(*CHANGE_TAGS, LOGICAL_TAG))
-        return blocks_of(wanted.join(F.broadcast(listed), ["file", "unit"], "left_semi"), Kind.WAITING)
+        return blocks_of(wanted.join(F.broadcast(listed), ["file", "unit"], "left_semi"), BlockKind.WAITING)
 
-    def _blocks(self, files: Iterable[ReadFile], protected: Protection | None) -> DataFrame:
+    def _blocks(self, files: Iterable[ReadFile], protected: MaskingPolicy | None) -> DataFrame:
         files = list(files)
         landed = self.landed(file.path for file in files)
         blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
         framing = self.config.source.framing
-        for tasks in _rounds(files, landed):
+        for tasks in _scan_rounds(files, landed):
             scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, protection=protected)
             blocks = blocks.unionByName(scanned)
         return blocks
@@ -292,12 +295,14 @@ class Archive:
         of_these = F.col("file").isin(*files)
         marks = self._read("files").where(of_these).select("file", F.explode("watermarks").alias("of"))
         marks = marks.select("file", "of.stretch", F.col("of.lsn").alias("mark"))
-        return joined_with_fates(rows, self._units().where(of_these), marks, self.config.source.origins)
+        return joined_with_status(rows, self._units().where(of_these), marks, self.config.source.origins)
 
     def _units(self) -> DataFrame:
         """The outcome of every unit that has one of its own. Which origins are refused, the configuration says now."""
-        is_either = F.col("fate").isin(Fate.COMMITTED.value, Fate.REFUSED.value)
-        now = F.when(is_refused(self.config.source.origins), Fate.REFUSED.value).otherwise(Fate.COMMITTED.value)
+        is_either = F.col("fate").isin(TransactionStatus.COMMITTED.value, TransactionStatus.REFUSED.value)
+        now = F.when(is_refused(self.config.source.origins), TransactionStatus.REFUSED.value).otherwise(
+            TransactionStatus.COMMITTED.value
+        )
         ended = self.ledger.completed("transactions", self._read("transactions")).select(
             F.explode("units").alias("of"),
             F.when(is_either, now).otherwise(F.col("fate")).alias("of_unit"),
@@ -313,9 +318,9 @@ class Archive:
         return ended.unionByName(opened, allowMissingColumns=True)
 
 
-def _rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list[dict[str, Task]]:
+def _scan_rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list[dict[str, ScanTask]]:
     """How to read the very bytes that were read. Of a file that was read in parts, each has a round of its own."""
-    rounds: list[dict[str, Task]] = []
+    rounds: list[dict[str, ScanTask]] = []
     for file in files:
         here = landed[file.path]
         part = replace(file.part, path=here.path, size=here.size, modified=here.modified)
@@ -339,10 +344,10 @@ def refuse_unreadable(rows: DataFrame) -> None:
     refuse(ScanError.from_json(bytes(row["body"])).text for row in found)
 
 
-def _reaches(commits: Stretch | None, lsn: int, first: bool) -> bool:
+def _reaches(commits: CommitRange | None, lsn: int, first: bool) -> bool:
     """Whether a file may have a commit before the one at `lsn`, or behind it."""
     return commits is not None and (commits.first < lsn if first else commits.last > lsn)
 
 
-def _overlap(commits: Stretch | None, wanted: Stretch) -> bool:
+def _overlap(commits: CommitRange | None, wanted: CommitRange) -> bool:
     return commits is not None and commits.first <= wanted.last and wanted.first <= commits.last

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from pgoutput_etl.ingest.rows import Rows
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.relation_history import Place
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.transactions.outcome import UnitId
+from pgoutput_etl.transactions.outcome import FragmentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,25 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PriorState:
     """What was in the ledger before a batch."""
 
     relation_entries: int
     types: dict[int, Type]
-    open_units: list[UnitId]
+    open_units: list[FragmentId]
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class BatchResult:
     """What a batch leaves to the ledger.
 
     tables: those that were looked at. schema_changes: what was changed of them, with the place of the first row that
     shows it. accounts: bytes per file and fate.
     """
 
-    rows: Rows
-    before: Known
+    rows: MessageRows
+    before: PriorState
     scans: Mapping[int, FileScan]
     tables: list[TableState]
-    schema_changes: list[tuple[TableState, Place | None, SchemaChange]]
+    schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]]
     accounts: Mapping[int, Mapping[str, int]]

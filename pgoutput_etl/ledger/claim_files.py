@@ -22,7 +22,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.ledger.claims import Process, newest
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.platform import is_managed
+from pgoutput_etl.spark.platform import is_platform_session
 
 _SCHEMES = ("s3", "s3a", "s3n")
 
@@ -44,7 +44,7 @@ def claim_files(
 ) -> ClaimFiles | None:
     """Of a ledger at `root`; None where Delta's own commits are taken once. `say`: is told what storage can't do."""
     scheme = urlsplit(root).scheme
-    if scheme not in _SCHEMES or is_connect(spark) or is_managed():
+    if scheme not in _SCHEMES or is_connect(spark) or is_platform_session():
         return None
     chosen = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) or spark.conf.get(
         "spark.delta.logStore.class", None

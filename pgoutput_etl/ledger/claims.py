@@ -149,7 +149,7 @@ class Claims:
         last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
         mine = Claim(batch, attempt, uuid4().hex, Process.current(), CLAIMED, datetime.now(timezone.utc))
-        holding = _Holding(self, mine, progress)
+        holding = HeldClaim(self, mine, progress)
         self.say(mine, f"{attempt}")
         with ThreadPoolExecutor(1) as pool:
             confirmed = pool.submit(confirm)
@@ -174,7 +174,7 @@ class Claims:
 
 
 @dataclass(slots=True)
-class _Holding:
+class HeldClaim:
     """A claim that this run has. When it was renewed last, two clocks tell: one that others go by, and one that nobody
     sets."""
 

@@ -40,12 +40,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ingest.executors import Which, blocks_of
+from pgoutput_etl.ingest.executors import TransactionFilter, blocks_of
 from pgoutput_etl.ingest.quarantine import TORN, parts_of_transactions, unreadable
-from pgoutput_etl.ingest.rows import Rows
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.ledger.batch import Batch, Known, Results
+from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.tables import (
@@ -60,10 +60,10 @@ from pgoutput_etl.ledger.tables import (
     type_row,
 )
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.scan.blocks import Kind
+from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.relation_history import InForce, Place, RelationHistory
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
 from pgoutput_etl.spark.arrow_types import arrow_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
@@ -73,7 +73,7 @@ from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
 from pgoutput_etl.transactions.leftovers import Leftovers
 from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
-from pgoutput_etl.transactions.outcome import ACCOUNTS, TRIMMED, Fate, UnitId
+from pgoutput_etl.transactions.outcome import ACCOUNTS, TRIMMED, FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import OTHERS
 
 # An append that lost to another one at the same moment: a table that both would make, or one identifier. In Python none
@@ -85,9 +85,9 @@ _CONFLICTS = (
     ProtocolChangedException,
 )
 
-_STAMPS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
+_RECORD_COLUMNS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
 
-_UNITS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
+_FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
 
 
 class Ledger:
@@ -265,7 +265,7 @@ class Ledger:
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
             )
 
-    def note(self, batch: Batch, rows: Rows, before: Known, messages: Mapping[str, int]) -> None:
+    def note(self, batch: Batch, rows: MessageRows, before: PriorState, messages: Mapping[str, int]) -> None:
         """What of a batch that was begun doesn't depend on how its tables are written: this may go on beside them.
         `messages`: as `Tally.messages`."""
         assembly = rows.assembly
@@ -278,7 +278,7 @@ class Ledger:
             partial(self._append_refused, batch),
         )
 
-    def close(self, batch: Batch, results: Results) -> None:
+    def close(self, batch: Batch, results: BatchResult) -> None:
         """After everything else of the batch is written; its last row makes it done."""
         assembly = results.rows.assembly
         _all_at_once(
@@ -295,7 +295,7 @@ class Ledger:
             for table in known.values()
         ]
         self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
-        still_open = set(_open_units(assembly))
+        still_open = set(_open_fragments(assembly))
         self._forget([unit for unit in results.before.open_units if unit not in still_open])
 
     def close_backfill(
@@ -303,7 +303,7 @@ class Ledger:
         batch: Batch,
         tables: Mapping[int, TableState],
         rebuilt: Sequence[int],
-        schema_changes: Iterable[tuple[TableState, Place | None, SchemaChange]],
+        schema_changes: Iterable[tuple[TableState, CommitPosition | None, SchemaChange]],
     ) -> None:
         """`tables`: where those stand that were done again, `rebuilt` those of them that are whole. All else stays as
         it was after the last batch."""
@@ -365,12 +365,12 @@ class Ledger:
     def _stamp(self, batch: Batch) -> tuple[Column, Column]:
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
 
-    def _append_open_rows(self, batch: Batch, rows: Rows) -> None:
+    def _append_open_rows(self, batch: Batch, rows: MessageRows) -> None:
         """With what was done to the columns of protected tables, and which of theirs stayed as they were."""
-        if not _open_units(rows.assembly):
+        if not _open_fragments(rows.assembly):
             return
         content = rows.fated_content()
-        waiting = content.where((F.col("fate") == Fate.OPEN.value) & (F.col("file") >= batch.first_file))
+        waiting = content.where((F.col("fate") == TransactionStatus.OPEN.value) & (F.col("file") >= batch.first_file))
         waiting = waiting.join(F.broadcast(self._stamps(rows.assembly.relations)), "relation", "left")
         of_them = (*self._stamp(batch), *MESSAGE_SCHEMA.names, "uses")
         self._append("open_transactions", waiting.select(*of_them), batch.number)
@@ -378,12 +378,12 @@ class Ledger:
     def _stamps(self, relations: RelationHistory) -> DataFrame:
         uses = [(oid, relations.done_to(oid)) for oid in sorted(relations.oids())]
         stamps = [{"relation": oid, "uses": json.dumps(dict(of_it))} for oid, of_it in uses if of_it]
-        return frame(self.spark, pa.Table.from_pylist(stamps, _STAMPS))
+        return frame(self.spark, pa.Table.from_pylist(stamps, _RECORD_COLUMNS))
 
-    def _append_transactions(self, batch: Batch, rows: Rows) -> None:
+    def _append_transactions(self, batch: Batch, rows: MessageRows) -> None:
         self._append("transactions", self.ended(batch, rows), batch.number)
 
-    def _append_messages(self, batch: Batch, rows: Rows, messages: Mapping[str, int]) -> None:
+    def _append_messages(self, batch: Batch, rows: MessageRows, messages: Mapping[str, int]) -> None:
         """A batch that assembles the archive anew has them all, and adds those that are not there yet."""
         if not any(messages.values()):
             return
@@ -411,10 +411,10 @@ class Ledger:
         known = self.read("messages").where(before).select("transactional", *IDENTIFIED_BY)
         return messages.join(known, ["transactional", *IDENTIFIED_BY], "left_anti")
 
-    def ended(self, batch: Batch, rows: Rows, which: Which | None = None) -> DataFrame:
+    def ended(self, batch: Batch, rows: MessageRows, which: TransactionFilter | None = None) -> DataFrame:
         """The ordinary ones within a file from the executors, which hold them; the others, all of them, are the
         driver's."""
-        ended = rows.ended(which).where(F.col("fate") != Fate.QUARANTINED.value)
+        ended = rows.ended(which).where(F.col("fate") != TransactionStatus.QUARANTINED.value)
         ended = ended.select(
             *self._stamp(batch),
             "xid",
@@ -432,11 +432,11 @@ class Ledger:
         found = self._rows(self.spark, "transactions", others, batch.number)
         return found.unionByName(ended, allowMissingColumns=True)
 
-    def _append_types(self, assembly: Assembly, before: Known, batch: int) -> None:
+    def _append_types(self, assembly: Assembly, before: PriorState, batch: int) -> None:
         news = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._append_rows("types", [type_row(t) for t in news], batch)
 
-    def _append_quarantine(self, batch: Batch, results: Results) -> None:
+    def _append_quarantine(self, batch: Batch, results: BatchResult) -> None:
         """Bytes that are no message, transactions that have such, and tables that can't be brought further."""
         path_of = partial(self.path_of, batch)
         news = [t for t in results.tables if t.status == HELD and t != batch.tables.get(t.oid)]
@@ -447,7 +447,7 @@ class Ledger:
         rows = results.rows
         keeps_bytes = rows.assembly.relations.view is None
         parts = [
-            unreadable(self.spark, rows.messages(Kind.DAMAGE), results.scans, path_of),
+            unreadable(self.spark, rows.messages(BlockKind.DAMAGE), results.scans, path_of),
             parts_of_transactions(self.spark, rows.fated(), rows.assembly, path_of, keeps_bytes),
         ]
         frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
@@ -458,7 +458,7 @@ class Ledger:
             self._append("quarantine", found, batch.number)
 
     def _append_schema_changes(
-        self, batch: Batch, changes: Iterable[tuple[TableState, Place | None, SchemaChange]]
+        self, batch: Batch, changes: Iterable[tuple[TableState, CommitPosition | None, SchemaChange]]
     ) -> None:
         rows = []
         for table, place, change in changes:
@@ -475,7 +475,7 @@ class Ledger:
         rows = [{"file": number, "path": file.path, "reason": file.reason} for number, file in refused]
         self._append_rows("quarantine", rows, batch.number, "files")
 
-    def _append_files(self, batch: Batch, results: Results) -> None:
+    def _append_files(self, batch: Batch, results: BatchResult) -> None:
         marks: dict[int, list[dict[str, int]]] = {}
         for mark in results.rows.assembly.watermarks:
             marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
@@ -509,11 +509,11 @@ class Ledger:
             return found if scopes is None else found.where(F.col("scope").isNull() | F.col("scope").isin(*scopes))
 
         return RelationHistory.of(
-            InForce((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
+            RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
             for row in self._look_up("relations", choose)
         )
 
-    def append_relations(self, relations: Iterable[InForce], batch: Batch) -> None:
+    def append_relations(self, relations: Iterable[RelationEntry], batch: Batch) -> None:
         """Of a batch that has them from elsewhere than the archive."""
         self._append_relations(relations, batch.number)
 
@@ -521,8 +521,8 @@ class Ledger:
         """Of a batch that has them from elsewhere than the archive."""
         self._append_rows("types", [type_row(t) for t in types], batch.number)
 
-    def known(self, assembly: Assembly) -> Known:
-        return Known(len(assembly.relations.entries), dict(assembly.types), _open_units(assembly))
+    def known(self, assembly: Assembly) -> PriorState:
+        return PriorState(len(assembly.relations.entries), dict(assembly.types), _open_fragments(assembly))
 
     def path_of(self, batch: Batch, number: int) -> str:
         """A file's path, of the batch's or of one before it whose transactions waited."""
@@ -547,7 +547,7 @@ class Ledger:
         found = self._choose("files", of_parts)
         return FileIndex.of({}) if found is None else FileIndex(found.select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
 
-    def _append_relations(self, entries: Iterable[InForce], batch: int) -> None:
+    def _append_relations(self, entries: Iterable[RelationEntry], batch: int) -> None:
         rows = [
             {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope} | relation_row(e.relation)
             for e in entries
@@ -557,10 +557,10 @@ class Ledger:
     def open_rows(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
         """Blocks of the message rows of transactions that earlier batches left open, if there are any."""
         waiting = self._waiting(assembly, batch)
-        return None if waiting is None else blocks_of(waiting.select(*MESSAGE_SCHEMA.names), Kind.WAITING)
+        return None if waiting is None else blocks_of(waiting.select(*MESSAGE_SCHEMA.names), BlockKind.WAITING)
 
     def _waiting(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
-        units = _open_units(assembly)
+        units = _open_fragments(assembly)
         if not units:
             return None
         rows = self.completed("open_transactions", self.derived("open_transactions", batch))
@@ -576,11 +576,11 @@ class Ledger:
 
     def forget_ended(self, last: Batch) -> None:
         """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""
-        still_open = set(_open_units(self.assembly(Batch.after(last, {}))))
+        still_open = set(_open_fragments(self.assembly(Batch.after(last, {}))))
         waiting = self.read("open_transactions").select("file", "unit").distinct().collect()
         self._forget([unit for unit in map(tuple, waiting) if unit not in still_open])
 
-    def _forget(self, ended: list[UnitId]) -> None:
+    def _forget(self, ended: list[FragmentId]) -> None:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
         if not ended:
             return
@@ -589,9 +589,9 @@ class Ledger:
         here = same & (F.col("t.source") == self.source)
         target.merge(self._units(ended).alias("s"), here).whenMatchedDelete().execute()
 
-    def _units(self, units: list[UnitId]) -> DataFrame:
+    def _units(self, units: list[FragmentId]) -> DataFrame:
         listed = [{"file": file, "unit": unit} for file, unit in units]
-        return frame(self.spark, pa.Table.from_pylist(listed, _UNITS))
+        return frame(self.spark, pa.Table.from_pylist(listed, _FRAGMENTS))
 
 
 def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
@@ -605,5 +605,5 @@ def _all_at_once(*effects: Callable[[], None]) -> None:
             written.result()
 
 
-def _open_units(assembly: Assembly) -> list[UnitId]:
+def _open_fragments(assembly: Assembly) -> list[FragmentId]:
     return [unit for outcome in assembly.open_outcomes() for unit in outcome.units]

@@ -15,21 +15,21 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import old_keys, sequence_numbers
 from pgoutput_etl.changes.events import MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import commit
-from pgoutput_etl.load.commit import Before, Written
-from pgoutput_etl.load.row_states import EveryEvent, target_values
+from pgoutput_etl.load.commit import TargetRows, WriteResult
+from pgoutput_etl.load.row_states import EventLog, target_values
 from pgoutput_etl.load.target_columns import as_map
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """One commit; the session has its settings."""
     rows = _as_target(_completed(events.frame, shape), shape)
-    if before is Before.NOTHING:
-        return commit.begin_with(spark, path, rows)
+    if before is TargetRows.NOTHING:
+        return commit.initialize(spark, path, rows)
     commit.append(spark, path, rows)
-    return commit.written(spark, path)
+    return commit.write_result(spark, path)
 
 
 def _completed(events: DataFrame, shape: TableShape) -> DataFrame:

@@ -10,16 +10,16 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.commit import (
-    Before,
-    Written,
+    TargetRows,
+    WriteResult,
     append,
-    begin_with,
+    initialize,
     overwrite,
-    written,
+    write_result,
 )
 from pgoutput_etl.load.delta_types import to_event
 from pgoutput_etl.load.net_effect import (
-    Events,
+    TableEvents,
     bag_content,
     entries_of_target,
     event_content,
@@ -34,31 +34,33 @@ from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
 
 
-def _write_bag(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> Written:
+def _write_bag(
+    spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows
+) -> WriteResult:
     net = events.frame
     if not events.only_inserts:
         net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
     rows = _net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
     taken = net.where(F.col("_op") != INSERTED)
     named = 0 if events.only_inserts else taken.count()
-    match write_method(WriteFacts(has_key=False, is_empty=before is Before.NOTHING, only_inserts=not named)):
+    match write_method(WriteFacts(has_key=False, is_empty=before is TargetRows.NOTHING, only_inserts=not named)):
         case WriteMethod.OVERWRITE:
-            return replace(begin_with(spark, path, rows), not_found=named)
+            return replace(initialize(spark, path, rows), not_found=named)
         case WriteMethod.APPEND:
             append(spark, path, rows)
-            return written(spark, path)
+            return write_result(spark, path)
         case _:
             return _rewrite_bag(spark, path, shape, rows, taken, named)
 
 
 def _rewrite_bag(
     spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, taken: DataFrame, named: int
-) -> Written:
+) -> WriteResult:
     """`taken`: the DELETEs of the target's rows, so many as are `named`."""
     target = read_table(spark, path)
     there, inserted = target.count(), rows.count()
     overwrite(spark, path, _survivors(target, taken, shape).unionByName(rows))
-    after = written(spark, path)
+    after = write_result(spark, path)
     deleted = there + inserted - after.inserted  # what Delta counted is all rows that there are now
     return replace(after, inserted=inserted, deleted=deleted, not_found=named - deleted, rows=after.inserted)
 

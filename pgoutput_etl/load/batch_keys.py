@@ -12,7 +12,7 @@ from pgoutput_etl.changes.key_facts import KeyFacts, KeyHashes, facts_of, facts_
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.load.executors import are_hashed, checked_keys, hashed_keys_of_blocks
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _BUCKET_ROWS = 1 << 21  # whose hashes one task sorts
 
@@ -37,7 +37,9 @@ def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
     return BatchKeys(*facts_of(events, shape))
 
 
-def keys_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, inserts: int) -> BatchKeys:
+def keys_of_blocks(
+    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, inserts: int
+) -> BatchKeys:
     """One pass over the table's blocks, which types the key's columns alone. `inserts`: about how many there are."""
     buckets = inserts // _BUCKET_ROWS + 1
     hashed = hashed_keys_of_blocks(blocks, fates, window, shape, buckets)

@@ -18,7 +18,7 @@ from pgoutput_etl.changes.compaction import can_supersede, events_of, is_net_by_
 from pgoutput_etl.changes.event_log import every_event_of
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window
-from pgoutput_etl.ingest.rows import Rows, rows_to_apply
+from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
 from pgoutput_etl.load.batch_keys import keys_of_blocks, keys_of_events
 from pgoutput_etl.load.executors import (
     all_events_of_blocks,
@@ -27,12 +27,12 @@ from pgoutput_etl.load.executors import (
     every_typed_event,
     typed_events,
 )
-from pgoutput_etl.load.net_effect import Events
-from pgoutput_etl.load.row_states import EveryEvent
+from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.targets.plan import Segment, Task
-from pgoutput_etl.transactions.cutoff import Cut
+from pgoutput_etl.targets.plan import SchemaSpan, TableTask
+from pgoutput_etl.transactions.cutoff import Cutoff
 
 # Bytes of blocks: of one table, and of all that the driver takes at once.
 FEW = 1 << 20
@@ -43,12 +43,12 @@ _FEW_TOGETHER = 1 << 26
 ALONE = 1 << 28
 
 
-class Changes(Protocol):
+class ChangeSource(Protocol):
     """The committed changes of all tables that are written."""
 
-    def events(self, task: Task, segment: Segment) -> Events: ...
+    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents: ...
 
-    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
         """Truncates among them; none is left out because a later one makes it void."""
         ...
 
@@ -59,23 +59,23 @@ class ChangeRows:
 
     rows: DataFrame
 
-    def events(self, task: Task, segment: Segment) -> Events:
-        return Events(typed_events(rows_to_apply(self.rows, task.changes, segment), segment.shape))
+    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents:
+        return TableEvents(typed_events(messages_to_apply(self.rows, task.changes, segment), segment.shape))
 
-    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
-        rows = rows_to_apply(self.rows, task.changes, segment, True)
-        return EveryEvent(every_typed_event(rows, segment.shape), None, bool(task.changes.truncates))
+    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
+        rows = messages_to_apply(self.rows, task.changes, segment, True)
+        return EventLog(every_typed_event(rows, segment.shape), None, bool(task.changes.truncates))
 
 
 @dataclass(slots=True)
 class ChangeBlocks:
     """A batch's changes."""
 
-    rows: Rows
-    cuts: Mapping[int, Cut]
+    rows: MessageRows
+    cuts: Mapping[int, Cutoff]
     _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def prepare(self, tasks: Iterable[Task]) -> None:
+    def prepare(self, tasks: Iterable[TableTask]) -> None:
         """Takes what is typed on the driver there. Before any of `events`."""
         room = _FEW_TOGETHER
         for task in sorted(tasks, key=lambda task: task.changes.size or 0):
@@ -89,7 +89,7 @@ class ChangeBlocks:
             for block in few.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
                 self._here[block["relation"]].append(block)
 
-    def events(self, task: Task, segment: Segment) -> Events:
+    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents:
         shape, changes = segment.shape, task.changes
         window = window_of(task, segment, self.cuts)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
@@ -105,28 +105,28 @@ class ChangeBlocks:
         else:
             is_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
             there = events_of_blocks(blocks, fates, window, shape, is_net)
-        return Events(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
+        return TableEvents(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
-    def _on_driver(self, task: Task, shape: TableShape, window: Window, only_inserts: bool) -> Events:
+    def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         events = _as_one(list(events_of(self._here[task.oid], self.rows.fates, window, shape)), shape)
         keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and can_supersede(shape):
             events, is_net = without_superseded(events, shape)
         there = frame(self.rows.spark, pa.Table.from_batches([events]))
-        return Events(there, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
+        return TableEvents(there, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
 
-    def every_event(self, task: Task, segment: Segment) -> EveryEvent:
+    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
         shape, window = segment.shape, window_of(task, segment, self.cuts)
         if task.oid in self._here:
             batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
             found = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
         else:
             found = every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
-        return EveryEvent(found, task.changes.size, bool(task.changes.truncates))
+        return EventLog(found, task.changes.size, bool(task.changes.truncates))
 
 
-def window_of(task: Task, segment: Segment, cuts: Mapping[int, Cut]) -> Window:
+def window_of(task: TableTask, segment: SchemaSpan, cuts: Mapping[int, Cutoff]) -> Window:
     cut = cuts.get(task.oid)
     return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
 

@@ -26,7 +26,7 @@ _PROPERTIES = {
 }
 
 
-class Before(Enum):
+class TargetRows(Enum):
     """What of the target's rows is there before the batch's changes."""
 
     NOTHING = "nothing"  # a new table, one that was truncated, or one that takes another's place
@@ -34,7 +34,7 @@ class Before(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class DeltaTransaction:
     """How a write is told from all others: Delta takes each application's version once."""
 
     application: str  # the ledger and the table
@@ -55,7 +55,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """A table after its commit. The counts are of rows, as Delta or the net effect counted them.
 
     not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were
@@ -69,10 +69,10 @@ class Written:
     not_found: int = 0
     rows: int | None = None
 
-    def plus(self, later: Written) -> Written:
+    def plus(self, later: WriteResult) -> WriteResult:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
         deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
-        return Written(later.version, inserted, updated, deleted, not_found, later.rows_after(self.rows))
+        return WriteResult(later.version, inserted, updated, deleted, not_found, later.rows_after(self.rows))
 
     def rows_after(self, rows: int | None) -> int | None:
         """How many there are, if there were `rows` before."""
@@ -87,7 +87,7 @@ def has_rows(spark: SparkSession, path: str) -> bool:
     return bool(read_table(spark, path).limit(1).count())
 
 
-def check_that_it_is_there(spark: SparkSession, path: str) -> None:
+def check_target_exists(spark: SparkSession, path: str) -> None:
     """Raises TableError if a table that was written is gone."""
     if not (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path):
         raise TableError(
@@ -108,14 +108,14 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> None:
     """In one commit. Raises TableError if there is no table, where Spark would make one of these rows alone."""
-    check_that_it_is_there(spark, path)
+    check_target_exists(spark, path)
     save(writer_of(spark, rows).mode("append"), path)
 
 
-def begin_with(spark: SparkSession, path: str, rows: DataFrame) -> Written:
+def initialize(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     """They are all that the table has."""
     overwrite(spark, path, rows)
-    first = written(spark, path)
+    first = write_result(spark, path)
     return replace(first, rows=first.inserted)
 
 
@@ -131,20 +131,20 @@ def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
     return rows.write.format("delta").options(**{name: value for name, value in options.items() if value is not None})
 
 
-def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: Commit) -> None:
+def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
     """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
     rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows)
 
 
-def vacate(spark: SparkSession, path: str, commit: Commit) -> None:
+def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
     """Empties the place that a table has left; its rows stay in reach of time travel."""
     with session_settings(spark, commit.settings()) as session:
         delta_table(session, path).delete()
 
 
-def take_back(spark: SparkSession, path: str, version: int | None) -> None:
+def restore(spark: SparkSession, path: str, version: int | None) -> None:
     """The table as it was at a version, or empty if it is new."""
     if not is_delta_table(spark, path):
         return
@@ -155,11 +155,11 @@ def take_back(spark: SparkSession, path: str, version: int | None) -> None:
         table.restoreToVersion(version)
 
 
-def written(spark: SparkSession, path: str) -> Written:
+def write_result(spark: SparkSession, path: str) -> WriteResult:
     last = delta_table(spark, path).history(1).collect()[0]
     metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
     if last.operation == "MERGE":
         counts = [metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted")]
     else:
         counts = [metrics.get("numOutputRows", 0), 0, 0]
-    return Written(last.version, *counts)
+    return WriteResult(last.version, *counts)

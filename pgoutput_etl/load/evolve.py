@@ -18,33 +18,33 @@ from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
-from pgoutput_etl.load.commit import Commit, has_rows, overwrite
+from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
 from pgoutput_etl.load.delta_types import delta_type, to_event, to_target
 from pgoutput_etl.load.net_effect import entries_of_target, no_entries
-from pgoutput_etl.load.target_columns import STAMPS, as_map
-from pgoutput_etl.schema.migration import Fate, Reshaping, converted
+from pgoutput_etl.load.target_columns import METADATA_FIELDS, as_map
+from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import DELETED_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN, VALID_TO_LSN, added_columns
 
-NOTES = STAMPS[-1].name
+NOTES = METADATA_FIELDS[-1].name
 
 
-def steps_done(spark: SparkSession, path: str, commit: Commit) -> set[str]:
+def steps_done(spark: SparkSession, path: str, commit: DeltaTransaction) -> set[str]:
     """The steps of the commit's batch that are in the table's history: those of a run that died."""
     mine = (commit.application, commit.batch)
-    told = _told(spark, path)
+    told = _recorded_names(spark, path)
     return {str(note["step"]) for note in told if (note.get("application"), note.get("batch")) == mine}
 
 
 def applications(spark: SparkSession, path: str) -> set[str]:
     """Whose commits are in the table's history, of those that are ours."""
-    return {str(note["application"]) for note in _told(spark, path) if "application" in note}
+    return {str(note["application"]) for note in _recorded_names(spark, path) if "application" in note}
 
 
-def _told(spark: SparkSession, path: str) -> list[dict[str, object]]:
+def _recorded_names(spark: SparkSession, path: str) -> list[dict[str, object]]:
     """merge.Commit.note of every commit that has one. What somebody else put there is none of ours."""
     if not is_delta_table(spark, path):
         return []
@@ -60,7 +60,9 @@ def _told(spark: SparkSession, path: str) -> list[dict[str, object]]:
     return found
 
 
-def evolve(spark: SparkSession, path: str, reshaping: Reshaping, commit: Commit, mode: Mode = Mode.MIRROR) -> None:
+def evolve(
+    spark: SparkSession, path: str, reshaping: SchemaMigration, commit: DeltaTransaction, mode: Mode = Mode.MIRROR
+) -> None:
     """Raises TableError if rows that are there would be without a key."""
     is_plain = _is_plain(reshaping) and not _has_notes(spark, path, _names_left(reshaping), mode)
     if any(reshaping.origins[place] is None for place in reshaping.key) and _needs_key(spark, path, mode):
@@ -83,10 +85,10 @@ def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
     return mode in living and bool(rows.where(living[mode]).limit(1).count())
 
 
-def _is_plain(reshaping: Reshaping) -> bool:
+def _is_plain(reshaping: SchemaMigration) -> bool:
     """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
     fates = [reshaping.fate(place) for place in range(len(reshaping.after))]
-    if Fate.CONVERTED in fates or Fate.UNSENT in fates:
+    if ValueChange.CONVERTED in fates or ValueChange.UNSENT in fates:
         return False
     before = {column.name.lower() for column in reshaping.before}
     names = [column.name for column in reshaping.after]
@@ -94,7 +96,7 @@ def _is_plain(reshaping: Reshaping) -> bool:
     return not any(name.lower() in before for name in begun)
 
 
-def _names_left(reshaping: Reshaping) -> list[str]:
+def _names_left(reshaping: SchemaMigration) -> list[str]:
     """Of columns that are dropped or renamed."""
     kept = {reshaping.after[place].name: origin for place, origin in enumerate(reshaping.origins)}
     return [column.name for place, column in enumerate(reshaping.before) if kept.get(column.name) != place]
@@ -112,12 +114,12 @@ def _has_notes(spark: SparkSession, path: str, names: list[str], mode: Mode) -> 
     return bool(noted.where(F.col("name").isin(*names)).limit(1).count())
 
 
-def _is_other_name(reshaping: Reshaping, place: int) -> bool:
+def _is_other_name(reshaping: SchemaMigration, place: int) -> bool:
     origin = reshaping.origins[place]
     return origin is None or reshaping.before[origin].name != reshaping.after[place].name
 
 
-def _alter(spark: SparkSession, path: str, reshaping: Reshaping) -> None:
+def _alter(spark: SparkSession, path: str, reshaping: SchemaMigration) -> None:
     table = delta_table(spark, path)
     there = {field.name: field.dataType for field in table.toDF().schema.fields}
     # A path is read from where Spark was started; ALTER TABLE would look for it below a warehouse.
@@ -131,12 +133,12 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
     spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
 
 
-def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[str]:
+def _clauses(reshaping: SchemaMigration, there: Mapping[str, DataType]) -> Iterator[str]:
     """What is left to do; `there`: the columns as the table has them now."""
     for place, column in enumerate(reshaping.before):
         if place not in reshaping.origins and column.name in there:
             yield f"DROP COLUMN {quoted(column.name)}"
-    if any(reshaping.fate(place) is Fate.WIDENED for place in range(len(reshaping.after))):
+    if any(reshaping.fate(place) is ValueChange.WIDENED for place in range(len(reshaping.after))):
         yield "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     last = ""
     for place, column in enumerate(reshaping.after):
@@ -153,7 +155,7 @@ def _clauses(reshaping: Reshaping, there: Mapping[str, DataType]) -> Iterator[st
         last = name
 
 
-def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, mode: Mode) -> DataFrame:
+def _rewritten(spark: SparkSession, path: str, reshaping: SchemaMigration, mode: Mode) -> DataFrame:
     target = read_table(spark, path)
     stamps = [name for name in added_columns(mode) if name != NOTES]
     before = target.select(
@@ -177,7 +179,7 @@ def _rewritten(spark: SparkSession, path: str, reshaping: Reshaping, mode: Mode)
     return after.select(*columns, *added)
 
 
-def _under_new_names(added: str, reshaping: Reshaping) -> Column:
+def _under_new_names(added: str, reshaping: SchemaMigration) -> Column:
     """What speaks of columns by name does so by the names that they have now, and of none that is gone."""
     column = F.col(added)
     if added not in (OLD_KEY_COLUMN, UNCHANGED_COLUMN):

@@ -22,15 +22,15 @@ from pgoutput_etl.changes.key_facts import (
 )
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.ingest.executors import (
-    _each,
+    _each_row,
 )
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 
 def events_of_blocks(
-    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, as_net: bool = False
+    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, as_net: bool = False
 ) -> DataFrame:
     """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
     which one task finds out."""
@@ -41,23 +41,23 @@ def events_of_blocks(
     return _converted(events_of, of_relation, fates, window, shape)
 
 
-def all_events_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+def all_events_of_blocks(blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
     """The same without leaving out any that a later one makes void."""
     return _converted(typed_events_of, _of_relation(blocks, shape), fates, window, shape)
 
 
-def every_event_of_blocks(blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+def every_event_of_blocks(blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
     """All change events of a table, truncates among them, from its relation's blocks."""
     return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
 
 
 def hashed_keys_of_blocks(
-    blocks: DataFrame, fates: Fates, window: Window, shape: TableShape, buckets: int
+    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> DataFrame:
     """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from hashed_keys_of(_each(batches), fates, window, shape, buckets)
+        yield from hashed_keys_of(_each_row(batches), fates, window, shape, buckets)
 
     return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
 
@@ -83,16 +83,18 @@ def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
     return bool(found.where("found").limit(1).count())
 
 
-_EventsOf = Callable[[Iterable[Mapping[str, Any]], Fates, Window, TableShape], Iterator[pa.RecordBatch]]
+_EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableShape], Iterator[pa.RecordBatch]]
 
 
 def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
     return blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
 
 
-def _converted(events: _EventsOf, blocks: DataFrame, fates: Fates, window: Window, shape: TableShape) -> DataFrame:
+def _converted(
+    events: _EventsOf, blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape
+) -> DataFrame:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from events(_each(batches), fates, window, shape)
+        yield from events(_each_row(batches), fates, window, shape)
 
     return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
 

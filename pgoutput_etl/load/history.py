@@ -13,32 +13,32 @@ from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit, target_columns
-from pgoutput_etl.load.commit import Before, Written
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.delta_types import to_event
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.net_effect import bag_content, entries_of_target, event_content, event_key_parts, with_sequence
-from pgoutput_etl.load.row_states import EveryEvent, next_truncate, row_states, target_values, truncates_of
+from pgoutput_etl.load.row_states import EventLog, next_truncate, row_states, target_values, truncates_of
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """One commit; the session has its settings."""
-    stored = read_table(spark, path) if before is Before.ROWS else None
+    stored = read_table(spark, path) if before is TargetRows.ROWS else None
     if shape.is_bag:
         return _write_bag(spark, path, shape, events.frame, stored)
     return _write_keyed(spark, path, shape, events, stored)
 
 
 def _write_keyed(
-    spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, stored: DataFrame | None
-) -> Written:
+    spark: SparkSession, path: str, shape: TableShape, events: EventLog, stored: DataFrame | None
+) -> WriteResult:
     current = None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
     changes = _openings_and_closings(row_states(events, shape, current), shape).localCheckpoint()
     versions = changes.where(~F.col("_closes"))
     if stored is None:
-        return commit.begin_with(spark, path, _as_target(versions, shape))
+        return commit.initialize(spark, path, _as_target(versions, shape))
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
     condition = is_current & same_key(shape, key_ranges(changes, shape))
     merging = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
@@ -50,7 +50,7 @@ def _write_keyed(
         ~F.col("s._closes"), values=target_columns.quoted_names(_values(shape, "s."))
     )
     merging.execute()
-    return commit.written(spark, path)
+    return commit.write_result(spark, path)
 
 
 def _openings_and_closings(states: DataFrame, shape: TableShape) -> DataFrame:
@@ -87,20 +87,20 @@ def _as_target(versions: DataFrame, shape: TableShape) -> DataFrame:
 
 def _write_bag(
     spark: SparkSession, path: str, shape: TableShape, events: DataFrame, stored: DataFrame | None
-) -> Written:
+) -> WriteResult:
     """Equal rows can't be told apart, so that no MERGE could end one of them: the table is written anew, unless there
     are inserts alone."""
     ordered = with_sequence(events).localCheckpoint()
     paired = _paired(ordered, shape).localCheckpoint()
     versions = _as_target(_versions_of_bag(paired), shape)
     if stored is None:
-        return commit.begin_with(spark, path, versions)
+        return commit.initialize(spark, path, versions)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         commit.append(spark, path, versions)
-        return commit.written(spark, path)
+        return commit.write_result(spark, path)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
     commit.overwrite(spark, path, _ended(stored, _taken(paired), first, shape).unionByName(versions))
-    return commit.written(spark, path)
+    return commit.write_result(spark, path)
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:

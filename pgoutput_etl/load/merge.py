@@ -15,17 +15,17 @@ from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.bag import _write_bag
 from pgoutput_etl.load.commit import (
-    Before,
-    Commit,
-    Written,
+    DeltaTransaction,
+    TargetRows,
+    WriteResult,
     append,
-    begin_with,
-    written,
+    initialize,
+    write_result,
 )
 from pgoutput_etl.load.delta_types import to_target
 from pgoutput_etl.load.key_match import key_ranges, keys_are_absent, same_key
 from pgoutput_etl.load.net_effect import (
-    Events,
+    TableEvents,
     entries_of,
     entries_of_target,
     net_as_it_is,
@@ -38,8 +38,8 @@ from pgoutput_etl.load.target_columns import (
     _inserted_values,
     _net_rows_as_target,
     as_map,
+    metadata_values,
     quoted_names,
-    stamp_values,
 )
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
@@ -59,14 +59,14 @@ def write(
     spark: SparkSession,
     path: str,
     shape: TableShape,
-    events: Events,
-    before: Before,
-    commit: Commit,
+    events: TableEvents,
+    before: TargetRows,
+    commit: DeltaTransaction,
     rows: int | None = None,
-) -> Written:
+) -> WriteResult:
     """One commit. `events` are all of the table's since its last truncate in the batch. `rows`: how many it has, if
     that is known."""
-    is_small = events.is_here and (before is Before.NOTHING or (rows is not None and rows <= _FEW_ROWS))
+    is_small = events.is_here and (before is TargetRows.NOTHING or (rows is not None and rows <= _FEW_ROWS))
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
@@ -76,21 +76,21 @@ def write(
         method = write_method(facts)
         match method:
             case WriteMethod.OVERWRITE:
-                return begin_with(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+                return initialize(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
             case WriteMethod.APPEND:
                 append(session, path, _net_rows_as_target(net, shape))
             case _:
                 is_few = rows is not None and rows <= _FEW_ROWS
                 _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
-        return written(session, path)
+        return write_result(session, path)
 
 
 def _facts(
-    spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before, rows: int | None
+    spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
     facts = WriteFacts(
         has_key=True,
-        is_empty=before is Before.NOTHING,
+        is_empty=before is TargetRows.NOTHING,
         only_inserts=events.only_inserts,
         keys_are_unique=events.is_net,
     )
@@ -105,16 +105,16 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
     return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
 
-def _net(spark: SparkSession, path: str, shape: TableShape, events: Events, before: Before) -> DataFrame:
+def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
     ordered = with_sequence(events.frame)
     if shape.moves_toast:
-        target = read_table(spark, path) if before is Before.ROWS else None
+        target = read_table(spark, path) if before is TargetRows.ROWS else None
         ordered = resolve_moves(ordered, shape, target)
     return net_rows(ordered, shape)
 
 
 def _merge(
-    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: Events, is_few: bool, deletes: bool
+    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool, deletes: bool
 ) -> None:
     """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known. `is_few`:
     rows of the target."""
@@ -150,4 +150,4 @@ def _updated_values(shape: TableShape) -> dict[str, Column]:
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
         kept = entries_of(entries_of_target("t."), name)
         entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
-    return {**values, **stamp_values("s."), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **metadata_values("s."), "_pg_unrepresentable": as_map(entries)}

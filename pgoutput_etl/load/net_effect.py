@@ -27,7 +27,7 @@ _ENTRIES = "array<struct<key: string, value: string>>"
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class TableEvents:
     """A table's change events.
 
     is_net: there is one for each key, and it has every column. size: bytes, about; None if nobody counted. is_here:

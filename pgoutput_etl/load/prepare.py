@@ -9,18 +9,18 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.column_rules import changed
+from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.assemble import assemble
-from pgoutput_etl.ingest.landed_files import Landed
-from pgoutput_etl.ingest.rows import Rows
+from pgoutput_etl.ingest.landed_files import FileBatch
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
-from pgoutput_etl.ledger.archive import Archive
-from pgoutput_etl.ledger.batch import Batch, Known
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.load.writer import refuse_strangers
-from pgoutput_etl.masking.mask_rows import Protection
-from pgoutput_etl.masking.policy import protection_of
+from pgoutput_etl.load.writer import refuse_existing_rows
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.targets.batch_plan import BatchPlan, plan_batch, refuse_other_settings
 from pgoutput_etl.targets.plan import tables_ahead
 from pgoutput_etl.targets.planner import Name
@@ -32,13 +32,13 @@ from pgoutput_etl.types import UserTypes
 class Prepared:
     """before: what the ledger knew before the batch."""
 
-    rows: Rows
-    before: Known
+    rows: MessageRows
+    before: PriorState
     plan: BatchPlan
 
 
 def prepare(
-    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, landed: Landed, assembly: Assembly
+    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, landed: FileBatch, assembly: Assembly
 ) -> Prepared:
     """Puts the batch's files together in `assembly`. Writes nothing. Raises ArchiveError or RunError for what the batch
     can't be applied for."""
@@ -49,11 +49,11 @@ def prepare(
     waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.uses_of_open_rows(assembly, batch)
     assemble(landed.blocks, landed.scanned, batch.paths, assembly)
     user_types = UserTypes.of(assembly.types.values(), config.types)
-    protected = protection_of(config, assembly, user_types)
+    protected = masking_policy_of(config, assembly, user_types)
     if not all(_is_as_now(protected, assembly, *done) for done in done_to_waiting):
-        waiting = Archive(spark, config, ledger, batch).waiting(before.open_units, protected)
+        waiting = LedgerArchive(spark, config, ledger, batch).waiting(before.open_units, protected)
     assembly.relations.view = protected
-    rows = Rows(spark, landed.protected(protected), waiting, landed.looked_at, assembly)
+    rows = MessageRows(spark, landed.protected(protected), waiting, landed.looked_at, assembly)
     if assembly.looks_back:
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
@@ -62,7 +62,7 @@ def prepare(
         refuse_other_settings(batch.settings, config, _names(assembly, batch), batch.number)
     planned = plan_batch(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
-        refuse_strangers(spark, planned.tables)
+        refuse_existing_rows(spark, planned.tables)
     return Prepared(rows, before, planned)
 
 
@@ -73,10 +73,10 @@ def _names(assembly: Assembly, batch: Batch) -> set[Name]:
     return {(relation.namespace, relation.name) for relation in relations}
 
 
-def _is_as_now(protected: Protection | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:
+def _is_as_now(protected: MaskingPolicy | None, assembly: Assembly, oid: int, then: Mapping[str, str]) -> bool:
     """Whether changes of a relation that wait had done to them what the configuration asks for."""
     if oid not in assembly.relations.oids():
         return not then  # nothing describes them: they are kept as nothing, or were kept as they are
     versions, _ = assembly.relations.as_sent(oid)
     clear = {column.name for relation in versions.relations for column in relation.columns} - then.keys()
-    return not changed(then, frozenset(clear), {} if protected is None else protected.done_to(oid))
+    return not changed_masks(then, frozenset(clear), {} if protected is None else protected.done_to(oid))

@@ -9,19 +9,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.ingest.status_join import behind
+from pgoutput_etl.ingest.status_join import after
 from pgoutput_etl.load import commit as merge_commit
 from pgoutput_etl.load.change_source import ChangeRows
-from pgoutput_etl.load.writer import Outcome, Writer
-from pgoutput_etl.targets.plan import APPLIED, Plan, TableChanges, TableState, Task
+from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cut
+from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
 
 
 @dataclass(slots=True)
-class Rebuilding:
+class Rebuild:
     """Tables built anew, each put in its place by one commit.
 
     tables: where all tables stand, by OID. since: where those stood that don't begin with nothing. scratch: a folder
@@ -39,11 +39,11 @@ class Rebuilding:
 
     def lacking(self, rows: DataFrame) -> DataFrame:
         """Of the rows of all tables, those that each one lacks of where it stood."""
-        return behind(rows, {oid: state.last_commit_lsn for oid, state in self.since.items()})
+        return after(rows, {oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
-        self, rows: DataFrame, oids: Iterable[int], places: Mapping[int, str], cuts: Mapping[int, Cut] | None = None
-    ) -> Plan:
+        self, rows: DataFrame, oids: Iterable[int], places: Mapping[int, str], cuts: Mapping[int, Cutoff] | None = None
+    ) -> TablePlan:
         """`rows`: those that the tables lack. places: where they are; one that has none, and no rows, is left out."""
         relations, since, cuts = self.assembly.relations, self.since, cuts or {}
         counted = count_changes(rows, relations)
@@ -61,11 +61,11 @@ class Rebuilding:
             plan.tasks[n] = replace(task, path=places.get(task.oid, task.path), moved_from=moved_from)
         return plan
 
-    def write(self, plan: Plan, rows: DataFrame) -> tuple[list[Outcome], list[Outcome]]:
+    def write(self, plan: TablePlan, rows: DataFrame) -> tuple[list[TableResult], list[TableResult]]:
         """What was built, and what was left as it was: at once where it is one commit, else by way of a scratch place,
         so that no reader sees what is half done."""
         tasks = [self._task(task) for task in plan.tasks]
-        outcomes = self.writer.write(Plan(tasks, plan.held), ChangeRows(rows))
+        outcomes = self.writer.write(TablePlan(tasks, plan.held), ChangeRows(rows))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
         built, left = [], []
@@ -79,18 +79,18 @@ class Rebuilding:
                 built.append(self._put_in_place(outcome, by_oid[oid]))
         return built, left
 
-    def _task(self, task: Task) -> Task:
+    def _task(self, task: TableTask) -> TableTask:
         if len(task.segments) == 1 and task.moved_from is None:
             return replace(task, replaces=True)
         return replace(task, path=f"{self.scratch}/{task.oid}")
 
-    def _put_in_place(self, outcome: Outcome, task: Task) -> Outcome:
+    def _put_in_place(self, outcome: TableResult, task: TableTask) -> TableResult:
         self.progress(f"putting {task.shape.relation.namespace}.{task.shape.relation.name} in its place")
         built = outcome.state
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check()
         merge_commit.move(self.spark, built.path, built.version, task.path, commit)
-        merge_commit.vacate(self.spark, built.path, self.writer.commit(task.oid, "emptied"))
-        version = merge_commit.written(self.spark, task.path).version
+        merge_commit.empty(self.spark, built.path, self.writer.commit(task.oid, "emptied"))
+        version = merge_commit.write_result(self.spark, task.path).version
         summary = replace(outcome.summary, path=task.path, version=version)
         return replace(outcome, state=replace(built, path=task.path, version=version), summary=summary)

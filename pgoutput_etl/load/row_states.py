@@ -30,12 +30,12 @@ from pgoutput_etl.load.net_effect import (
     target_key_parts,
     with_sequence,
 )
-from pgoutput_etl.load.target_columns import as_map, stamp_values
+from pgoutput_etl.load.target_columns import as_map, metadata_values
 from pgoutput_etl.schema.table_shape import TableShape
 
 
 @dataclass(frozen=True, slots=True)
-class EveryEvent:
+class EventLog:
     """A table's change events, none left out, truncates among them if it has any. size: bytes, about; None if nobody
     counted."""
 
@@ -44,7 +44,7 @@ class EveryEvent:
     has_truncates: bool = True
 
 
-def row_states(events: EveryEvent, shape: TableShape, living: DataFrame | None) -> DataFrame:
+def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) -> DataFrame:
     """One row per key and commit, of a table that has a key. `living`: the target's rows that are there before, one for
     each key."""
     changes = with_sequence(events.frame)
@@ -192,4 +192,4 @@ def target_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     """By the target's names: a whole row, of c0…, _unrep, _lsn, _ts and _xid."""
     values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
-    return {**values, **stamp_values(alias), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **metadata_values(alias), "_pg_unrepresentable": as_map(entries)}

@@ -12,27 +12,27 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit, target_columns
-from pgoutput_etl.load.commit import Before, Written
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.net_effect import event_key_parts
-from pgoutput_etl.load.row_states import EveryEvent, row_states, target_values
+from pgoutput_etl.load.row_states import EventLog, row_states, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
-from pgoutput_etl.targets.modes import DELETED_COLUMN, STAMP_COLUMNS
+from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EveryEvent, before: Before) -> Written:
+def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """One commit; the session has its settings."""
     living = None
-    if before is Before.ROWS:
+    if before is TargetRows.ROWS:
         living = read_table(spark, path).where(~F.col(DELETED_COLUMN))
     net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
-    if before is Before.NOTHING:
+    if before is TargetRows.NOTHING:
         values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
         rows = net.where(~F.col("_mark")).select(*(value.alias(name) for name, value in values.items()))
-        return commit.begin_with(spark, path, rows)
+        return commit.initialize(spark, path, rows)
     _merge(spark, path, shape, net)
-    return commit.written(spark, path)
+    return commit.write_result(spark, path)
 
 
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
@@ -62,7 +62,7 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) ->
     mark, was_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
     updated: dict[str, Column] = {}
     for name, value in inserted.items():
-        stays = mark & was_deleted if name in STAMP_COLUMNS[:-1] else mark
+        stays = mark & was_deleted if name in METADATA_COLUMNS[:-1] else mark
         updated[name] = F.when(stays, F.col(f"t.{quoted(name)}")).otherwise(value)
     updated[DELETED_COLUMN] = F.col("s._deleted")
     merging = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, key_ranges(net, shape)))

@@ -10,22 +10,20 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Timest
 
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.delta_types import to_target
-from pgoutput_etl.load.net_effect import (
-    no_entries,
-)
+from pgoutput_etl.load.net_effect import no_entries
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 
-_STAMP_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
+_METADATA_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
 
-STAMPS = tuple(StructField(name, kind) for name, kind in zip(STAMP_COLUMNS, _STAMP_TYPES, strict=True))
+METADATA_FIELDS = tuple(StructField(name, kind) for name, kind in zip(METADATA_COLUMNS, _METADATA_TYPES, strict=True))
 
 
 def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
     return {quoted(name): value for name, value in values.items()}
 
 
-def stamp_values(alias: str) -> dict[str, Column]:
+def metadata_values(alias: str) -> dict[str, Column]:
     return {
         "_pg_commit_lsn": F.col(f"{alias}_lsn"),
         "_pg_commit_ts": F.col(f"{alias}_ts"),
@@ -42,7 +40,7 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
             F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
         )
         entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
-    return {**values, **stamp_values(alias), "_pg_unrepresentable": as_map(entries)}
+    return {**values, **metadata_values(alias), "_pg_unrepresentable": as_map(entries)}
 
 
 def as_map(entries: Column) -> Column:

@@ -11,23 +11,23 @@ from functools import partial
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.config.column_rules import done_in_words
+from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load import append, history, merge, soft_delete
 from pgoutput_etl.load import commit as merge_commit
-from pgoutput_etl.load.change_source import Changes
+from pgoutput_etl.load.change_source import ChangeSource
 from pgoutput_etl.load.evolve import applications, evolve, steps_done
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.relation_history import Place
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings, writes_may_overlap
-from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, Held, Plan, Segment, TableState, Task
+from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, SchemaSpan, TablePlan, TableState, TableTask
 
 # What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
 _OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
@@ -36,22 +36,22 @@ _WAYS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TableResult:
     """A table after the batch. is_passed_over: the configuration skips it."""
 
     state: TableState
     summary: TableSummary
-    schema_changes: tuple[tuple[Place | None, SchemaChange], ...] = ()
+    schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...] = ()
     is_passed_over: bool = False
 
 
-def as_it_was(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
+def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
     """A table that could not be done again stands where it stood."""
     state = states.get(outcome.state.oid, outcome.state)
-    return Outcome(state, replace(outcome.summary, path=state.path, version=state.version))
+    return TableResult(state, replace(outcome.summary, path=state.path, version=state.version))
 
 
-def own_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
+def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
     """Why a table can't be written, if the error is about its rows; None for any other error."""
     if isinstance(error, TableError):
         return str(error)
@@ -102,7 +102,7 @@ class Writer:
         of_batch = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
         return cls(spark, *of_batch, check, path_of, progress)
 
-    def write(self, plan: Plan, changes: Changes) -> list[Outcome]:
+    def write(self, plan: TablePlan, changes: ChangeSource) -> list[TableResult]:
         """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
         outcomes = [self._held(held) for held in plan.held]
         outcomes += [self._passed_over(skipped) for skipped in plan.passed_over]
@@ -121,29 +121,29 @@ class Writer:
         for path in plan.vacated:
             if path not in still_there:
                 self.check()
-                commit = merge_commit.Commit(
+                commit = merge_commit.DeltaTransaction(
                     f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn
                 )
-                merge_commit.vacate(self.spark, path, commit)
+                merge_commit.empty(self.spark, path, commit)
         return outcomes
 
-    def _move(self, task: Task) -> None:
+    def _move(self, task: TableTask) -> None:
         """Raises TableError if its old place is gone."""
         if task.moved_from is None:
             return
         self.progress(f"moving {_name(task)} to its new place")
         self.check()
-        merge_commit.check_that_it_is_there(self.spark, task.moved_from[0])
+        merge_commit.check_target_exists(self.spark, task.moved_from[0])
         merge_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
 
-    def _write_table(self, changes: Changes, task: Task) -> Outcome:
+    def _write_table(self, changes: ChangeSource, task: TableTask) -> TableResult:
         self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
         try:
             written = self._commit_changes(changes, task)
         except TableError as error:
             return self._held_on_the_way(task, str(error))
         except (ArchiveError, PySparkException) as error:
-            reason = own_fault(error, self.path_of) or self._why_gone(task)
+            reason = table_fault(error, self.path_of) or self._why_gone(task)
             if reason is None:
                 raise
             return self._held_on_the_way(task, reason)
@@ -181,39 +181,39 @@ class Writer:
             tuple(_notes(task, written)),
             state.reason,
         )
-        return Outcome(state, summary, task.schema_changes)
+        return TableResult(state, summary, task.schema_changes)
 
-    def _why_gone(self, task: Task) -> str | None:
+    def _why_gone(self, task: TableTask) -> str | None:
         """Of a table that was written before."""
         try:
             if task.state is not None:
-                merge_commit.check_that_it_is_there(self.spark, task.path)
+                merge_commit.check_target_exists(self.spark, task.path)
         except TableError as error:
             return str(error)
         return None
 
-    def _reached(self, task: Task) -> int:
+    def _reached(self, task: TableTask) -> int:
         """A table that a snapshot brought further stays there."""
         return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
 
-    def _rows(self, task: Task, written: merge_commit.Written) -> int:
+    def _rows(self, task: TableTask, written: merge_commit.WriteResult) -> int:
         rows = written.rows_after(self._rows_before(task))
         if rows is None or self.resumed:
             return read_table(self.spark, task.path).count()
         return rows
 
-    def _rows_before(self, task: Task) -> int | None:
+    def _rows_before(self, task: TableTask) -> int | None:
         """What the table had is known from the batch before, unless it was put there in another way."""
         is_known = task.moved_from is None and not self.resumed and bool(task.segments)
         return task.state.rows if task.state is not None and is_known else None
 
-    def _commit_changes(self, changes: Changes, task: Task) -> merge_commit.Written:
+    def _commit_changes(self, changes: ChangeSource, task: TableTask) -> merge_commit.WriteResult:
         """A commit per segment, and one or more in between where columns change."""
         if self.resumed and not marks_commits(self.spark):
             self._take_back(task)  # by its version: what a run that died wrote bears no mark
         done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
-        total: merge_commit.Written | None = None
+        total: merge_commit.WriteResult | None = None
         for number, segment in enumerate(task.segments):
             if number < reached or f"changes:{number}" in done:
                 continue  # and columns may have changed since
@@ -223,7 +223,7 @@ class Writer:
                 columns = self.commit(task.oid, f"columns:{number}")
                 evolve(self.spark, task.path, segment.reshaping, columns, task.mode)
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
-            before = merge_commit.Before.ROWS if has_rows else merge_commit.Before.NOTHING
+            before = merge_commit.TargetRows.ROWS if has_rows else merge_commit.TargetRows.NOTHING
             commit = self.commit(task.oid, f"changes:{number}")
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
@@ -231,17 +231,17 @@ class Writer:
             if rows is not None and total is None and _is_not_the_next(written, segment, task):
                 written = replace(written, rows=read_table(self.spark, task.path).count())
             total = written if total is None else total.plus(written)
-        return total or merge_commit.written(self.spark, task.path)
+        return total or merge_commit.write_result(self.spark, task.path)
 
     def _write_segment(
         self,
-        changes: Changes,
-        task: Task,
-        segment: Segment,
-        before: merge_commit.Before,
-        commit: merge_commit.Commit,
+        changes: ChangeSource,
+        task: TableTask,
+        segment: SchemaSpan,
+        before: merge_commit.TargetRows,
+        commit: merge_commit.DeltaTransaction,
         rows: int | None,
-    ) -> merge_commit.Written:
+    ) -> merge_commit.WriteResult:
         """`rows`: how many the table has, if that is known."""
         if task.mode is not Mode.MIRROR:
             every = changes.every_event(task, segment)
@@ -254,32 +254,32 @@ class Writer:
         self.check()
         return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
 
-    def _take_back(self, task: Task) -> None:
+    def _take_back(self, task: TableTask) -> None:
         """To where the batch found it; what begins by overwriting needs no such thing."""
         if task.moved_from is None and not task.replaces:
             self.check()
-            merge_commit.take_back(self.spark, task.path, None if task.state is None else task.state.version)
+            merge_commit.restore(self.spark, task.path, None if task.state is None else task.state.version)
 
-    def _held_on_the_way(self, task: Task, reason: str) -> Outcome:
+    def _held_on_the_way(self, task: TableTask, reason: str) -> TableResult:
         """What segments before the one that failed have changed is taken back."""
         self._take_back(task)
         return self._held(_held_for(task, reason))
 
-    def _held(self, held: Held) -> Outcome:
+    def _held(self, held: HeldTable) -> TableResult:
         after = self._left(held, HELD)
         relation = held.relation
         summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
-        return Outcome(after, summary)
+        return TableResult(after, summary)
 
-    def _passed_over(self, skipped: Held) -> Outcome:
+    def _passed_over(self, skipped: HeldTable) -> TableResult:
         """A table that was held before stays so, should it be skipped no more."""
         state = skipped.state
         after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
         relation = skipped.relation
         summary = TableSummary(relation.namespace, relation.name, after.path, after.version)
-        return Outcome(after, summary, is_passed_over=True)
+        return TableResult(after, summary, is_passed_over=True)
 
-    def _left(self, held: Held, status: str) -> TableState:
+    def _left(self, held: HeldTable, status: str) -> TableState:
         """Where a table stands that gets nothing in this batch."""
         relation, state = held.relation, held.state
         if state is None:
@@ -290,26 +290,26 @@ class Writer:
         reason = held.reason if state.is_complete or status == HELD else state.reason
         return replace(self._out_of_the_way(held, state), status=status, reason=reason, last_commit_lsn=reached)
 
-    def _out_of_the_way(self, held: Held, state: TableState) -> TableState:
+    def _out_of_the_way(self, held: HeldTable, state: TableState) -> TableState:
         """A table that can't be brought further keeps its rows when another one takes its place."""
         if held.moves_to is None:
             return state
         self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
         self.check()
         try:
-            merge_commit.check_that_it_is_there(self.spark, state.path)
+            merge_commit.check_target_exists(self.spark, state.path)
         except TableError:
             return replace(state, path="", version=-1)
         merge_commit.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
-        version = merge_commit.written(self.spark, held.moves_to).version
+        version = merge_commit.write_result(self.spark, held.moves_to).version
         return replace(state, path=held.moves_to, version=version)
 
-    def commit(self, oid: int, step: str) -> merge_commit.Commit:
+    def commit(self, oid: int, step: str) -> merge_commit.DeltaTransaction:
         application = f"pgoutput_etl:{self.ledger_id}:{oid}"
-        return merge_commit.Commit(application, step, self.batch, self.last_commit_lsn)
+        return merge_commit.DeltaTransaction(application, step, self.batch, self.last_commit_lsn)
 
 
-def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
+def refuse_existing_rows(spark: SparkSession, plan: TablePlan) -> None:
     """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, or a catalog
     has something else under its name, before anything is written."""
     for task in plan.tasks:
@@ -324,22 +324,22 @@ def refuse_strangers(spark: SparkSession, plan: Plan) -> None:
             )
 
 
-def _held_for(task: Task, reason: str) -> Held:
-    return Held(task.oid, task.shape.relation, reason, task.changes, task.state)
+def _held_for(task: TableTask, reason: str) -> HeldTable:
+    return HeldTable(task.oid, task.shape.relation, reason, task.changes, task.state)
 
 
-def _is_not_the_next(written: merge_commit.Written, segment: Segment, task: Task) -> bool:
+def _is_not_the_next(written: merge_commit.WriteResult, segment: SchemaSpan, task: TableTask) -> bool:
     """Others may have committed between the last batch and this one, and nobody knows how many rows they left."""
     if written.rows is not None or task.state is None:
         return False
     return segment.reshaping is not None or written.version > task.state.version + 1
 
 
-def _name(task: Task) -> str:
+def _name(task: TableTask) -> str:
     return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
 
 
-def _notes(task: Task, written: merge_commit.Written) -> list[str]:
+def _notes(task: TableTask, written: merge_commit.WriteResult) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
     if task.changes.truncates:
         notes.append("truncated")
@@ -347,5 +347,5 @@ def _notes(task: Task, written: merge_commit.Written) -> list[str]:
         notes.append(f"{written.not_found:,} deletes found no such row")
     if task.state is None and not task.replaces:
         notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
-        notes += [done_in_words(task.uses)] if task.uses else []
+        notes += [masks_in_words(task.uses)] if task.uses else []
     return notes

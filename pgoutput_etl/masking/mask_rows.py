@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.config.column_rules import Use, UseKind
-from pgoutput_etl.masking.mask_tuples import Version, unchanged_in
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
+from pgoutput_etl.masking.mask_tuples import MaskedVersion, unchanged_in
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.scan.message_row import DAMAGE_TAG, MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.version_spans import UNDESCRIBED, numbers_at
-from pgoutput_etl.transactions.outcome import UnitId
+from pgoutput_etl.transactions.outcome import FragmentId
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.types.kernels.dispatch import Numbers
 
@@ -35,20 +35,20 @@ _ROW_TAGS = ("I", "U", "D")
 _SPELLED_ALIKE = ("json", "jsonb", "numeric")
 
 
-def seen_as(relation: Relation, uses: Mapping[str, Use]) -> Relation:
+def masked_relation(relation: Relation, uses: Mapping[str, ColumnRule]) -> Relation:
     """A relation as a server would describe it that had such columns."""
     columns = []
     for column in relation.columns:
         use = uses.get(column.name)
         if use is None:
             columns.append(column)
-        elif use.kind is not UseKind.DROP:
+        elif use.kind is not ColumnAction.DROP:
             columns.append(RelationColumn(column.is_key, column.name, _TEXT, -1))
     return replace(relation, columns=tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)
-class Withholding:
+class WithholdRows:
     """For a first look at files, which no Relation message was seen of: no tuple at all."""
 
     def rewritten(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -57,30 +57,30 @@ class Withholding:
 
 
 @dataclass(frozen=True, slots=True)
-class ProtectedTable:
+class MaskedTable:
     """One relation's versions, as they were sent, and what is done to its columns."""
 
     versions: RelationVersions
-    uses: Mapping[str, Use]
+    uses: Mapping[str, ColumnRule]
     why_not: str | None = None
 
 
 @dataclass(frozen=True)
-class Protection:
+class MaskingPolicy:
     """tables: by OID, those with columns that are not kept as they are. known: all that some Relation describes.
     scopes: of the units of streamed transactions.
 
     Goes to Spark's workers, and with it the salt.
     """
 
-    tables: Mapping[int, ProtectedTable]
+    tables: Mapping[int, MaskedTable]
     known: frozenset[int]
-    scopes: Mapping[UnitId, int]
+    scopes: Mapping[FragmentId, int]
     user_types: UserTypes = field(repr=False)
 
     def seen(self, relation: Relation) -> Relation:
         table = self.tables.get(relation.oid)
-        return relation if table is None else seen_as(relation, table.uses)
+        return relation if table is None else masked_relation(relation, table.uses)
 
     def done_to(self, oid: int) -> Mapping[str, str]:
         table = self.tables.get(oid)
@@ -90,7 +90,7 @@ class Protection:
         table = self.tables.get(oid)
         return None if table is None else table.why_not
 
-    def of_relation(self, relation: Relation) -> Version:
+    def of_relation(self, relation: Relation) -> MaskedVersion:
         """How tuples of a relation are written anew that don't come from a file."""
         table = self.tables.get(relation.oid)
         return self._described(relation.columns, {} if table is None else table.uses)
@@ -115,7 +115,7 @@ class Protection:
             made["unchanged"].append(pa.array(unchanged, MESSAGE_SCHEMA.field("unchanged").type))
         return _put_in(batch, np.concatenate(at), {name: pa.concat_arrays(parts) for name, parts in made.items()})
 
-    def _by_version(self, rows: pa.RecordBatch) -> Iterator[tuple[Version, Numbers]]:
+    def _by_version(self, rows: pa.RecordBatch) -> Iterator[tuple[MaskedVersion, Numbers]]:
         """The rows' places, by the version of their relation that they stand under."""
         relation = rows.column("relation").to_numpy()
         for oid in np.unique(relation).tolist():
@@ -140,9 +140,9 @@ class Protection:
                     numbers[here] = np.where(own >= 0, own, numbers[here])
         return numbers
 
-    def _version(self, oid: int, number: int) -> Version:
+    def _version(self, oid: int, number: int) -> MaskedVersion:
         if number == UNDESCRIBED:
-            return Version((), {}, {})
+            return MaskedVersion((), {}, {})
         found = self._versions.get((oid, number))
         if found is None:
             table = self.tables[oid]
@@ -150,14 +150,14 @@ class Protection:
             self._versions[oid, number] = found
         return found
 
-    def _described(self, columns: tuple[RelationColumn, ...], of_table: Mapping[str, Use]) -> Version:
+    def _described(self, columns: tuple[RelationColumn, ...], of_table: Mapping[str, ColumnRule]) -> MaskedVersion:
         uses = {i: of_table[c.name] for i, c in enumerate(columns) if c.name in of_table}
-        hashed = [i for i, use in uses.items() if use.kind is UseKind.HASH]
+        hashed = [i for i, use in uses.items() if use.kind is ColumnAction.HASH]
         types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
-        return Version(columns, uses, types)
+        return MaskedVersion(columns, uses, types)
 
     @cached_property
-    def _versions(self) -> dict[tuple[int, int], Version]:
+    def _versions(self) -> dict[tuple[int, int], MaskedVersion]:
         return {}
 
     @cached_property

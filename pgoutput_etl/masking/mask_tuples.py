@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pgoutput_etl import jit
 from pgoutput_etl.changes.events import WITHHELD
 from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, SplitTuples, split_tuples
-from pgoutput_etl.config.column_rules import Salt, Use, UseKind
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import RelationColumn, TupleData
 from pgoutput_etl.types import ColumnType, ValueTextError
@@ -31,7 +31,7 @@ _N, _U, _T, _B = b"nutb"
 
 _KEEP, _DROP, _HASH, _REDACT = range(4)
 
-_ACTIONS = {UseKind.DROP: _DROP, UseKind.HASH: _HASH, UseKind.REDACT: _REDACT}
+_ACTIONS = {ColumnAction.DROP: _DROP, ColumnAction.HASH: _HASH, ColumnAction.REDACT: _REDACT}
 
 _AT_ONCE = 4096
 
@@ -45,12 +45,12 @@ Unchanged = list[list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class MaskedVersion:
     """A relation's columns as tuples have them, by their places what is done to some, and of hashed ones the types.
     Without columns: nothing describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
-    uses: Mapping[int, Use]
+    uses: Mapping[int, ColumnRule]
     types: Mapping[int, ColumnType]
 
     def rewritten(self, tuples: pa.Array) -> pa.Array:
@@ -77,7 +77,7 @@ class Version:
         texts = [self.uses[i].text.encode() if i in self.uses else b"" for i in range(len(self.columns))]
         for place, use in self.uses.items():
             actions[place] = _ACTIONS[use.kind]
-            number[place] = sorted(self.types).index(place) if use.kind is UseKind.HASH else 0
+            number[place] = sorted(self.types).index(place) if use.kind is ColumnAction.HASH else 0
         ends = np.cumsum([len(text) for text in texts])
         replacements = np.frombuffer(b"".join(texts), np.uint8)
         longest = int(max(len(text) for text in texts))
@@ -119,10 +119,10 @@ class Version:
             if use is None:
                 kinds.append(kind)
                 values.append(value)
-            elif use.kind is UseKind.HASH:
+            elif use.kind is ColumnAction.HASH:
                 kinds.append(_T if kind in (_T, _B) else kind)
                 values.append(hashes[place])
-            elif use.kind is UseKind.REDACT:
+            elif use.kind is ColumnAction.REDACT:
                 # TOAST that is unchanged is no NULL, and says as much as any value.
                 kinds.append(_N if kind == _N else _T)
                 values.append(None if kind == _N else use.text.encode())
@@ -140,7 +140,7 @@ def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
     return found
 
 
-def _salt(use: Use) -> Salt:
+def _salt(use: ColumnRule) -> Salt:
     assert use.salt is not None
     return use.salt
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from pgoutput_etl.config.column_rules import Use, UseKind
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.config.settings import Config, TableRule
 from pgoutput_etl.errors import ConfigError, TableError
-from pgoutput_etl.masking.mask_rows import ProtectedTable, Protection, seen_as, spelled_alike
+from pgoutput_etl.masking.mask_rows import MaskedTable, MaskingPolicy, masked_relation, spelled_alike
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import lineage
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Outcome, UnitId
+from pgoutput_etl.transactions.outcome import FragmentId, Outcome
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.types.conversion import stays
 
@@ -26,16 +26,16 @@ _SHOWN = 3
 _SPELLED_ALIKE = ({"int2", "int4", "int8"}, {"text", "varchar", "citext", "name"})
 
 
-def protects(config: Config) -> bool:
+def has_masks(config: Config) -> bool:
     return any(rule.uses for rule in config.tables)
 
 
-def protection(
-    config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[UnitId, int]
-) -> Protection | None:
+def masking_policy(
+    config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[FragmentId, int]
+) -> MaskingPolicy | None:
     """None if all columns come as they are. Raises ConfigError for what can't be done to a column, or would leave one
     of its names out."""
-    if not protects(config):
+    if not has_masks(config):
         return None
     tables = {}
     of_rules: dict[int, list[Relation]] = {}
@@ -46,22 +46,22 @@ def protection(
     for oid in sorted({relation.oid for relations in of_rules.values() for relation in relations}):
         versions, latest = history.as_sent(oid)
         rule = config.rule_for(latest.namespace, latest.name)
-        uses = _uses(config, rule, latest, versions.relations)
+        uses = _rules_of(config, rule, latest, versions.relations)
         if uses:
             why_not = None if rule.skip else _checked(rule, latest, versions.relations, uses, spelled_alike(user_types))
-            tables[oid] = ProtectedTable(versions, uses, why_not)
+            tables[oid] = MaskedTable(versions, uses, why_not)
     for number, relations in of_rules.items():
         _refuse_missing(config, number, relations)
-    return Protection(tables, history.oids(), scopes, user_types)
+    return MaskingPolicy(tables, history.oids(), scopes, user_types)
 
 
-def protection_of(config: Config, assembly: Assembly, user_types: UserTypes) -> Protection | None:
+def masking_policy_of(config: Config, assembly: Assembly, user_types: UserTypes) -> MaskingPolicy | None:
     """Of files that were just put together. Raises ConfigError."""
     scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
-    return protection(config, assembly.relations, user_types, scopes)
+    return masking_policy(config, assembly.relations, user_types, scopes)
 
 
-def scopes_of(outcomes: Iterable[Outcome]) -> dict[UnitId, int]:
+def scopes_of(outcomes: Iterable[Outcome]) -> dict[FragmentId, int]:
     """Of the units of streamed transactions."""
     return {unit: each.scope for each in outcomes if each.scope is not None for unit in each.units}
 
@@ -74,14 +74,16 @@ def _name(relation: Relation) -> str:
     return f"{relation.namespace}.{relation.name}"
 
 
-def _of(rule: TableRule, relation: Relation) -> dict[str, Use]:
+def _of(rule: TableRule, relation: Relation) -> dict[str, ColumnRule]:
     return {column.name: rule.uses[column.name] for column in relation.columns if column.name in rule.uses}
 
 
-def _uses(config: Config, rule: TableRule, latest: Relation, relations: Iterable[Relation]) -> dict[str, Use]:
+def _rules_of(
+    config: Config, rule: TableRule, latest: Relation, relations: Iterable[Relation]
+) -> dict[str, ColumnRule]:
     """Of all columns that the table ever had. Raises ConfigError if it had another name, of which something else is
     said."""
-    found: dict[str, Use] = {}
+    found: dict[str, ColumnRule] = {}
     for relation in relations:
         other = config.rule_for(relation.namespace, relation.name)
         mine, theirs = _of(rule, relation), _of(other, relation)
@@ -111,12 +113,12 @@ def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> N
 
 
 def _checked(
-    rule: TableRule, latest: Relation, relations: tuple[Relation, ...], uses: Mapping[str, Use], types: UserTypes
+    rule: TableRule, latest: Relation, relations: tuple[Relation, ...], uses: Mapping[str, ColumnRule], types: UserTypes
 ) -> str | None:
     """Why the table can't go on, though the configuration is right; None if it can."""
     for relation in relations:
         _refuse_of_key(relation, uses)
-        if relation.columns and not seen_as(relation, uses).columns:
+        if relation.columns and not masked_relation(relation, uses).columns:
             raise ConfigError(f"tables: `columns` drops all columns of {_name(relation)}; say skip instead")
     why_not = None
     for before, after in pairwise(relations):
@@ -125,19 +127,19 @@ def _checked(
     return why_not
 
 
-def _refuse_of_key(relation: Relation, uses: Mapping[str, Use]) -> None:
+def _refuse_of_key(relation: Relation, uses: Mapping[str, ColumnRule]) -> None:
     if relation.replica_identity is ReplicaIdentity.FULL:
         return  # a key is the configuration's, which was checked by itself
     for column in relation.columns:
         use = uses.get(column.name)
-        if use is not None and use.kind is not UseKind.HASH and column.is_key:
+        if use is not None and use.kind is not ColumnAction.HASH and column.is_key:
             raise ConfigError(
                 f"tables: {column.name!r} of {_name(relation)} belongs to its key, by which UPDATE and DELETE name "
                 "rows: it can be hashed, and no more"
             )
 
 
-def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, uses: Mapping[str, Use]) -> None:
+def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, uses: Mapping[str, ColumnRule]) -> None:
     """A protected column that is gone may be a new one by now."""
     was, now = ({column.name for column in relation.columns} for relation in (before, after))
     gone = sorted(name for name in was - now if name in uses)
@@ -151,10 +153,15 @@ def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, uses:
 
 
 def _between(
-    rule: TableRule, latest: Relation, before: Relation, after: Relation, uses: Mapping[str, Use], types: UserTypes
+    rule: TableRule,
+    latest: Relation,
+    before: Relation,
+    after: Relation,
+    uses: Mapping[str, ColumnRule],
+    types: UserTypes,
 ) -> str | None:
     """What became of the columns from one version to the next."""
-    old, new = seen_as(before, uses), seen_as(after, uses)
+    old, new = masked_relation(before, uses), masked_relation(after, uses)
     try:
         origins = lineage(old, new, rule.lineage).origins
     except TableError:
@@ -171,7 +178,7 @@ def _between(
                 f"tables: column {name!r} of {_name(latest)} was called {was!r} before, and `columns` doesn't say the "
                 "same of both: say it"
             )
-        is_hashed = says is not None and says.kind is UseKind.HASH
+        is_hashed = says is not None and says.kind is ColumnAction.HASH
         if is_hashed and not _spells_alike(sent[was], sent_after[name], types):
             return (
                 f"column {name!r}, which is hashed, changed its type: hashes of the rows that are there are of its "

@@ -57,7 +57,7 @@ class Server:
 
 
 @contextmanager
-def asking() -> Iterator[None]:
+def jdbc_errors() -> Iterator[None]:
     """What Java or a worker says is an error with what to do; of its many lines the one that tells."""
     try:
         yield

@@ -32,24 +32,24 @@ _NAME = re.compile(r"[0-9A-Fa-f]+(-[0-9A-Fa-f]+)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedSnapshot:
     """name: for SET TRANSACTION SNAPSHOT."""
 
     name: str
     lsn: int
 
 
-def given(name: str, lsn: int) -> Exported:
+def given_snapshot(name: str, lsn: int) -> ExportedSnapshot:
     """Raises ConfigError for a name that no server gives."""
     if _NAME.fullmatch(name) is None:
         raise ConfigError("--snapshot: expected the name that the server gave, as in 00000003-00000017-1")
-    return Exported(name, lsn)
+    return ExportedSnapshot(name, lsn)
 
 
 @contextmanager
-def exported(
+def export_snapshot(
     spark: SparkSession, url: str, login: Mapping[str, str], progress: Callable[[str], None]
-) -> Iterator[Exported]:
+) -> Iterator[ExportedSnapshot]:
     """Holds for as long as the context. Waits for the transactions that are at work on the server as it begins."""
     if is_connect(spark):
         raise ConfigError(
@@ -69,6 +69,6 @@ def exported(
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
         found = connection.createStatement().executeQuery(command)
         found.next()
-        yield Exported(found.getString("snapshot_name"), parse_lsn(found.getString("consistent_point")))
+        yield ExportedSnapshot(found.getString("snapshot_name"), parse_lsn(found.getString("consistent_point")))
     finally:
         connection.close()

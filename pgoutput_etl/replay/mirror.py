@@ -17,18 +17,18 @@ from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.diff import Declared, Lineage
-from pgoutput_etl.schema.migration import Reshaping, Retired, converted, next_version, reshape
+from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cut, cuts
+from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
 from pgoutput_etl.transactions.logical_messages import LOGICAL_SCHEMA, decoded
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-from pgoutput_etl.transactions.outcome import Fate, Outcome, UnitId, control_rows
+from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, control_rows
 from pgoutput_etl.types import UserTypes
 
 Row = dict[str, Any]
@@ -45,11 +45,11 @@ class ReplayedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReplayedSpan:
     """Rows that stood under one shape of their table. reshaping: what those from before go through; None for none."""
 
     shape: TableShape
-    reshaping: Reshaping | None
+    reshaping: SchemaMigration | None
     rows: list[Row]
 
 
@@ -67,7 +67,7 @@ class Replay:
         """The next file in order. Raises ArchiveError naming it."""
         return self.add_scanned(path, scan_file(path, self._files, content, salvages=self.salvages))
 
-    def add_scanned(self, path: str, scanned: ScannedFile) -> FileScan:
+    def add_scanned(self, path: str, scanned: ScanResult) -> FileScan:
         """The same, of a file or a part of one; each has a number past that of the one before."""
         self._files = scanned.summary.file + 1
         self.assembly.origins = self.origins
@@ -89,7 +89,7 @@ class Replay:
         yield from sorted(self._committed(changes), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
 
     def _committed(self, rows: Iterable[Row]) -> Iterator[Row]:
-        fates = unit_outcomes(self.assembly)
+        fates = fragment_outcomes(self.assembly)
         marks = {(mark.file, mark.stretch): mark.lsn for mark in self.assembly.watermarks}
         for row in rows:
             outcome = fates.get((row["file"], row["unit"]))
@@ -97,14 +97,14 @@ class Replay:
                 is_new = row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1)
                 if is_new and self.origins.accepts(row["origin"]):
                     yield {**row, "scope": None}
-            elif outcome.fate is Fate.COMMITTED and row["xid"] not in outcome.aborted_subxids:
+            elif outcome.fate is TransactionStatus.COMMITTED and row["xid"] not in outcome.aborted_subxids:
                 committed = {"commit_lsn": outcome.commit_lsn, "commit_ts": outcome.commit_ts, "top_xid": outcome.xid}
                 yield {**row, **committed, "scope": outcome.scope}
 
     def logical_messages(self) -> list[Row]:
         """The logical decoding Messages that count, as the ledger's `messages` has them, in the order in which they
         came. commit_ts: microseconds since 2000-01-01 UTC."""
-        outcomes = unit_outcomes(self.assembly)
+        outcomes = fragment_outcomes(self.assembly)
         found, seen = [], set()
         of_transactions = []
         for row in self._messages:
@@ -123,20 +123,20 @@ class Replay:
         found.sort(key=lambda r: (r["file"], r["ordinal"]))
         return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in found]
 
-    def cuts(self) -> dict[int, Cut]:
+    def cuts(self) -> dict[int, Cutoff]:
         """By relation: from which commit on it can't be applied to."""
         if not self.assembly.was_damaged:
             return {}
-        outcomes = unit_outcomes(self.assembly)
+        outcomes = fragment_outcomes(self.assembly)
         own: dict[int, int] = {}
         changes = [row for row in self._messages if row["tag"] in CHANGE_TAGS]
         for row in changes:
             outcome = outcomes.get((row["file"], row["unit"]))
             is_aborted = outcome is not None and row["xid"] in outcome.aborted_subxids
-            if outcome is not None and outcome.fate is Fate.QUARANTINED and not is_aborted:
+            if outcome is not None and outcome.fate is TransactionStatus.QUARANTINED and not is_aborted:
                 lsn = outcome.commit_lsn or 0
                 own[row["relation"]] = min(own.get(row["relation"], lsn), lsn)
-        return cuts(self.assembly, own, {row["relation"] for row in changes}, ())
+        return cutoffs_by_relation(self.assembly, own, {row["relation"] for row in changes}, ())
 
     def tables(
         self,
@@ -165,7 +165,7 @@ class Replay:
         for stretch in self.stretches(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
             new = rows_under(stretch.shape)
             if table is not None and stretch.reshaping is not None:
-                for event in reshaped(table.events(), stretch.reshaping):
+                for event in migrated_row(table.events(), stretch.reshaping):
                     new.put(event)
             table = new
             apply_rows(table, stretch.rows)
@@ -202,7 +202,7 @@ class Replay:
         keys: Mapping[str, tuple[str, ...]],
         declared: Mapping[str, Declared],
         types: Mapping[str, str],
-    ) -> Iterator[Stretch]:
+    ) -> Iterator[ReplayedSpan]:
         """A table's rows, cut where its columns change."""
         versions = self.assembly.relations.versions(oid)
         user_types = UserTypes.of(self.assembly.types.values(), types)
@@ -216,8 +216,8 @@ class Replay:
                 found, retired = next_version(before.relation, retired, relation, declared.get(name, {}))
             everything = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), everything, True, user_types, retired)
-            after = None if before is None or found is None else reshape(before.columns, shape, found)
-            yield Stretch(shape, after, run)
+            after = None if before is None or found is None else migration_to(before.columns, shape, found)
+            yield ReplayedSpan(shape, after, run)
             before = shape
 
 
@@ -245,7 +245,7 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
             table.apply(event)
 
 
-def unit_outcomes(assembly: Assembly) -> dict[UnitId, Outcome]:
+def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
     """The outcome of every unit that has one of its own."""
     return {unit: outcome for outcome in (*assembly.outcomes, *assembly.open_outcomes()) for unit in outcome.units}
 
@@ -335,7 +335,7 @@ class BagOfRows:
         return [event for equal in self.equal_rows.values() for event in equal]
 
 
-def reshaped(events: Iterable[Row], reshaping: Reshaping) -> list[Row]:
+def migrated_row(events: Iterable[Row], reshaping: SchemaMigration) -> list[Row]:
     """Rows that are there, under the next version of their relation."""
     rows = list(events)
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.before)]

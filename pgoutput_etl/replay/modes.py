@@ -16,11 +16,11 @@ from pgoutput_etl.replay.mirror import (
     BagOfRows,
     KeyedRows,
     Replay,
+    ReplayedSpan,
     Row,
-    Stretch,
     apply_rows,
+    migrated_row,
     named,
-    reshaped,
     rows_under,
 )
 from pgoutput_etl.schema.diff import Declared
@@ -78,7 +78,7 @@ class _Memory:
     latest: dict[Any, _Version] = field(default_factory=dict)
     commit: _Commit | None = None
 
-    def take(self, stretch: Stretch) -> None:
+    def take(self, stretch: ReplayedSpan) -> None:
         if self.table is None:
             self.table = rows_under(stretch.shape)
         elif stretch.reshaping is not None:
@@ -103,12 +103,12 @@ class _Memory:
                 if isinstance(self.table, KeyedRows):
                     self.latest[self.table.key(event)] = self.current[number]
 
-    def _reshape(self, stretch: Stretch) -> None:
+    def _reshape(self, stretch: ReplayedSpan) -> None:
         """Versions that have ended, too: they are rows of the same table."""
         assert self.table is not None
         assert stretch.reshaping is not None
         before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, reshaped(before.values(), stretch.reshaping), strict=True))
+        after = dict(zip(before, migrated_row(before.values(), stretch.reshaping), strict=True))
         table = rows_under(stretch.shape)
         for event in self.table.events():
             table.put(after[id(event)])

@@ -47,7 +47,7 @@ _HEAD_NAMES = tuple(name for name in MESSAGE_SCHEMA.names if name not in _IN_TUP
 _UNSIGNED = ((1 << 8, pa.uint8()), (1 << 16, pa.uint16()), (1 << 32, pa.uint32()))
 
 
-class Kind(Enum):
+class BlockKind(Enum):
     """What rows are for."""
 
     CHANGE = "change"
@@ -63,13 +63,13 @@ class Kind(Enum):
 class Packer:
     """Collects message rows, and gives blocks as they become large enough."""
 
-    kind_of_changes: Kind = Kind.CHANGE
+    kind_of_changes: BlockKind = BlockKind.CHANGE
     _unsplit: list[pa.RecordBatch] = field(default_factory=list)
     _unsplit_rows: int = 0
     _unsplit_size: int = 0
-    _pending: dict[tuple[Kind, int | None], list[pa.Table]] = field(default_factory=dict)
-    _sizes: dict[tuple[Kind, int | None], int] = field(default_factory=dict)
-    _rows: dict[tuple[Kind, int | None], int] = field(default_factory=dict)
+    _pending: dict[tuple[BlockKind, int | None], list[pa.Table]] = field(default_factory=dict)
+    _sizes: dict[tuple[BlockKind, int | None], int] = field(default_factory=dict)
+    _rows: dict[tuple[BlockKind, int | None], int] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._unsplit.append(batch)
@@ -98,12 +98,12 @@ class Packer:
         while sum(self._sizes.values()) >= PENDING_BYTES:
             yield self._take(max(self._sizes, key=lambda key: self._sizes[key]))
 
-    def _take(self, key: tuple[Kind, int | None]) -> pa.RecordBatch:
+    def _take(self, key: tuple[BlockKind, int | None]) -> pa.RecordBatch:
         rows = pa.concat_tables(self._pending.pop(key)).combine_chunks()
         del self._rows[key], self._sizes[key]
         return packed(rows, *key)
 
-    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[tuple[Kind, int | None], pa.Table]]:
+    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[tuple[BlockKind, int | None], pa.Table]]:
         tag = batch.column("tag")
         is_change = pc.is_in(tag, pa.array(CHANGE_TAGS))
         if pc.all(is_change).as_py():
@@ -113,8 +113,13 @@ class Packer:
         is_damage = pc.equal(tag, DAMAGE_TAG)
         is_logical = pc.equal(tag, LOGICAL_TAG)
         is_other = pc.invert(pc.or_(pc.or_(is_change, is_commit), pc.or_(is_damage, is_logical)))
-        logical = Kind.LOGICAL if self.kind_of_changes is Kind.CHANGE else Kind.WAITING_LOGICAL
-        of_kinds = (Kind.COMMIT, is_commit), (Kind.DAMAGE, is_damage), (logical, is_logical), (Kind.CONTROL, is_other)
+        logical = BlockKind.LOGICAL if self.kind_of_changes is BlockKind.CHANGE else BlockKind.WAITING_LOGICAL
+        of_kinds = (
+            (BlockKind.COMMIT, is_commit),
+            (BlockKind.DAMAGE, is_damage),
+            (logical, is_logical),
+            (BlockKind.CONTROL, is_other),
+        )
         for kind, chosen in of_kinds:
             rows = batch.filter(chosen)
             if rows.num_rows:
@@ -123,7 +128,7 @@ class Packer:
         if changes.num_rows:
             yield from self._by_relation(changes)
 
-    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[tuple[Kind, int | None], pa.Table]]:
+    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[tuple[BlockKind, int | None], pa.Table]]:
         relation = changes.column("relation").to_numpy()
         if relation[0] == relation[-1] and (relation == relation[0]).all():
             yield (self.kind_of_changes, int(relation[0])), changes
@@ -142,10 +147,10 @@ def _size(rows: pa.RecordBatch | pa.Table) -> int:
     return size
 
 
-def packed(rows: pa.Table, kind: Kind, relation: int | None = None) -> pa.RecordBatch:
+def packed(rows: pa.Table, kind: BlockKind, relation: int | None = None) -> pa.RecordBatch:
     """One block, of rows of MESSAGE_SCHEMA."""
     head = _serialized({name: rows.column(name) for name in _HEAD_NAMES})
-    bodies = [name for name in _IN_TUPLES if not (kind is Kind.COMMIT and name == "body")]
+    bodies = [name for name in _IN_TUPLES if not (kind is BlockKind.COMMIT and name == "body")]
     tuples = _serialized({name: rows.column(name) for name in bodies})
     columns = [[kind.value], [relation], [rows.num_rows], [head], [tuples]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK_SCHEMA, strict=True)]

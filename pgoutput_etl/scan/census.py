@@ -10,7 +10,7 @@ from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import stands_in_stream
 from pgoutput_etl.protocol.messages import Message, Origin, PgoutputMessage, StreamAbort
 
-NOTED_TAGS = frozenset("MOA")
+CENSUS_TAGS = frozenset("MOA")
 
 _MOST_NAMES = 10_000  # of prefixes and of origins: what comes behind them is counted under one name
 
@@ -18,25 +18,25 @@ OTHERS = "(others)"
 
 
 @dataclass(slots=True)
-class PrefixCount:
+class PrefixCounts:
     """Logical decoding Messages of one prefix; size: bytes of their content."""
 
     transactional: int = 0
     non_transactional: int = 0
     size: int = 0
 
-    def take(self, other: PrefixCount) -> None:
+    def take(self, other: PrefixCounts) -> None:
         self.transactional += other.transactional
         self.non_transactional += other.non_transactional
         self.size += other.size
 
 
 @dataclass(slots=True)
-class Noted:
+class MessageCensus:
     """origins: transactions by the origin that they name. is_parallel: a Stream Abort bears an LSN and a time."""
 
     origins: Counter[str] = field(default_factory=Counter)
-    prefixes: dict[str, PrefixCount] = field(default_factory=dict)
+    prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
     is_parallel: bool = False
 
     def note(self, message: PgoutputMessage) -> None:
@@ -45,7 +45,7 @@ class Noted:
                 known = message.name in self.origins or len(self.origins) < _MOST_NAMES
                 self.origins[message.name if known else OTHERS] += 1
             case Message():
-                count = PrefixCount(int(message.transactional), int(not message.transactional), len(message.content))
+                count = PrefixCounts(int(message.transactional), int(not message.transactional), len(message.content))
                 self._count(message.prefix, count)
             case StreamAbort():
                 self.is_parallel |= message.abort_lsn is not None
@@ -55,16 +55,16 @@ class Noted:
     def note_all(self, bodies: Iterable[bytes], in_stream: bool) -> None:
         """Of messages one after the other, that are right."""
         for body in bodies:
-            if chr(body[0]) in NOTED_TAGS:
+            if chr(body[0]) in CENSUS_TAGS:
                 self.note(decode(body, in_stream))
             in_stream = stands_in_stream(body[0], in_stream)
 
-    def take(self, other: Noted) -> None:
+    def take(self, other: MessageCensus) -> None:
         self.origins.update(other.origins)
         for prefix, count in other.prefixes.items():
             self._count(prefix, count)
         self.is_parallel |= other.is_parallel
 
-    def _count(self, prefix: str, count: PrefixCount) -> None:
+    def _count(self, prefix: str, count: PrefixCounts) -> None:
         known = prefix in self.prefixes or len(self.prefixes) < _MOST_NAMES
-        self.prefixes.setdefault(prefix if known else OTHERS, PrefixCount()).take(count)
+        self.prefixes.setdefault(prefix if known else OTHERS, PrefixCounts()).take(count)

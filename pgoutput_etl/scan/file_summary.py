@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class UnitKind(Enum):
+class FragmentKind(Enum):
     """What a unit was begun by."""
 
     HEAD = "head"
@@ -17,7 +17,7 @@ class UnitKind(Enum):
     SEGMENT = "S"
 
 
-class Begins(Enum):
+class FileBeginning(Enum):
     """What a file can tell of its own beginning."""
 
     OUTSIDE = "outside"  # its head is not in a stream segment
@@ -26,7 +26,7 @@ class Begins(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenUnit:
+class OpenFragment:
     """The unit that a file ends in. commit_lsn, commit_ts and origin only for an ordinary transaction."""
 
     unit: int
@@ -72,7 +72,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class InterruptedFragment:
     """An ordinary transaction's unit that another beginning cut off; next_lsn: of the first commit behind it."""
 
     unit: int
@@ -98,11 +98,11 @@ class FileScan:
     # The head has Messages that are, or may be, of the transaction that is open at its beginning.
     head_needs_owner: bool = False
     head_may_have_owner: bool = False
-    interrupted: list[Interrupted] = field(default_factory=list)
+    interrupted: list[InterruptedFragment] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
-    damaged: list[OpenUnit] = field(default_factory=list)  # ordinary units with damage that were committed here
+    damaged: list[OpenFragment] = field(default_factory=list)  # ordinary units with damage that were committed here
     orphans: list[int] = field(default_factory=list)  # units whose beginning is in bytes that can't be read
-    open_unit: OpenUnit | None = None
+    open_unit: OpenFragment | None = None
     stretches: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
@@ -125,11 +125,11 @@ class FileScan:
         """Whether a part that goes on from this one begins inside a stream segment. None: that can't be told."""
         if self.open_unit is None:
             return False
-        if self.open_unit.kind != UnitKind.HEAD.value:
-            return self.open_unit.kind == UnitKind.SEGMENT.value
-        if self.begins == Begins.EITHER.value:
+        if self.open_unit.kind != FragmentKind.HEAD.value:
+            return self.open_unit.kind == FragmentKind.SEGMENT.value
+        if self.begins == FileBeginning.EITHER.value:
             return self.begins_in_stream
-        return self.begins == Begins.INSIDE.value
+        return self.begins == FileBeginning.INSIDE.value
 
     def to_json(self) -> bytes:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, default=asdict).encode()
@@ -138,11 +138,11 @@ class FileScan:
     def from_json(cls, text: bytes) -> FileScan:
         fields: dict[str, Any] = json.loads(text)
         if fields["open_unit"] is not None:
-            fields["open_unit"] = OpenUnit(**fields["open_unit"])
+            fields["open_unit"] = OpenFragment(**fields["open_unit"])
         fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
-        fields["interrupted"] = [Interrupted(**each) for each in fields["interrupted"]]
+        fields["interrupted"] = [InterruptedFragment(**each) for each in fields["interrupted"]]
         fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
-        fields["damaged"] = [OpenUnit(**each) for each in fields["damaged"]]
+        fields["damaged"] = [OpenFragment(**each) for each in fields["damaged"]]
         fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
         fields["stretches"] = [None if s is None else (s[0], s[1]) for s in fields["stretches"]]
         return cls(**fields)

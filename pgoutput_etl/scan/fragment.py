@@ -10,20 +10,20 @@ from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Begin, Commit, CommitPrepared, PgoutputMessage, StreamCommit
-from pgoutput_etl.scan.census import Noted
-from pgoutput_etl.scan.file_summary import FileScan, UnitKind
+from pgoutput_etl.scan.census import MessageCensus
+from pgoutput_etl.scan.file_summary import FileScan, FragmentKind
 from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedFile:
+class ScanResult:
     """rows: of messages. left: how many bytes that were read have no row, as they came after the last one. noted: if
     that was asked for."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
     left: int = 0
-    noted: Noted | None = None
+    noted: MessageCensus | None = None
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
@@ -33,7 +33,7 @@ class ScannedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScanRequest:
     """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
 
     leaves_tail: what is not a whole message at the end is no error, but told, and left unread. notes: whether messages
@@ -72,9 +72,9 @@ class HeadError(Exception):
 
 
 @dataclass(slots=True)
-class Unit:
+class Fragment:
     number: int
-    kind: UnitKind
+    kind: FragmentKind
     xid: int | None = None
     commit_lsn: int | None = None
     commit_ts: int | None = None
@@ -85,7 +85,7 @@ class Unit:
 
     def begin_fields(self) -> dict[str, int | str | None]:
         """What Begin and Origin tell every row of their transaction."""
-        if self.kind is not UnitKind.TRANSACTION:
+        if self.kind is not FragmentKind.TRANSACTION:
             return {}
         begun = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
         return {**begun, "origin": self.origin}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 HEAD = 0
 
-NO_UNIT = -1
+NO_FRAGMENT = -1
 
 # Microseconds since 2000-01-01 UTC, of the years 1 to 9999.
 STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
@@ -77,5 +77,5 @@ class ScanError:
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
     """A row about a file rather than a message: its summary, or its error."""
-    row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_UNIT}
+    row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}
     return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

@@ -132,7 +132,7 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Trial:
+class FrameRun:
     """How far frames follow one another from some place on. to_the_end: of the file, or of all but a last part.
 
     looked_to: what was read is longer where the last of them turned out to be none.
@@ -149,9 +149,9 @@ class Trial:
         return self.frames >= (1 if framing is Framing.COPYDATA else _FEW) or (self.to_the_end and self.has_time)
 
 
-def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> Trial:
+def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> FrameRun:
     """Reads a few frames, and no more than it takes to get past some place."""
-    trial = Trial(position, position)
+    trial = FrameRun(position, position)
     try:
         while trial.end < len(data):
             frame = frame_at(data, framing, trial.end, in_stream)

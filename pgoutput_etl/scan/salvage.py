@@ -84,7 +84,7 @@ Read = tuple[PgoutputMessage, Frame]
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ReadPosition:
     """Where a reader stands that took `messages` of them: before another one that is whole and right, or at the end."""
 
     messages: int
@@ -93,7 +93,7 @@ class Reached:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SalvageReader:
     """How a file is to be read from data[start] on. refuses: asked at bytes that can't be read, whether to raise.
 
     takes: may take many messages at once, from the frame of one that is right on; then they aren't given. begun: asked
@@ -105,7 +105,7 @@ class Reading:
     begins_in_stream: bool
     start: int
     refuses: Callable[[], bool]
-    takes: Callable[[Frame, bool], Reached | None] | None = None
+    takes: Callable[[Frame, bool], ReadPosition | None] | None = None
     begun: Callable[[], int | None] = lambda: None
 
     def messages(self) -> Iterator[Read | Gap]:
@@ -144,7 +144,7 @@ class Reading:
                 inside = None if wrong is None else self._inside(held[1], held_in_stream, budget)
                 if wrong is not None and inside is not None:
                     if self.refuses():
-                        raise placed(held[1], ordinal, wrong)
+                        raise located_error(held[1], ordinal, wrong)
                     return self._gap(held[1].offset, inside, held_in_stream, str(wrong), budget), ordinal
                 yield held
                 ordinal += 1
@@ -158,7 +158,7 @@ class Reading:
             if error is not None or message is None:
                 assert error is not None
                 if self.refuses():
-                    raise placed(frame, ordinal, error)
+                    raise located_error(frame, ordinal, error)
                 return self._unreadable(frame, in_stream, error, budget), ordinal
             reached = None if self.takes is None else self.takes(frame, in_stream)
             if reached is not None:
@@ -171,7 +171,7 @@ class Reading:
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 
-    def _behind(self, reached: Reached) -> tuple[Iterator[Frame], Read | None]:
+    def _behind(self, reached: ReadPosition) -> tuple[Iterator[Frame], Read | None]:
         """The frames from there on; or those behind the message that stands there, if it is right, with that."""
         if reached.position < len(self.data):
             walk = frames(self.data, self.framing, reached.in_stream, reached.position)
@@ -387,6 +387,6 @@ def _oids(extent: bytes) -> tuple[int, ...] | None:
     return tuple(sorted(int.from_bytes(four, "big") for four in found if len(four) == 4))
 
 
-def placed(frame: Frame, ordinal: int, error: ArchiveError) -> SequenceError:
+def located_error(frame: Frame, ordinal: int, error: ArchiveError) -> SequenceError:
     where = "" if frame.lsn is None else f" (LSN {format_lsn(frame.lsn)})"
     return SequenceError(f"offset {frame.offset}{where}, message {ordinal}: {error}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pgoutput_etl.compression import MAX_SIZE, decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.protocol.framing import Framing, detect
-from pgoutput_etl.scan.fragment import HeadError, Part, ScannedFile
+from pgoutput_etl.scan.fragment import HeadError, ScanRequest, ScanResult
 from pgoutput_etl.scan.salvage import framing_of_damaged
 from pgoutput_etl.scan.scanner import Scanner
 
@@ -26,7 +26,7 @@ def scan_file(
     framing: Framing = Framing.AUTO,
     salvages: bool = False,
     max_size: int = MAX_SIZE,
-) -> ScannedFile:
+) -> ScanResult:
     """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN.
 
     `salvages`: bytes that are no message become a Damage of the summary, and what can be read is. max_size: what a
@@ -35,7 +35,7 @@ def scan_file(
     try:
         data = decompress(content, path, max_size)
         found = detected(data, salvages) if framing is Framing.AUTO else framing
-        return scan_from_either_side(Part(data, file, found, salvages))
+        return scan_from_either_side(ScanRequest(data, file, found, salvages))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
@@ -51,7 +51,7 @@ def detected(data: bytes, salvages: bool) -> Framing:
         return found
 
 
-def scan_from_either_side(part: Part) -> ScannedFile:
+def scan_from_either_side(part: ScanRequest) -> ScanResult:
     """Reads the head as outside a stream segment, then as inside one: the wrong way doesn't decode.
 
     Message, Relation and Type may well decode both ways; in a head of them alone nothing depends on it, as they are
@@ -85,7 +85,7 @@ def scan_from_either_side(part: Part) -> ScannedFile:
     return inside.result() if failed is not None else _of_both(part, outside, inside)
 
 
-def _of_both(part: Part, outside: Scanner, inside: Scanner) -> ScannedFile:
+def _of_both(part: ScanRequest, outside: Scanner, inside: Scanner) -> ScanResult:
     """Of a head that decodes both ways."""
     if outside.head_matters or inside.head_matters:
         raise _untold()
@@ -105,7 +105,7 @@ def _untold() -> SequenceError:
     )
 
 
-def _scan_from(part: Part, begins_in_stream: bool) -> ScannedFile:
+def _scan_from(part: ScanRequest, begins_in_stream: bool) -> ScanResult:
     scanner = Scanner(part, begins_in_stream, head_too=True)
     try:
         scanner.run()

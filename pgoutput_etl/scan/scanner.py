@@ -40,7 +40,7 @@ from pgoutput_etl.protocol.messages import (
     Type,
     Update,
 )
-from pgoutput_etl.scan.census import NOTED_TAGS, Noted
+from pgoutput_etl.scan.census import CENSUS_TAGS, MessageCensus
 from pgoutput_etl.scan.fast.fragments import (
     HEAD_UNIT,
     KNOWN_ORIGIN,
@@ -49,27 +49,29 @@ from pgoutput_etl.scan.fast.fragments import (
     OTHER,
     SEGMENT,
     TRANSACTION,
-    Place,
+    ScanCursor,
 )
 from pgoutput_etl.scan.fast.messages import FREQUENT
-from pgoutput_etl.scan.fast.rows import Bulk, FoundOrigin, Taken
-from pgoutput_etl.scan.file_summary import Begins, FileScan, Interrupted, OpenUnit, UnitKind
-from pgoutput_etl.scan.fragment import HeadError, Part, ScannedFile, Unit, check_time, stored_origin_lsn
+from pgoutput_etl.scan.fast.rows import FastRows, FastScanner, OriginField
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, InterruptedFragment, OpenFragment
+from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
 from pgoutput_etl.scan.message_row import (
     DAMAGE_TAG,
     HEAD,
     LOGICAL_TAG,
     MESSAGE_SCHEMA,
-    NO_UNIT,
+    NO_FRAGMENT,
 )
-from pgoutput_etl.scan.salvage import Gap, Reached, Reading, damage_of, placed
+from pgoutput_etl.scan.salvage import Gap, ReadPosition, SalvageReader, damage_of, located_error
 from pgoutput_etl.xid import widened
 
 BATCH_ROWS = 8192
 
 
 class Scanner:
-    def __init__(self, part: Part, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True) -> None:
+    def __init__(
+        self, part: ScanRequest, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True
+    ) -> None:
         """reads_messages False: whose the head's Messages are is left to who knows what is open."""
         self.part = part
         self.data = part.data
@@ -79,10 +81,10 @@ class Scanner:
         self.salvages = part.salvages
         self.head_too = head_too
         self.reads_messages = reads_messages
-        self.summary = FileScan(part.file, part.framing.value, len(part.data), Begins.EITHER.value)
+        self.summary = FileScan(part.file, part.framing.value, len(part.data), FileBeginning.EITHER.value)
         self.summary.offset = part.start
         self.summary.begins_in_stream = part.begins_in_stream
-        self.unit: Unit | None = Unit(HEAD, UnitKind.HEAD)
+        self.unit: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)
         self.units = 0
         self.head_matters = False
         self.head_reading: int | None = None  # of the head's Messages as they are read, to compare; None: none
@@ -96,15 +98,15 @@ class Scanner:
         self.body = b""
         self.rows: list[dict[str, Any]] = []
         self.batches: list[pa.RecordBatch] = []
-        self.bulk: Bulk | None = None
-        self.noted = Noted() if part.notes else None
+        self.bulk: FastScanner | None = None
+        self.noted = MessageCensus() if part.notes else None
 
     @property
     def in_stream(self) -> bool:
         unit = self.unit
         if unit is None:
             return False
-        return self.begins_in_stream if unit.kind is UnitKind.HEAD else unit.kind is UnitKind.SEGMENT
+        return self.begins_in_stream if unit.kind is FragmentKind.HEAD else unit.kind is FragmentKind.SEGMENT
 
     @property
     def head_is_certain(self) -> bool:
@@ -112,14 +114,14 @@ class Scanner:
 
     @property
     def in_head(self) -> bool:
-        return self.unit is not None and self.unit.kind is UnitKind.HEAD
+        return self.unit is not None and self.unit.kind is FragmentKind.HEAD
 
     def _refuses(self) -> bool:
         """In the head an error may mean that it is read from the wrong side."""
         return not self.salvages or (self.in_head and not self.head_too)
 
     def run(self) -> None:
-        reading = Reading(
+        reading = SalvageReader(
             self.data,
             self.framing,
             self.begins_in_stream,
@@ -146,28 +148,28 @@ class Scanner:
 
     def _begun(self) -> int | None:
         unit = self.unit
-        return None if unit is None or unit.kind is not UnitKind.TRANSACTION or unit.is_damaged else unit.commit_lsn
+        return None if unit is None or unit.kind is not FragmentKind.TRANSACTION or unit.is_damaged else unit.commit_lsn
 
-    def _is_tail(self, reading: Reading, error: ArchiveError) -> bool:
+    def _is_tail(self, reading: SalvageReader, error: ArchiveError) -> bool:
         """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
         if not (isinstance(error, FramingError) and error.short and self.part.leaves_tail):
             return False
         return reading.rest(self.read_to, self.in_stream, str(error)).may_grow
 
-    def _take(self, frame: Frame, in_stream: bool) -> Reached | None:
+    def _take(self, frame: Frame, in_stream: bool) -> ReadPosition | None:
         """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
         tag = self.data[frame.start]
         if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and self.in_head):
             return None
         if self.bulk is None:
-            self.bulk = Bulk(self.data, self.framing, self.file)
+            self.bulk = FastScanner(self.data, self.framing, self.file)
         before, position = self.ordinal, frame.offset
         while self.bulk.find(position, in_stream):
             taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1, self._known_origin())
             if not taken.messages:
                 break
             self._compare(islice(self.bulk.bodies(), taken.messages))
-            if self.noted is not None and not NOTED_TAGS.isdisjoint(tag for tag, _ in taken.tags):
+            if self.noted is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in taken.tags):
                 self.noted.note_all(islice(self.bulk.bodies(), taken.messages), in_stream)
             self._put(taken)
             position, in_stream = taken.position, taken.in_stream
@@ -175,18 +177,18 @@ class Scanner:
                 break
         if self.ordinal == before:
             return None
-        return Reached(self.ordinal - before, position, in_stream)
+        return ReadPosition(self.ordinal - before, position, in_stream)
 
-    def _known_origin(self) -> FoundOrigin | None:
+    def _known_origin(self) -> OriginField | None:
         unit = self.unit
         return None if unit is None or unit.origin is None else (unit.origin, unit.origin_lsn)
 
-    def _place(self) -> Place:
+    def _place(self) -> ScanCursor:
         unit, summary = self.unit, self.summary
         stretch, xids = summary.stretches[-1], summary.xids
         is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
-        return Place(
-            kind=kind_of(unit),
+        return ScanCursor(
+            kind=fragment_kind(unit),
             unit=self.unit_number,
             units=self.units,
             unit_xid=0 if unit is None else unit.xid or 0,
@@ -210,18 +212,18 @@ class Scanner:
             origin=KNOWN_ORIGIN if unit is not None and unit.origin is not None else NO_ORIGIN,
         )
 
-    def _put(self, taken: Taken) -> None:
+    def _put(self, taken: FastRows) -> None:
         """Goes on behind what was taken."""
         place, summary = taken.place, self.summary
         if place.kind == NO_KIND:
             self.unit = None
         elif self.unit is None or self.unit.number != place.unit:
             if place.kind == TRANSACTION:
-                self.unit = Unit(
-                    place.unit, UnitKind.TRANSACTION, place.unit_xid, place.unit_lsn, place.unit_ts, place.changes
+                self.unit = Fragment(
+                    place.unit, FragmentKind.TRANSACTION, place.unit_xid, place.unit_lsn, place.unit_ts, place.changes
                 )
             else:
-                self.unit = Unit(place.unit, UnitKind.SEGMENT, place.unit_xid, changes=place.changes)
+                self.unit = Fragment(place.unit, FragmentKind.SEGMENT, place.unit_xid, changes=place.changes)
         else:
             self.unit.changes = place.changes
         if self.unit is not None and taken.origin is not None:
@@ -263,7 +265,7 @@ class Scanner:
             if self.noted is not None:
                 self.noted.note(message)
         except SequenceError as error:
-            raise placed(frame, self.ordinal, error) from None
+            raise located_error(frame, self.ordinal, error) from None
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
@@ -274,14 +276,14 @@ class Scanner:
         self.offset, self.read_to = gap.offset, gap.end
         self._append(DAMAGE_TAG, damage.unit, body=self.data[gap.offset : gap.end])
         if not damage.begins_anew and (self.unit is None or self.in_stream != gap.in_stream):
-            self._new_unit(UnitKind.SEGMENT if gap.in_stream else UnitKind.TRANSACTION, None)
+            self._new_unit(FragmentKind.SEGMENT if gap.in_stream else FragmentKind.TRANSACTION, None)
             self.summary.orphans.append(self.units)
         if self.unit is not None and (not damage.is_torn or gap.end == len(self.data)):
             self.unit.is_damaged = True
 
     @property
     def unit_number(self) -> int:
-        return NO_UNIT if self.unit is None else self.unit.number
+        return NO_FRAGMENT if self.unit is None else self.unit.number
 
     def _lsn_range(self, frame: Frame) -> None:
         tag = chr(self.data[frame.start])
@@ -312,10 +314,10 @@ class Scanner:
             case Prepare():
                 self._prepare(message, frame)
             case StreamStart():
-                self._new_unit(UnitKind.SEGMENT, message.xid)
+                self._new_unit(FragmentKind.SEGMENT, message.xid)
                 self._control(frame)
             case BeginPrepare():
-                self._new_unit(UnitKind.PREPARED, message.xid)
+                self._new_unit(FragmentKind.PREPARED, message.xid)
                 self._control(frame)
             case StreamCommit() | CommitPrepared():
                 self._end_unit()
@@ -340,10 +342,10 @@ class Scanner:
                 for oid in message.relation_oids:
                     self._row("T", unit, message.xid, oid)
 
-    def _current_unit(self, message: PgoutputMessage) -> Unit:
+    def _current_unit(self, message: PgoutputMessage) -> Fragment:
         if self.unit is None:
             raise SequenceError(f"{type(message).__name__} outside any transaction")
-        if self.unit.kind is UnitKind.HEAD:
+        if self.unit.kind is FragmentKind.HEAD:
             self.head_matters = True
         return self.unit
 
@@ -370,9 +372,9 @@ class Scanner:
                 raise SequenceError("Message outside any transaction")
             self._append(LOGICAL_TAG, unit.number, body=body, xid=message.xid, **unit.begin_fields())
         elif unit is None:
-            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid)
+            self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid)
         else:
-            self._append(LOGICAL_TAG, NO_UNIT, body=body, xid=message.xid, end=self.accounted_to)
+            self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=self.accounted_to)
 
     def _read_in_head(self, message: Message, frame: Frame) -> None:
         if message.xid is not None and not message.transactional:
@@ -395,7 +397,7 @@ class Scanner:
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
-        self._new_unit(UnitKind.TRANSACTION, message.xid)
+        self._new_unit(FragmentKind.TRANSACTION, message.xid)
         assert self.unit is not None
         self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
         self._goes_on_at(message.final_lsn)
@@ -405,17 +407,17 @@ class Scanner:
 
     def _commit(self, message: Commit, frame: Frame) -> None:
         unit = self.unit
-        if unit is not None and unit.kind is UnitKind.HEAD and not self.begins_in_stream:
+        if unit is not None and unit.kind is FragmentKind.HEAD and not self.begins_in_stream:
             self._end_head()
             self._committed(message.commit_lsn)
             self._control(frame, unit=HEAD)
             return
-        if unit is None or unit.kind is not UnitKind.TRANSACTION:
+        if unit is None or unit.kind is not FragmentKind.TRANSACTION:
             raise SequenceError("Commit without a Begin before it")
         if unit.is_damaged:
             lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
             stretch = len(self.summary.stretches) - 1
-            ended = OpenUnit(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
+            ended = OpenFragment(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
             self.summary.damaged.append(ended)
         elif unit.commit_lsn != message.commit_lsn:
             begun = format_lsn(unit.commit_lsn or 0)
@@ -456,14 +458,14 @@ class Scanner:
             raise SequenceError("Stream Stop outside a stream segment")
         assert self.unit is not None
         number = self.unit.number
-        if self.unit.kind is UnitKind.HEAD:
+        if self.unit.kind is FragmentKind.HEAD:
             self._end_head()
         self.unit = None
         self._control(frame, unit=number)
 
     def _prepare(self, message: Prepare, frame: Frame) -> None:
         """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
-        number = NO_UNIT
+        number = NO_FRAGMENT
         if self.unit is None or not self._may_end_with(message):
             self._end_unit()
         else:
@@ -480,9 +482,9 @@ class Scanner:
         unit = self.unit
         if unit is None or self.in_stream:
             return False
-        if unit.kind is UnitKind.HEAD or unit.number in self.summary.orphans:
+        if unit.kind is FragmentKind.HEAD or unit.number in self.summary.orphans:
             return True
-        return unit.kind is UnitKind.PREPARED and unit.xid == message.xid
+        return unit.kind is FragmentKind.PREPARED and unit.xid == message.xid
 
     def _end_head(self) -> None:
         """The head ends with the end of what an earlier file began."""
@@ -493,22 +495,22 @@ class Scanner:
     def _end_unit(self) -> None:
         """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
         unit = self.unit
-        if unit is not None and unit.kind is UnitKind.HEAD:
+        if unit is not None and unit.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
-        if unit is not None and unit.kind is UnitKind.TRANSACTION:
+        if unit is not None and unit.kind is FragmentKind.TRANSACTION:
             self.summary.interrupted.append(
-                Interrupted(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn)
+                InterruptedFragment(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn)
             )
         self.unit = None
 
-    def _new_unit(self, kind: UnitKind, xid: int | None) -> None:
+    def _new_unit(self, kind: FragmentKind, xid: int | None) -> None:
         self._end_unit()
         self.units += 1
-        self.unit = Unit(self.units, kind, xid)
+        self.unit = Fragment(self.units, kind, xid)
 
     def _control(self, frame: Frame, xid: int | None = None, unit: int | None = None) -> None:
         current = self.unit
-        number = unit if unit is not None else NO_UNIT if current is None else current.number
+        number = unit if unit is not None else NO_FRAGMENT if current is None else current.number
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
@@ -522,7 +524,7 @@ class Scanner:
     def _row(
         self,
         tag: str,
-        unit: Unit,
+        unit: Fragment,
         xid: int | None,
         relation: int,
         old_kind: str | None = None,
@@ -559,10 +561,10 @@ class Scanner:
 
     def _finish(self) -> None:
         if self.head_matters:
-            self.summary.begins = (Begins.INSIDE if self.begins_in_stream else Begins.OUTSIDE).value
+            self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
         if self.unit is not None:
             unit = self.unit
-            self.summary.open_unit = OpenUnit(
+            self.summary.open_unit = OpenFragment(
                 unit.number,
                 unit.kind.value,
                 unit.xid,
@@ -577,19 +579,19 @@ class Scanner:
         self.summary.consumed = len(self.data) if ends else self.read_to
         self._flush()
 
-    def result(self) -> ScannedFile:
-        return ScannedFile(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)
+    def result(self) -> ScanResult:
+        return ScanResult(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)
 
 
-def kind_of(unit: Unit | None) -> int:
+def fragment_kind(unit: Fragment | None) -> int:
     if unit is None:
         return NO_KIND
     match unit.kind:
-        case UnitKind.HEAD:
+        case FragmentKind.HEAD:
             return HEAD_UNIT
-        case UnitKind.SEGMENT:
+        case FragmentKind.SEGMENT:
             return SEGMENT
-        case UnitKind.TRANSACTION:
+        case FragmentKind.TRANSACTION:
             return OTHER if unit.commit_lsn is None else TRANSACTION
-        case UnitKind.PREPARED:
+        case FragmentKind.PREPARED:
             return OTHER

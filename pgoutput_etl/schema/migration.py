@@ -19,7 +19,7 @@ from pgoutput_etl.types.printing import print_text
 Retired = tuple[RelationColumn, ...]
 
 
-class Fate(Enum):
+class ValueChange(Enum):
     """What happens to a column's stored values."""
 
     NEW = "new"
@@ -30,7 +30,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reshaping:
+class SchemaMigration:
     """origins: for each column after, its place before; None for a new one, which is NULL in the rows there are.
 
     unsent: places of new ones that have values in these rows, which were never sent.
@@ -42,19 +42,19 @@ class Reshaping:
     origins: tuple[int | None, ...]
     unsent: tuple[int, ...] = ()
 
-    def fate(self, place: int) -> Fate:
+    def fate(self, place: int) -> ValueChange:
         origin = self.origins[place]
         if origin is None:
-            return Fate.UNSENT if place in self.unsent else Fate.NEW
+            return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
         old, new = self.before[origin].type, self.after[place].type
         if stays(old, new):
-            return Fate.STAYS
-        return Fate.WIDENED if widens(old, new) else Fate.CONVERTED
+            return ValueChange.STAYS
+        return ValueChange.WIDENED if widens(old, new) else ValueChange.CONVERTED
 
     @property
     def changes_nothing(self) -> bool:
         same = [column.name for column in self.before] == [column.name for column in self.after]
-        return same and all(self.fate(i) is Fate.STAYS and o == i for i, o in enumerate(self.origins))
+        return same and all(self.fate(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins))
 
     def check_key(self) -> None:
         """Raises TableError if rows that are there would have no key; not to be asked of an empty table."""
@@ -66,11 +66,11 @@ class Reshaping:
                 )
 
 
-def reshape(before: Sequence[TableColumn], after: TableShape, found: Lineage) -> Reshaping:
+def migration_to(before: Sequence[TableColumn], after: TableShape, found: Lineage) -> SchemaMigration:
     """`found`: of the relation's columns; those of retired ones are found by their names."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
-    return Reshaping(tuple(before), after.columns, after.key, (*found.origins, *retired), found.unsent)
+    return SchemaMigration(tuple(before), after.columns, after.key, (*found.origins, *retired), found.unsent)
 
 
 def next_version(old: Relation, retired: Retired, new: Relation, declared: Declared) -> tuple[Lineage, Retired]:
@@ -82,7 +82,7 @@ def next_version(old: Relation, retired: Retired, new: Relation, declared: Decla
     return found, tuple(column for column in kept if column.name.lower() not in names)
 
 
-def converted(rows: pa.RecordBatch, reshaping: Reshaping) -> pa.RecordBatch:
+def converted(rows: pa.RecordBatch, reshaping: SchemaMigration) -> pa.RecordBatch:
     """Rows c0…, `_unrep` before -> c0…, `_unrep` after; all other columns as they are."""
     noted: list[list[dict[str, Any]]] = [[] for _ in range(rows.num_rows)]
     entries = [{e["key"]: e["value"] for e in row or ()} for row in rows.column("_unrep").to_pylist()]
@@ -110,18 +110,18 @@ def _is_positional(name: str) -> bool:
 
 
 def _column(
-    array: pa.Array, odd: dict[int, str | None], reshaping: Reshaping, place: int
+    array: pa.Array, odd: dict[int, str | None], reshaping: SchemaMigration, place: int
 ) -> tuple[pa.Array, dict[int, str | None]]:
     """The column after, and per row the text of what is unrepresentable; None for what was never sent."""
     origin = reshaping.origins[place]
     assert origin is not None
     old, new = reshaping.before[origin].type, reshaping.after[place].type
     match reshaping.fate(place):
-        case Fate.STAYS | Fate.NEW | Fate.UNSENT:
+        case ValueChange.STAYS | ValueChange.NEW | ValueChange.UNSENT:
             return array, odd
-        case Fate.WIDENED:
+        case ValueChange.WIDENED:
             return array.cast(new.arrow), odd
-        case Fate.CONVERTED:
+        case ValueChange.CONVERTED:
             texts = print_text(old, array)
             for i, text in odd.items():
                 texts[i] = None if text is None else text.encode()

@@ -24,7 +24,7 @@ Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class RelationEntry:
     """From `position` on, `relation` describes its OID: for all, or for one streamed transaction (`scope`)."""
 
     position: Position
@@ -32,7 +32,7 @@ class InForce:
     scope: int | None
 
 
-class RelationView(Protocol):
+class RelationMask(Protocol):
     """How rows stand in a batch's blocks, where that is not as they were sent."""
 
     def seen(self, relation: Relation) -> Relation: ...
@@ -52,7 +52,7 @@ def snapshot_position(last_file: int, batch: int) -> Position:
     return last_file, _OF_SNAPSHOT + batch
 
 
-def is_of_snapshot(entry: InForce) -> bool:
+def is_of_snapshot(entry: RelationEntry) -> bool:
     return entry.position[1] >= _OF_SNAPSHOT
 
 
@@ -61,7 +61,7 @@ class _Scope:
     """Relation messages of one streamed transaction that has not ended: by OID the entry in force, if its stream says
     something else than what holds for all, and the position of the newest message."""
 
-    entries: dict[int, InForce] = field(default_factory=dict)
+    entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)
 
 
@@ -72,15 +72,15 @@ class RelationHistory:
     entries: as they were sent. view: how `newest` and `versions` show them.
     """
 
-    entries: list[InForce] = field(default_factory=list)
-    view: RelationView | None = None
-    _by_oid: dict[int, list[InForce]] = field(default_factory=dict)
-    _for_all: dict[int, InForce] = field(default_factory=dict)
+    entries: list[RelationEntry] = field(default_factory=list)
+    view: RelationMask | None = None
+    _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
+    _for_all: dict[int, RelationEntry] = field(default_factory=dict)
     _declared: dict[int, Position] = field(default_factory=dict)
     _scopes: dict[int, _Scope] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entries: Iterable[InForce]) -> RelationHistory:
+    def of(cls, entries: Iterable[RelationEntry]) -> RelationHistory:
         """From entries as an earlier run stored them, in any order."""
         history = cls()
         for entry in sorted(entries, key=lambda e: e.position):
@@ -98,7 +98,7 @@ class RelationHistory:
             own = self._scopes.get(scope, _Scope()).entries
             known = own.get(oid, self._for_all.get(oid))
         if known is None or known.relation != relation:
-            self._add(InForce(position, relation, scope))
+            self._add(RelationEntry(position, relation, scope))
         elif scope is None:
             self._declared[oid] = position
         elif scope in self._scopes:
@@ -124,7 +124,7 @@ class RelationHistory:
         """The transaction is over, or is sent again: nothing more is declared in its scope."""
         self._scopes.pop(scope, None)
 
-    def _add(self, entry: InForce) -> None:
+    def _add(self, entry: RelationEntry) -> None:
         oid = entry.relation.oid
         self.entries.append(entry)
         self._by_oid.setdefault(oid, []).append(entry)
@@ -164,7 +164,7 @@ class RelationHistory:
         mine = self._by_oid.get(oid, [])
         return self._versions(oid, [replace(entry, relation=self.seen(entry.relation)) for entry in mine])
 
-    def _versions(self, oid: int, mine: list[InForce]) -> RelationVersions:
+    def _versions(self, oid: int, mine: list[RelationEntry]) -> RelationVersions:
         in_order = sorted(mine, key=lambda e: e.position)
         relations = list(dict.fromkeys(entry.relation for entry in in_order))
         numbers = {relation: number for number, relation in enumerate(relations)}
@@ -193,12 +193,12 @@ class RelationVersions:
         return entries[index - 1][1] if index else None
 
 
-Place = tuple[int, int, int]  # of a committed row: commit LSN, file, ordinal
+CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, ordinal
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RelationSpan:
     """From the row at `start` on, in the order of commits, a table's rows stood under `relation`."""
 
-    start: Place
+    start: CommitPosition
     relation: Relation

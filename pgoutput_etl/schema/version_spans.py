@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgoutput_etl.schema.relation_history import Place, Position, RelationVersions, Run
+from pgoutput_etl.schema.relation_history import CommitPosition, Position, RelationSpan, RelationVersions
 
 Numbers = npt.NDArray[np.int64]
 
@@ -24,7 +24,7 @@ UNDESCRIBED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlaces:
+class RowPositions:
     """Where committed rows of one relation stand, as arrays that go along with each other. scope: NO_SCOPE of a row
     that was not streamed."""
 
@@ -33,7 +33,7 @@ class RowPlaces:
     ordinal: Numbers
     scope: Numbers
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> CommitPosition:
         return int(self.lsn[row]), int(self.file[row]), int(self.ordinal[row])
 
 
@@ -47,8 +47,8 @@ class VersionSpan:
 
     generation: int
     number: int
-    first: Place
-    last: Place
+    first: CommitPosition
+    last: CommitPosition
 
     def joined(self, other: VersionSpan) -> VersionSpan:
         first, last = min(self.first, other.first), max(self.last, other.last)
@@ -87,7 +87,7 @@ def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: 
     return found
 
 
-def spans_of(rows: RowPlaces, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
+def spans_of(rows: RowPositions, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
     """One for each generation and version that has rows among these."""
     if not len(rows.lsn):
         return
@@ -102,7 +102,7 @@ def spans_of(rows: RowPlaces, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
         yield VersionSpan(int(generations[at]), int(numbers[at]), first, last)
 
 
-def _limits(rows: RowPlaces, chosen: Numbers) -> tuple[Place, Place]:
+def _limits(rows: RowPositions, chosen: Numbers) -> tuple[CommitPosition, CommitPosition]:
     found = []
     for smallest in (True, False):
         left = chosen
@@ -113,27 +113,27 @@ def _limits(rows: RowPlaces, chosen: Numbers) -> tuple[Place, Place]:
     return found[0], found[1]
 
 
-def runs_of_spans(spans: Iterable[VersionSpan], versions: RelationVersions) -> list[Run] | None:
+def relation_spans_of_spans(spans: Iterable[VersionSpan], versions: RelationVersions) -> list[RelationSpan] | None:
     """The runs in the order of commits, without the rows that nothing describes; None where spans of different versions
     overlap, so that each row has to be asked."""
     in_order = sorted((s for s in spans if s.number >= 0), key=lambda span: (span.first, span.last))
     reached: VersionSpan | None = None
-    runs: list[Run] = []
+    runs: list[RelationSpan] = []
     for span in in_order:
         if reached is None or reached.number != span.number:
             if reached is not None and reached.last >= span.first:
                 return None
-            runs.append(Run(span.first, versions.relations[span.number]))
+            runs.append(RelationSpan(span.first, versions.relations[span.number]))
             reached = span
         else:
             reached = VersionSpan(span.generation, span.number, reached.first, max(reached.last, span.last))
     return runs
 
 
-def runs_of_rows(rows: RowPlaces, versions: RelationVersions) -> list[Run]:
+def relation_spans_of_rows(rows: RowPositions, versions: RelationVersions) -> list[RelationSpan]:
     """The same of all committed rows, in any order."""
     order = np.lexsort((rows.ordinal, rows.file, rows.lsn))
     numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, versions.holds_from)[order]
     order, numbers = order[numbers >= 0], numbers[numbers >= 0]
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
-    return [Run(rows.place(int(order[at])), versions.relations[int(numbers[at])]) for at in starts]
+    return [RelationSpan(rows.place(int(order[at])), versions.relations[int(numbers[at])]) for at in starts]

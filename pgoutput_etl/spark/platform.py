@@ -30,11 +30,11 @@ _TIME_ZONE = "spark.sql.session.timeZone"
 MARK = "spark.databricks.delta.write.txnAppId"
 
 
-def is_managed() -> bool:
+def is_platform_session() -> bool:
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
-def session_that_is_there(settings: Mapping[str, str]) -> SparkSession:
+def active_session(settings: Mapping[str, str]) -> SparkSession:
     """The platform's session, with those of the settings that it takes; a line says which it doesn't.
 
     Raises ConfigError if its times would be those of another zone.
@@ -87,8 +87,8 @@ def marks_commits(spark: SparkSession) -> bool:
     return True
 
 
-def kept(frame: DataFrame, level: StorageLevel) -> DataFrame:
-    """Computed once, until `let_go`: persisted, or put down as a checkpoint where nothing is persisted."""
+def persist(frame: DataFrame, level: StorageLevel) -> DataFrame:
+    """Computed once, until `unpersist`: persisted, or put down as a checkpoint where nothing is persisted."""
     try:
         return frame.persist(level)
     except PySparkException as error:
@@ -97,7 +97,7 @@ def kept(frame: DataFrame, level: StorageLevel) -> DataFrame:
         return frame.localCheckpoint()
 
 
-def let_go(frame: DataFrame) -> None:
+def unpersist(frame: DataFrame) -> None:
     try:
         frame.unpersist()
     except PySparkException as error:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
-from pgoutput_etl.spark.platform import is_managed, is_set, session_that_is_there, value_of
+from pgoutput_etl.spark.platform import active_session, is_platform_session, is_set, value_of
 
 T = TypeVar("T")
 
@@ -69,9 +69,9 @@ def start_session(app_name: str, settings: Mapping[str, str], secrets: Collectio
 
     The values of the settings in `secrets` are in no listing of settings, nor on a command line.
     """
-    if is_managed() and REMOTE not in settings:
-        return session_that_is_there({**_DEFAULTS, **settings, **_OF_SESSION})
-    defaults = {**_DEFAULTS, **_said_to_spark_submit()}
+    if is_platform_session() and REMOTE not in settings:
+        return active_session({**_DEFAULTS, **settings, **_OF_SESSION})
+    defaults = {**_DEFAULTS, **_set_by_spark_submit()}
     chosen = {**defaults, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if server := server_of(settings):
         return connect(server, app_name, {**_DEFAULTS, **settings, **_OF_SESSION}, [*settings, *_OF_SESSION])
@@ -92,7 +92,7 @@ def start_session(app_name: str, settings: Mapping[str, str], secrets: Collectio
 
 def end_session(spark: SparkSession) -> None:
     """A platform's session isn't ours to stop: others may be at work in it."""
-    if not is_managed():
+    if not is_platform_session():
         spark.stop()
 
 
@@ -108,14 +108,14 @@ def check_catalog(spark: SparkSession, catalog: str) -> None:
             f"spark.sql.catalog.{name} below `spark:` says what it is"
         ) from None
     metastore = value_of(spark, "spark.sql.catalogImplementation")  # None: not set, and then it is in memory
-    if name.lower() == "spark_catalog" and metastore in (None, "in-memory") and not is_managed():
+    if name.lower() == "spark_catalog" and metastore in (None, "in-memory") and not is_platform_session():
         raise ConfigError(
             "target.catalog: Spark's own catalog forgets its tables when the job ends, unless there is a metastore: "
             "below `spark:`, spark.sql.catalogImplementation: hive"
         )
 
 
-def _said_to_spark_submit() -> dict[str, str]:
+def _set_by_spark_submit() -> dict[str, str]:
     """`--conf`, and spark-defaults.conf: they come before what is only our default."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
@@ -208,7 +208,7 @@ def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BackgroundJobs:
     """Starts work of Spark's that can be given up."""
 
     spark: SparkSession
@@ -227,10 +227,10 @@ class Beside:
 
 
 @contextmanager
-def beside(spark: SparkSession) -> Iterator[Beside]:
+def background_jobs(spark: SparkSession) -> Iterator[BackgroundJobs]:
     """What is started goes on beside what is done within. Where that fails, Spark gives up on it."""
     with ThreadPoolExecutor(2) as pool:
-        started = Beside(spark, pool, f"pgoutput_etl-{uuid4().hex}")
+        started = BackgroundJobs(spark, pool, f"pgoutput_etl-{uuid4().hex}")
         try:
             yield started
         except BaseException:

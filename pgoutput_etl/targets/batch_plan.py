@@ -13,22 +13,22 @@ from typing import Any, Protocol
 
 from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.schema.relation_history import RelationVersions, Run
-from pgoutput_etl.schema.version_spans import RowPlaces, VersionSpan, runs_of_rows, runs_of_spans
-from pgoutput_etl.targets.plan import Plan, TableChanges, TableState
+from pgoutput_etl.schema.relation_history import RelationSpan, RelationVersions
+from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
+from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import Name, make_plan
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cut, find_cuts
-from pgoutput_etl.transactions.statistics import CommitWindow, RelationTally, Tally, TallyRequest
+from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, RelationStatistics, StatisticsRequest
 from pgoutput_etl.types import UserTypes
 
 
 class BatchRows(Protocol):
     """A batch's message rows once its files are assembled, those that waited in earlier batches among them."""
 
-    def tally(self, request: TallyRequest) -> Tally: ...
+    def tally(self, request: StatisticsRequest) -> BatchStatistics: ...
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPlaces]:
+    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """Of each committed row of these relations."""
         ...
 
@@ -37,9 +37,9 @@ class BatchRows(Protocol):
 class BatchPlan:
     """tally: of all rows, as if no table were held. cuts: by OID, where bytes that can't be read hold a table."""
 
-    tally: Tally
-    cuts: Mapping[int, Cut]
-    tables: Plan
+    tally: BatchStatistics
+    cuts: Mapping[int, Cutoff]
+    tables: TablePlan
 
 
 def plan_batch(
@@ -58,11 +58,11 @@ def plan_batch(
     history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
     versions = {oid: history.versions(oid) for oid in history.oids()}
     windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
-    request = TallyRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
+    request = StatisticsRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
     tally = counted = rows.tally(request)
     if tally.last_commit is not None:
         assembly.see_commit(*tally.last_commit)
-    found = {oid: cut.with_paths(path_of) for oid, cut in find_cuts(assembly, tally, states).items()}
+    found = {oid: cut.with_paths(path_of) for oid, cut in find_cutoffs(assembly, tally, states).items()}
     if found:
         windows = {
             oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
@@ -131,29 +131,33 @@ def _is_same_rule(then: TableRule, now: TableRule) -> bool:
 
 
 def table_changes(
-    tally: Tally,
+    tally: BatchStatistics,
     versions: Mapping[int, RelationVersions],
-    places: Callable[[Collection[int]], Mapping[int, RowPlaces]],
+    places: Callable[[Collection[int]], Mapping[int, RowPositions]],
 ) -> dict[int, TableChanges]:
     """By OID, of the relations that have committed rows. `places`: of each row, where the spans don't tell the runs."""
-    runs = runs_of({oid: each.spans.values() for oid, each in tally.relations.items()}, versions, places)
+    runs = relation_spans({oid: each.spans.values() for oid, each in tally.relations.items()}, versions, places)
     return {oid: _changes_of(oid, each, tally, runs[oid]) for oid, each in tally.relations.items()}
 
 
-def runs_of(
+def relation_spans(
     spans: Mapping[int, Iterable[VersionSpan]],
     versions: Mapping[int, RelationVersions],
-    places: Callable[[Collection[int]], Mapping[int, RowPlaces]],
-) -> dict[int, tuple[Run, ...]]:
+    places: Callable[[Collection[int]], Mapping[int, RowPositions]],
+) -> dict[int, tuple[RelationSpan, ...]]:
     """By OID; none where nothing describes a relation's rows."""
-    found = {oid: runs_of_spans(each, versions[oid]) if oid in versions else [] for oid, each in spans.items()}
+    found = {
+        oid: relation_spans_of_spans(each, versions[oid]) if oid in versions else [] for oid, each in spans.items()
+    }
     unclear = [oid for oid, runs in found.items() if runs is None]
     if unclear:
-        found |= {oid: runs_of_rows(each, versions[oid]) for oid, each in places(unclear).items()}
+        found |= {oid: relation_spans_of_rows(each, versions[oid]) for oid, each in places(unclear).items()}
     return {oid: tuple(runs or ()) for oid, runs in found.items()}
 
 
-def _changes_of(oid: int, found: RelationTally, tally: Tally, runs: tuple[Run, ...]) -> TableChanges:
+def _changes_of(
+    oid: int, found: RelationStatistics, tally: BatchStatistics, runs: tuple[RelationSpan, ...]
+) -> TableChanges:
     return TableChanges(
         oid,
         found.tags["I"],

@@ -16,20 +16,20 @@ from pgoutput_etl.identifiers import (
 )
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.targets.modes import STAMP_COLUMNS, added_columns
+from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
 
 
 def location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
-        return displaced_place(config, relation.oid)
+        return displaced_path(config, relation.oid)
     if config.target.catalog is not None:
         return catalog_place(config.target.catalog, *target_name(config, relation))
     root = (config.target.root or "").rstrip("/")
     return "/".join([root, *map(path_segment, target_name(config, relation))])
 
 
-def displaced_place(config: Config, oid: int) -> str:
+def displaced_path(config: Config, oid: int) -> str:
     """Of a table whose name belongs to another one."""
     return f"{config.state.root.rstrip('/')}/displaced/{oid}"
 
@@ -53,7 +53,7 @@ def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -
             )
 
 
-def check_place(config: Config, relation: Relation, path: str) -> None:
+def check_location(config: Config, relation: Relation, path: str) -> None:
     """Raises TableError for a table that can have no folder of its own, or no name in a catalog."""
     for what, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
@@ -94,7 +94,7 @@ def check_names(shape: TableShape, mode: Mode) -> None:
     for name in (*(column.name for column in shape.columns), *added_columns(mode)):
         other = seen.get(_folded(name))
         if other == name:
-            which = "every target has already" if name in STAMP_COLUMNS else f"a target has in mode {mode.value}"
+            which = "every target has already" if name in METADATA_COLUMNS else f"a target has in mode {mode.value}"
             raise TableError(f"column {name!r} is named as one that {which}")
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgoutput_etl.config.settings import Mode
 
-STAMP_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
+METADATA_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
 
 DELETED_COLUMN = "_pg_deleted"
 
@@ -26,4 +26,4 @@ _OF_MODE: dict[Mode, tuple[str, ...]] = {
 
 
 def added_columns(mode: Mode) -> tuple[str, ...]:
-    return (*STAMP_COLUMNS, *_OF_MODE[mode])
+    return (*METADATA_COLUMNS, *_OF_MODE[mode])

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.migration import Reshaping, Retired
-from pgoutput_etl.schema.relation_history import Place, Run
+from pgoutput_etl.schema.migration import Retired, SchemaMigration
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.transactions.cutoff import Cut
+from pgoutput_etl.transactions.cutoff import Cutoff
 
 # SKIPPED: the configuration skips it, and it lacks changes that were committed meanwhile.
 APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
@@ -49,7 +49,7 @@ class TableState:
     mode: Mode = Mode.MIRROR
     uses: Mapping[str, str] = field(default_factory=dict)
     snapshot: int | None = None
-    last_row: Place | None = None
+    last_row: CommitPosition | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -71,12 +71,12 @@ class TableChanges:
     updates: int = 0
     deletes: int = 0
     truncates: int = 0
-    truncated_at: Place | None = None
+    truncated_at: CommitPosition | None = None
     unchanged: frozenset[int] = frozenset()
     moves_toast: bool = False
     size: int | None = None
-    runs: tuple[Run, ...] = ()
-    last_row: Place | None = None
+    runs: tuple[RelationSpan, ...] = ()
+    last_row: CommitPosition | None = None
 
     @property
     def total(self) -> int:
@@ -84,7 +84,7 @@ class TableChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SchemaSpan:
     """A table's rows from one change of its columns to the next, in a mirror of those since the last truncate.
 
     start, end: None for the first and the last. reshaping: what the rows that are there go through before; None if
@@ -92,13 +92,13 @@ class Segment:
     """
 
     shape: TableShape
-    start: Place | None
-    end: Place | None
-    reshaping: Reshaping | None
+    start: CommitPosition | None
+    end: CommitPosition | None
+    reshaping: SchemaMigration | None
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TableTask:
     """One table to write.
 
     moved_from: path and version of the rows to begin with, if they are elsewhere. replaces: another table's rows are
@@ -106,15 +106,15 @@ class Task:
     cut: the table is held afterwards.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[SchemaSpan, ...]
     path: str
     changes: TableChanges
     state: TableState | None
     moved_from: tuple[str, int] | None
     replaces: bool
-    schema_changes: tuple[tuple[Place | None, SchemaChange], ...]
+    schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...]
     retired: Retired
-    cut: Cut | None = None
+    cut: Cutoff | None = None
     mode: Mode = Mode.MIRROR
     uses: Mapping[str, str] = field(default_factory=dict)
 
@@ -129,7 +129,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTable:
     """A table that is left where it stands; what it would have received is in the archive still.
 
     complete_to: the LSN up to which it has all commits, if that is further than its last batch. moves_to: where its
@@ -146,17 +146,17 @@ class Held:
 
 
 @dataclass(slots=True)
-class Plan:
+class TablePlan:
     """passed_over: tables that the configuration skips and that get changes; skipped: their names."""
 
-    tasks: list[Task] = field(default_factory=list)
-    held: list[Held] = field(default_factory=list)
+    tasks: list[TableTask] = field(default_factory=list)
+    held: list[HeldTable] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
-    passed_over: list[Held] = field(default_factory=list)
+    passed_over: list[HeldTable] = field(default_factory=list)
 
 
-def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cut]) -> dict[int, int]:
+def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cutoff]) -> dict[int, int]:
     """By OID, of tables after a batch: the commit LSN from which on one that is held has none of its changes."""
     return {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
 

@@ -11,33 +11,33 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pgoutput_etl.config.column_rules import changed
+from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import ChangeKind, Declared, Lineage, SchemaChange, lineage
-from pgoutput_etl.schema.migration import Retired, next_version, reshape
-from pgoutput_etl.schema.relation_history import Place, RelationHistory, Run
+from pgoutput_etl.schema.migration import Retired, migration_to, next_version
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, table_columns, table_shape
 from pgoutput_etl.targets.location import (
     check_is_only,
+    check_location,
     check_names,
-    check_place,
-    displaced_place,
+    displaced_path,
     location,
     refuse_taken_names,
 )
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
-    Held,
-    Plan,
-    Segment,
+    HeldTable,
+    SchemaSpan,
     TableChanges,
+    TablePlan,
     TableState,
-    Task,
+    TableTask,
 )
-from pgoutput_etl.transactions.cutoff import Cut
+from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
 
 Name = tuple[str, str]  # schema, table
@@ -54,7 +54,7 @@ def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableCh
 
     A Relation message alone names no table: its transaction may never be committed.
     """
-    last: dict[Name, tuple[Place, int]] = {}
+    last: dict[Name, tuple[CommitPosition, int]] = {}
     for oid in {*states, *changes}:
         found = _last_named(states.get(oid), changes.get(oid))
         if found is not None:
@@ -63,7 +63,7 @@ def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableCh
     return {name: oid for name, (_, oid) in last.items()}
 
 
-def _last_named(state: TableState | None, changes: TableChanges | None) -> tuple[Name, Place] | None:
+def _last_named(state: TableState | None, changes: TableChanges | None) -> tuple[Name, CommitPosition] | None:
     if changes is not None and changes.runs:
         relation = changes.runs[-1].relation
         return (relation.namespace, relation.name), changes.last_row or (0, 0, 0)
@@ -79,11 +79,11 @@ def make_plan(
     states: Mapping[int, TableState],
     user_types: UserTypes,
     *,
-    cuts: Mapping[int, Cut] | None = None,
+    cuts: Mapping[int, Cutoff] | None = None,
     ahead: Collection[int] = (),
     placed: Collection[int] = (),
     named: Mapping[int, TableState] | None = None,
-) -> Plan:
+) -> TablePlan:
     """`changes` of this batch and `states` after the last one, by OID. `cuts`: of those that something in quarantine
     concerns; their changes behind it are none of `changes`. `ahead`: of those that have commits already which this
     batch brings; these are none of `changes`. `placed`: of those that are built anew where they are, whatever `states`
@@ -93,17 +93,17 @@ def make_plan(
     holders = name_holders(states if named is None else named, changes)
     refuse_taken_names(config, holders)
     planner = _Planner(config, history, user_types, holders)
-    plan = Plan()
+    plan = TablePlan()
     for oid in sorted({*changes, *states, *cuts}):
         case = _Case(oid, changes.get(oid), states.get(oid), cuts.get(oid), oid in ahead, oid in placed)
         planner.add(plan, case)
-    return _with_places(plan, states)
+    return _with_positions(plan, states)
 
 
 def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
     """Rows that stand before all that describes them can't be read, and their table is the one that is described."""
     newest = None if changes.runs else history.newest(changes.oid)
-    return changes if newest is None else replace(changes, runs=(Run((0, 0, 0), newest),))
+    return changes if newest is None else replace(changes, runs=(RelationSpan((0, 0, 0), newest),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _Case:
     oid: int
     changes: TableChanges | None
     state: TableState | None
-    cut: Cut | None
+    cut: Cutoff | None
     is_ahead: bool
     is_placed: bool
 
@@ -127,7 +127,7 @@ class _Planner:
     user_types: UserTypes
     holders: Mapping[Name, int]
 
-    def add(self, plan: Plan, case: _Case) -> None:
+    def add(self, plan: TablePlan, case: _Case) -> None:
         changes, state = case.changes, case.state
         if changes is None and (case.cut is not None or state is None):
             self._hold(plan, case)
@@ -151,14 +151,14 @@ class _Planner:
             task = self._task(case, of_table, path, seen)
             plan.tasks.append(replace(task, cut=case.cut, uses=self.history.done_to(case.oid)))
         except TableError as error:
-            plan.held.append(Held(case.oid, relation, str(error), of_table, state, moves_to=self._moves_to(state)))
+            plan.held.append(HeldTable(case.oid, relation, str(error), of_table, state, moves_to=self._moves_to(state)))
 
-    def _runs(self, case: _Case) -> Sequence[Run] | None:
+    def _runs(self, case: _Case) -> Sequence[RelationSpan] | None:
         """None where nothing can be said, as the table's description is among what can't be read. Raises SequenceError
         for rows that nothing describes."""
         if case.changes is None:
             assert case.state is not None
-            return [Run((0, 0, 0), case.state.relation)]
+            return [RelationSpan((0, 0, 0), case.state.relation)]
         if case.changes.runs:
             return case.changes.runs
         if case.cut is not None:
@@ -168,7 +168,7 @@ class _Planner:
             "sent it. Begin with the slot's first file"
         )
 
-    def _hold(self, plan: Plan, case: _Case) -> None:
+    def _hold(self, plan: TablePlan, case: _Case) -> None:
         """A table of which everything that is new is behind its cut."""
         assert case.cut is not None
         state = case.state
@@ -181,9 +181,11 @@ class _Planner:
         reason = state.reason if state is not None and was_held else case.cut.reason
         complete_to = None if was_held else case.cut.lsn - 1
         no_changes, moves_to = TableChanges(case.oid), self._moves_to(state)
-        plan.held.append(Held(case.oid, relation, reason or case.cut.reason, no_changes, state, complete_to, moves_to))
+        plan.held.append(
+            HeldTable(case.oid, relation, reason or case.cut.reason, no_changes, state, complete_to, moves_to)
+        )
 
-    def _skip(self, plan: Plan, case: _Case, relation: Relation) -> None:
+    def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
         """A table that gets changes while it is skipped lacks them from then on, also when it is skipped no more."""
         name = f"{relation.namespace}.{relation.name}"
         moves_to = self._moves_to(case.state)
@@ -196,17 +198,17 @@ class _Planner:
             f"archive: jobs/backfill.py --tables '{name}'"
         )
         changes = case.changes or TableChanges(case.oid)
-        plan.passed_over.append(Held(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
+        plan.passed_over.append(HeldTable(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
 
     def _moves_to(self, state: TableState | None) -> str | None:
         """Where the rows of a held table go if another table bears its name by now, and so takes its place."""
         if state is None or not state.path:
             return None
         is_mine = self.holders.get((state.schema, state.table), state.oid) == state.oid
-        displaced = displaced_place(self.config, state.oid)
+        displaced = displaced_path(self.config, state.oid)
         return None if is_mine or state.path == displaced else displaced
 
-    def _task(self, case: _Case, of_table: TableChanges, path: str, seen: Sequence[Run]) -> Task:
+    def _task(self, case: _Case, of_table: TableChanges, path: str, seen: Sequence[RelationSpan]) -> TableTask:
         state, config = case.state, self.config
         if state is not None and not state.is_complete:
             raise TableError(state.reason or "held by an earlier batch")
@@ -214,7 +216,7 @@ class _Planner:
         why_not = self.history.view and self.history.view.why_not(relation.oid)
         if why_not is not None:
             raise TableError(why_not)
-        check_place(config, relation, path)
+        check_location(config, relation, path)
         is_there = case.is_placed or (state is not None and state.path == path)
         if is_catalog_place(path) and not is_there:
             check_is_only(config, relation, self.holders)
@@ -224,7 +226,7 @@ class _Planner:
         if rule.mode is not Mode.MIRROR:  # to others a truncate is a change like any other
             of_table = replace(of_table, truncated_at=None)
         start = _start(state, case.is_ahead)
-        tracer = _SegmentPlanner(self.history, of_table, state, self.user_types, start)
+        tracer = _SpanPlanner(self.history, of_table, state, self.user_types, start)
         segments, retired, changes = tracer.segments(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
             check_names(segment.shape, rule.mode)
@@ -236,10 +238,12 @@ class _Planner:
         moved_from = None if state is None or state.path == path else (state.path, state.version)
         is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
         changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
-        return Task(tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode)
+        return TableTask(
+            tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode
+        )
 
 
-def _start(state: TableState | None, is_ahead: bool) -> Place | None:
+def _start(state: TableState | None, is_ahead: bool) -> CommitPosition | None:
     """Behind the last commit that the table has, if the batch brings commits before."""
     if state is None or not is_ahead:
         return None
@@ -247,24 +251,24 @@ def _start(state: TableState | None, is_ahead: bool) -> Place | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _SegmentPlanner:
+class _SpanPlanner:
     """Cuts a table's committed rows where its columns change. start: of the first segment."""
 
     history: RelationHistory
     changes: TableChanges
     state: TableState | None
     user_types: UserTypes
-    start: Place | None
+    start: CommitPosition | None
 
     def segments(
-        self, runs: Sequence[Run], key: tuple[str, ...] | None, declared: Declared
-    ) -> tuple[list[Segment], Retired, list[tuple[Place | None, SchemaChange]]]:
+        self, runs: Sequence[RelationSpan], key: tuple[str, ...] | None, declared: Declared
+    ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
         state, truncated_at = self.state, self.changes.truncated_at
         before = None if state is None else state.relation
         retired: Retired = () if state is None else state.retired
         columns = None if state is None else self._stored_columns(state)
-        segments: list[Segment] = []
-        changes: list[tuple[Place | None, SchemaChange]] = []
+        segments: list[SchemaSpan] = []
+        changes: list[tuple[CommitPosition | None, SchemaChange]] = []
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
         keys = None if key is None else _followed(key, chain, declared)
         versions = self.history.versions(self.changes.oid)
@@ -291,10 +295,12 @@ class _SegmentPlanner:
                 self.user_types,
                 retired,
             )
-            reshaping = None if begins_empty or columns is None or found is None else reshape(columns, shape, found)
+            reshaping = (
+                None if begins_empty or columns is None or found is None else migration_to(columns, shape, found)
+            )
             if reshaping is not None and reshaping.changes_nothing:
                 reshaping = None
-            segments.append(Segment(shape, run.start if segments else self.start, end, reshaping))
+            segments.append(SchemaSpan(shape, run.start if segments else self.start, end, reshaping))
             columns = shape.columns
         return segments, retired, changes
 
@@ -324,7 +330,7 @@ def _check_uses(history: RelationHistory, state: TableState | None) -> None:
     if state is None or not state.is_complete:
         return
     clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.uses.keys()
-    found = changed(state.uses, frozenset(clear), history.done_to(state.oid))
+    found = changed_masks(state.uses, frozenset(clear), history.done_to(state.oid))
     if found:
         name = f"{state.schema}.{state.table}"
         raise RunError(
@@ -354,9 +360,9 @@ def _name_changes(
     return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]
 
 
-def _merged(runs: Sequence[Run]) -> list[Run]:
+def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
     """Without those that differ from the one before in nothing but the table's name."""
-    merged: list[Run] = []
+    merged: list[RelationSpan] = []
     for run in runs:
         last = merged[-1].relation if merged else None
         if last is None or (last.columns, last.replica_identity) != (
@@ -395,7 +401,7 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
     }
 
 
-def _with_places(plan: Plan, states: Mapping[int, TableState]) -> Plan:
+def _with_positions(plan: TablePlan, states: Mapping[int, TableState]) -> TablePlan:
     """Finds which tables write over another's place, and which places nobody is in any more."""
     stays = {oid: state.path for oid, state in states.items()}
     moves = {task.oid: task.path for task in plan.tasks}

@@ -34,28 +34,35 @@ from pgoutput_etl.protocol.messages import (
     StreamStop,
     Type,
 )
-from pgoutput_etl.scan.file_summary import Begins, Damage, FileScan, Interrupted, OpenUnit, UnitKind
-from pgoutput_etl.scan.message_row import HEAD, NO_UNIT
+from pgoutput_etl.scan.file_summary import (
+    Damage,
+    FileBeginning,
+    FileScan,
+    FragmentKind,
+    InterruptedFragment,
+    OpenFragment,
+)
+from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.open_transaction import (
-    _FileState,
-    _Open,
-    _outcome,
-    _said_of,
-    _Tail,
-    _TailKind,
-    _without_beginning,
+    FileState,
+    OpenAtEnd,
+    OpenAtEndKind,
+    OpenTransaction,
+    describe_transaction,
+    outcome_of,
+    transaction_without_beginning,
 )
 from pgoutput_etl.transactions.origin_filter import Origins
 from pgoutput_etl.transactions.outcome import (
     Control,
     ControlRow,
-    Fate,
-    Loss,
+    FragmentId,
     Outcome,
     StreamAborts,
-    UnitId,
+    TransactionStatus,
     UnknownPrepared,
+    UnreadableRange,
     Watermark,
 )
 from pgoutput_etl.xid import is_newer
@@ -77,7 +84,7 @@ class Assembly:
         self.last_commit_lsn = 0
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
-        self.losses: list[Loss] = []
+        self.losses: list[UnreadableRange] = []
         # What may be a transaction that came before, or another server's: of these files those from an oldest xid to a
         # newest one, and these xids. Transactions that ran side by side look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
@@ -90,20 +97,20 @@ class Assembly:
         # Commit Prepared of transactions whose Prepare the archive has not.
         self.unknown_prepared: list[UnknownPrepared] = []
         self._next_scope = 1
-        self._streams: dict[int, _Open] = {}
-        self._prepared: dict[int, _Open] = {}
-        self._tail: _Tail | None = None
+        self._streams: dict[int, OpenTransaction] = {}
+        self._prepared: dict[int, OpenTransaction] = {}
+        self._tail: OpenAtEnd | None = None
         # What was cut off, and so has to be sent again: an ordinary transaction's commit LSN, prepared ones' gids.
         self._cut_off_lsn: int | None = None
         self._cut_off_gids: set[str] = set()
         self._empty_prepared: set[str] = set()  # gids of transactions that were prepared without anything to decode
-        self._file: _FileState
+        self._file: FileState
 
     def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
         watermarks = self._stretch_watermarks(scan)
-        head_has_changes = scan.begins != Begins.EITHER.value or scan.head_needs_owner
-        self._file = _FileState(scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans)
+        head_has_changes = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner
+        self._file = FileState(scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans)
         self._newest_before = self._newest_xid
         if scan.xids is not None:
             oldest, newest = scan.xids
@@ -133,13 +140,13 @@ class Assembly:
         if len(scan.stretches) > 1:
             self._forget_streams((scan.file, HEAD))
 
-    def _forget_streams(self, before: UnitId) -> None:
+    def _forget_streams(self, before: FragmentId) -> None:
         """Those begun before a new connection: it streams anew what it streams, and may never speak again of what was
         rolled back meanwhile. Where bytes can't be read, only what looks like a new connection is known."""
         for xid, stream in list(self._streams.items()):
             is_open_here = self._tail is not None and self._tail.of is stream
             if stream.units[0] < before and not is_open_here and not self.was_damaged:
-                self._note_end(Fate.RESENT, self._streams.pop(xid))
+                self._note_end(TransactionStatus.RESENT, self._streams.pop(xid))
 
     def _see_xid(self, xid: int) -> None:
         if self._newest_xid is None or is_newer(xid, self._newest_xid):
@@ -155,18 +162,18 @@ class Assembly:
         if time is not None and lsn >= self.last_commit_lsn:
             self.last_commit_ts = time
 
-    def streams_begun(self) -> dict[int, UnitId]:
+    def streams_begun(self) -> dict[int, FragmentId]:
         """The open streamed transactions by xid, with the last unit of each."""
         return {xid: stream.units[-1] for xid, stream in self._streams.items()}
 
     def replaced(self, xid: int) -> None:
         """A transaction that was streamed in part was sent whole after that, as an ordinary one."""
-        self._note_end(Fate.RESENT, self._streams.pop(xid))
+        self._note_end(TransactionStatus.RESENT, self._streams.pop(xid))
         tail = self._tail
-        if tail is not None and tail.kind is _TailKind.SEGMENT and tail.of.xid == xid:
+        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.of.xid == xid:
             self._tail = None
 
-    def replace_streams(self, ends: Iterable[tuple[int, UnitId]]) -> None:
+    def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Once all files are in. `ends`: xid and unit of ordinary transactions within a file, in any order."""
         begun = self.streams_begun()
         for xid, unit in ends:
@@ -177,9 +184,9 @@ class Assembly:
     def open_outcomes(self) -> list[Outcome]:
         """The transactions that wait for a later file."""
         waiting = [*self._streams.values(), *self._prepared.values()]
-        if self._tail is not None and self._tail.kind is not _TailKind.SEGMENT:
+        if self._tail is not None and self._tail.kind is not OpenAtEndKind.SEGMENT:
             waiting.append(self._tail.of)
-        return [_outcome(Fate.OPEN, transaction) for transaction in waiting]
+        return [outcome_of(TransactionStatus.OPEN, transaction) for transaction in waiting]
 
     def _stretch_watermarks(self, scan: FileScan) -> list[int]:
         before: list[int] = []
@@ -194,12 +201,12 @@ class Assembly:
     def _take_head(self, scan: FileScan) -> None:
         """Gives the file's head to what the file before left open."""
         tail = self._tail
-        if tail is not None and tail.kind is _TailKind.SEGMENT:
+        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT:
             self._file.begins_in_stream = True
             self._file.segments[HEAD] = tail.of
         if tail is not None:
             self._file.owners[HEAD] = tail.of
-        if scan.begins == Begins.EITHER.value:
+        if scan.begins == FileBeginning.EITHER.value:
             if tail is None and scan.head_needs_owner:
                 raise SequenceError(
                     "begins inside a transaction, but nothing is open where the file before it ends: a file between "
@@ -210,8 +217,8 @@ class Assembly:
             if scan.head_ended and not scan.head_prepared:
                 self._cut_off_tail()
             return
-        inside = scan.begins == Begins.INSIDE.value
-        if tail is None or inside != (tail.kind is _TailKind.SEGMENT):
+        inside = scan.begins == FileBeginning.INSIDE.value
+        if tail is None or inside != (tail.kind is OpenAtEndKind.SEGMENT):
             where = "inside a stream segment" if inside else "inside a transaction"
             before = "nothing" if tail is None else f"a {tail.kind.value}"
             raise SequenceError(
@@ -226,16 +233,16 @@ class Assembly:
             return  # the head goes on into the next file, and so does the tail before it
         if last is None:
             self._cut_off_tail()
-        elif last.kind == UnitKind.TRANSACTION.value:
+        elif last.kind == FragmentKind.TRANSACTION.value:
             self._cut_off_tail()
-            begun = _Open(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
+            begun = OpenTransaction(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
             begun.origin, begun.origin_lsn = last.origin, last.origin_lsn
             for damage in scan.damages if last.is_damaged else ():
                 if damage.unit == last.unit:
-                    begun.take_damage(_said_of(scan, damage), self._may_be_about(damage))
+                    begun.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
             if last.is_damaged and begun.damage is None:
-                begun.damage = _without_beginning(scan.file)
-            self._tail = _Tail(_TailKind.TRANSACTION, begun)
+                begun.damage = transaction_without_beginning(scan.file)
+            self._tail = OpenAtEnd(OpenAtEndKind.TRANSACTION, begun)
         elif last.unit in scan.orphans:
             self._stream_stop()
         elif self._tail is None or self._tail.of.units[-1] != (scan.file, last.unit):
@@ -244,24 +251,28 @@ class Assembly:
     def _damage(self, scan: FileScan, damage: Damage) -> None:
         """Whatever is open where it stands may be the worse for it, and is not applied if it is committed."""
         reaches_end = damage.reaches(scan.size)
-        nothing_open = damage.unit == NO_UNIT or (damage.unit == HEAD and self._tail is None)
+        nothing_open = damage.unit == NO_FRAGMENT or (damage.unit == HEAD and self._tail is None)
         if damage.is_torn and (nothing_open or not reaches_end):
             return  # the server sends it again; that it does so is seen to where something was cut off
         last = scan.open_unit
-        if damage.is_torn and last is not None and (last.unit, last.kind) == (damage.unit, UnitKind.TRANSACTION.value):
+        if (
+            damage.is_torn
+            and last is not None
+            and (last.unit, last.kind) == (damage.unit, FragmentKind.TRANSACTION.value)
+        ):
             return  # the next file tells; `_take_tail` keeps it with the transaction
         self.was_damaged = True
-        reason = _said_of(scan, damage)
+        reason = describe_transaction(scan, damage)
         lost = self._may_be_about(damage)
         owner = self._file.owners.get(damage.unit)
         if owner is not None:
             owner.take_damage(reason, lost)
-        elif damage.unit in (NO_UNIT, HEAD) or damage.unit in scan.orphans:
+        elif damage.unit in (NO_FRAGMENT, HEAD) or damage.unit in scan.orphans:
             for transaction in (*self._streams.values(), *self._prepared.values()):
                 transaction.take_damage(reason, lost)
         if not damage.is_torn and (lost is None or (owner is None and lost)):
             before = max(damage.commit_lsn, self._file.watermarks[0])
-            self.losses.append(Loss(before + 1, lost, reason))
+            self.losses.append(UnreadableRange(before + 1, lost, reason))
 
     def _may_be_about(self, damage: Damage) -> frozenset[int] | None:
         if damage.oids is None:
@@ -269,53 +280,57 @@ class Assembly:
         known = frozenset(damage.oids) & self.relations.oids()
         return None if not known and damage.may_hold_rows else known
 
-    def _damaged_transaction(self, scan: FileScan, ended: OpenUnit) -> None:
+    def _damaged_transaction(self, scan: FileScan, ended: OpenFragment) -> None:
         """An ordinary one that ends in the file in which it begins."""
         assert ended.commit_lsn is not None
         own = [damage for damage in scan.damages if damage.unit == ended.unit]
-        damaged = _Open(ended.xid, [(scan.file, ended.unit)])
+        damaged = OpenTransaction(ended.xid, [(scan.file, ended.unit)])
         for damage in own:
-            damaged.take_damage(_said_of(scan, damage), self._may_be_about(damage))
+            damaged.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
         if not own:  # an orphan: what it began with stands before it
-            damaged.damage = _without_beginning(scan.file)
-        fate = Fate.QUARANTINED if ended.commit_lsn > self._file.watermarks[ended.stretch] else Fate.RESENT
+            damaged.damage = transaction_without_beginning(scan.file)
+        fate = (
+            TransactionStatus.QUARANTINED
+            if ended.commit_lsn > self._file.watermarks[ended.stretch]
+            else TransactionStatus.RESENT
+        )
         self._note_end(fate, damaged, ended.commit_lsn, ended.commit_ts)
 
     def _orphan(self, scan: FileScan, unit: int) -> None:
         """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
         before = min((damage.commit_lsn for damage in scan.damages), default=0)
-        orphan = _Open(
+        orphan = OpenTransaction(
             None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read"
         )
-        self._note_end(Fate.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
+        self._note_end(TransactionStatus.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
 
     def _orphaned_segments(self, scan: FileScan) -> None:
         ended = (*(each.unit for each in scan.damaged), *(each.unit for each in scan.interrupted))
         elsewhere = {*ended, *self._file.owners}
-        if scan.open_unit is not None and scan.open_unit.kind != UnitKind.SEGMENT.value:
+        if scan.open_unit is not None and scan.open_unit.kind != FragmentKind.SEGMENT.value:
             elsewhere.add(scan.open_unit.unit)
         for unit in scan.orphans:
             if unit not in elsewhere:
                 self._orphan(scan, unit)
 
-    def _interrupted(self, scan: FileScan, unit: Interrupted) -> None:
+    def _interrupted(self, scan: FileScan, unit: InterruptedFragment) -> None:
         """The server sends it again, whole, before anything that was committed later; bytes are missing otherwise."""
         lsn = unit.commit_lsn
-        interrupted = _Open(unit.xid, [(scan.file, unit.unit)])
+        interrupted = OpenTransaction(unit.xid, [(scan.file, unit.unit)])
         if unit.unit in scan.orphans:
             self._orphan(scan, unit.unit)
             return
         damages = [damage for damage in scan.damages if damage.unit == unit.unit and not damage.is_torn]
         is_new = lsn is not None and lsn > self._file.watermarks[unit.stretch]
         if lsn is None or not is_new or (unit.next_lsn is not None and unit.next_lsn <= lsn):
-            self._note_end(Fate.RESENT, interrupted)
+            self._note_end(TransactionStatus.RESENT, interrupted)
         elif damages:
             for damage in damages:
-                interrupted.take_damage(_said_of(scan, damage), self._may_be_about(damage))
-            self._note_end(Fate.QUARANTINED, interrupted, lsn)
+                interrupted.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
+            self._note_end(TransactionStatus.QUARANTINED, interrupted, lsn)
         elif unit.next_lsn is None:
             self._cut_off_lsn = lsn
-            self._note_end(Fate.RESENT, interrupted)
+            self._note_end(TransactionStatus.RESENT, interrupted)
         else:
             raise SequenceError(
                 f"goes on with the commit at {format_lsn(unit.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
@@ -328,14 +343,14 @@ class Assembly:
         if tail is None:
             return
         self._forget_streams((self._file.number + 1, HEAD))
-        if tail.kind is _TailKind.SEGMENT:
+        if tail.kind is OpenAtEndKind.SEGMENT:
             tail.of.cut_off = True
             return
-        if tail.kind is _TailKind.PREPARED and tail.of.gid is not None:
+        if tail.kind is OpenAtEndKind.PREPARED and tail.of.gid is not None:
             self._cut_off_gids.add(tail.of.gid)
         elif tail.of.lsn is not None and tail.of.lsn > self._file.watermarks[0]:
             self._cut_off_lsn = tail.of.lsn
-        self._note_end(Fate.RESENT, tail.of)
+        self._note_end(TransactionStatus.RESENT, tail.of)
 
     def _sent_again(self, scan: FileScan) -> None:
         """Commits go on no later than with that of the transaction that was cut off."""
@@ -351,7 +366,7 @@ class Assembly:
             )
         self._cut_off_lsn = None
 
-    def _not_cut_off(self, stream: _Open, message: str, row: ControlRow) -> None:
+    def _not_cut_off(self, stream: OpenTransaction, message: str, row: ControlRow) -> None:
         if stream.cut_off and stream.damage is None:
             raise SequenceError(
                 f"message {row.ordinal}: {message} of transaction {stream.xid}, the last segment of which is cut off: "
@@ -387,9 +402,9 @@ class Assembly:
     def _stream_stop(self) -> None:
         """Of a segment whose beginning can't be read, what was open before it is open no more."""
         tail = self._tail
-        if tail is not None and tail.kind is _TailKind.PREPARED and tail.of.damage is not None:
+        if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.of.damage is not None:
             self._keep_prepared(tail.of)  # its Prepare is among what can't be read
-        elif tail is not None and tail.kind is not _TailKind.SEGMENT:
+        elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
             self._cut_off_tail()
         self._tail = None
 
@@ -400,10 +415,12 @@ class Assembly:
             case BeginPrepare():
                 streamed = self._streams.pop(message.xid, None)
                 if streamed is not None:  # sent again after the receiver connected again, this time in one piece
-                    self._note_end(Fate.RESENT, streamed)
-                begun = _Open(message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn)
+                    self._note_end(TransactionStatus.RESENT, streamed)
+                begun = OpenTransaction(
+                    message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn
+                )
                 self._file.owners[row.unit] = begun
-                self._tail = _Tail(_TailKind.PREPARED, begun)
+                self._tail = OpenAtEnd(OpenAtEndKind.PREPARED, begun)
             case StreamPrepare():
                 self._stream_prepare(message, row)
             case CommitPrepared():
@@ -417,10 +434,10 @@ class Assembly:
         self._cut_off_tail()
         stream = self._streams.get(message.xid)
         if message.first_segment and stream is not None:
-            self._note_end(Fate.RESENT, stream)
+            self._note_end(TransactionStatus.RESENT, stream)
         if message.first_segment or (stream is None and self.was_damaged):
             damage = None if message.first_segment else "the beginning of the stream can't be read"
-            stream = _Open(message.xid, [], scope=self._next_scope, damage=damage)
+            stream = OpenTransaction(message.xid, [], scope=self._next_scope, damage=damage)
             self._next_scope += 1
             self._streams[message.xid] = stream
         elif stream is None:
@@ -432,7 +449,7 @@ class Assembly:
         stream.units.append((self._file.number, row.unit))
         self._file.segments[row.unit] = stream
         self._file.owners[row.unit] = stream
-        self._tail = _Tail(_TailKind.SEGMENT, stream)
+        self._tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
 
     def _stream_commit(self, message: StreamCommit, row: ControlRow) -> None:
         stream = self._streams.pop(message.xid, None)
@@ -462,21 +479,21 @@ class Assembly:
             stream.aborted_subxids.extend(subxids[~is_whole].tolist())
             if is_whole.any():
                 del self._streams[xid]
-                self._note_end(Fate.ABORTED, stream)
+                self._note_end(TransactionStatus.ABORTED, stream)
 
     def _prepare(self, message: Prepare, row: ControlRow) -> None:
         """PostgreSQL 18 sends it without a Begin Prepare for a transaction that has an xid and nothing to decode; so do
         earlier versions for one that is rolled back while it is decoded."""
         tail = self._tail
-        begun = None if tail is None or tail.kind is not _TailKind.PREPARED else tail.of
+        begun = None if tail is None or tail.kind is not OpenAtEndKind.PREPARED else tail.of
         if row.unit in self._file.orphans:
-            damage, units = _without_beginning(self._file.number), [(self._file.number, row.unit)]
-            begun = _Open(message.xid, units, gid=message.gid, damage=damage)
+            damage, units = transaction_without_beginning(self._file.number), [(self._file.number, row.unit)]
+            begun = OpenTransaction(message.xid, units, gid=message.gid, damage=damage)
             self._file.owners[row.unit] = begun
         if begun is not None and (begun.xid, begun.gid) == (message.xid, message.gid):
             self._tail = None
             self._keep_prepared(begun)
-        elif row.unit == NO_UNIT or (row.unit == HEAD and not self._file.head_has_changes):
+        elif row.unit == NO_FRAGMENT or (row.unit == HEAD and not self._file.head_has_changes):
             self._cut_off_tail()
             self._empty_prepared.add(message.gid)
         else:
@@ -499,12 +516,12 @@ class Assembly:
         stream.gid = message.gid
         self._keep_prepared(stream)
 
-    def _keep_prepared(self, transaction: _Open) -> None:
+    def _keep_prepared(self, transaction: OpenTransaction) -> None:
         assert transaction.xid is not None
         self._cut_off_gids.discard(transaction.gid or "")
         again = self._prepared.pop(transaction.xid, None)
         if again is not None:
-            self._note_end(Fate.RESENT, again)
+            self._note_end(TransactionStatus.RESENT, again)
         self._prepared[transaction.xid] = transaction
 
     def _commit_prepared(self, message: CommitPrepared, row: ControlRow) -> None:
@@ -529,9 +546,9 @@ class Assembly:
         self._cut_off_gids.discard(message.gid)
         self._empty_prepared.discard(message.gid)
         if transaction is not None:
-            self._note_end(Fate.ABORTED, transaction)
+            self._note_end(TransactionStatus.ABORTED, transaction)
 
-    def _take_prepared(self, xid: int, gid: str) -> _Open | None:
+    def _take_prepared(self, xid: int, gid: str) -> OpenTransaction | None:
         transaction = self._prepared.get(xid)
         if transaction is None or transaction.gid != gid:
             return None
@@ -539,7 +556,7 @@ class Assembly:
 
     def _commit_of_head(self, message: Commit, row: ControlRow) -> None:
         tail = self._tail
-        is_open = tail is not None and tail.kind is _TailKind.TRANSACTION
+        is_open = tail is not None and tail.kind is OpenAtEndKind.TRANSACTION
         if tail is None or not is_open or (tail.of.lsn != message.commit_lsn and tail.of.damage is None):
             raise SequenceError(
                 f"message {row.ordinal}: Commit at {format_lsn(message.commit_lsn)} of a transaction that the file "
@@ -550,24 +567,26 @@ class Assembly:
             self.replaced(tail.of.xid)
         self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
 
-    def _end(self, transaction: _Open, lsn: int, time: int, row: ControlRow) -> None:
+    def _end(self, transaction: OpenTransaction, lsn: int, time: int, row: ControlRow) -> None:
         if transaction.xid is not None:
             if self._newest_before is not None and not is_newer(transaction.xid, self._newest_before):
                 self.overlapping_xids.add(transaction.xid)
             self._see_xid(transaction.xid)
         self.see_commit(lsn, time)
-        fate = Fate.COMMITTED if self.origins.accepts(transaction.origin) else Fate.REFUSED
-        fate = fate if transaction.damage is None else Fate.QUARANTINED
-        fate = fate if lsn > self._watermark(row) else Fate.RESENT
+        fate = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
+        fate = fate if transaction.damage is None else TransactionStatus.QUARANTINED
+        fate = fate if lsn > self._watermark(row) else TransactionStatus.RESENT
         self._note_end(fate, transaction, lsn, time)
 
-    def _note_end(self, fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> None:
+    def _note_end(
+        self, fate: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
+    ) -> None:
         """Nothing more comes of this sending of the transaction."""
         if transaction.scope is not None:
             self.relations.end(transaction.scope)
-        self.outcomes.append(_outcome(fate, transaction, lsn, time))
+        self.outcomes.append(outcome_of(fate, transaction, lsn, time))
 
-    def _promote(self, stream: _Open, row: ControlRow) -> None:
+    def _promote(self, stream: OpenTransaction, row: ControlRow) -> None:
         assert stream.scope is not None
         self.relations.promote(stream.scope, (self._file.number, row.ordinal))
 
@@ -610,16 +629,16 @@ class Assembly:
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
             assembly.unreliable_from = (lsn, reason)
-        streams = [_Open.from_state(s) for s in state["streams"]]
+        streams = [OpenTransaction.from_state(s) for s in state["streams"]]
         assembly._streams = {s.xid: s for s in streams if s.xid is not None}
-        prepared = [_Open.from_state(s) for s in state["prepared"]]
+        prepared = [OpenTransaction.from_state(s) for s in state["prepared"]]
         assembly._prepared = {s.xid: s for s in prepared if s.xid is not None}
         if state["tail"] is not None:
-            kind = _TailKind(state["tail"]["kind"])
-            of = _Open.from_state(state["tail"]["of"])
+            kind = OpenAtEndKind(state["tail"]["kind"])
+            of = OpenTransaction.from_state(state["tail"]["of"])
             # A segment's stream is one of the streams, not a copy of it.
-            of = assembly._streams[of.xid] if kind is _TailKind.SEGMENT and of.xid is not None else of
-            assembly._tail = _Tail(kind, of)
+            of = assembly._streams[of.xid] if kind is OpenAtEndKind.SEGMENT and of.xid is not None else of
+            assembly._tail = OpenAtEnd(kind, of)
         relations.keep_scopes(open_scopes(state))
         return assembly
 

@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Fate, Outcome
-from pgoutput_etl.transactions.statistics import Tally
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
+from pgoutput_etl.transactions.statistics import BatchStatistics
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cutoff:
     """From the commit at `lsn` on, nothing can be applied to a table. `reason` names files by their number."""
 
     lsn: int
     reason: str
 
-    def with_paths(self, path_of: Callable[[int], str]) -> Cut:
+    def with_paths(self, path_of: Callable[[int], str]) -> Cutoff:
         return replace(self, reason=with_paths(self.reason, path_of))
 
 
 def quarantined(assembly: Assembly) -> list[Outcome]:
-    return [outcome for outcome in assembly.outcomes if outcome.fate is Fate.QUARANTINED]
+    return [outcome for outcome in assembly.outcomes if outcome.fate is TransactionStatus.QUARANTINED]
 
 
 def reason_of(outcome: Outcome) -> str:
@@ -42,37 +42,39 @@ def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
     return _FILE.sub(lambda found: path_of(int(found[1])), reason)
 
 
-def find_cuts(assembly: Assembly, tally: Tally, tables: Iterable[int]) -> dict[int, Cut]:
+def find_cutoffs(assembly: Assembly, tally: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
     """By relation. `tally`: of all rows; `tables`: those that are known from before. Notes in `assembly` from where on
     none can be relied on."""
     if not assembly.was_damaged:
         return {}
-    return cuts(assembly, tally.quarantined_from, tally.changed, tables)
+    return cutoffs_by_relation(assembly, tally.quarantined_from, tally.changed, tables)
 
 
-def cuts(assembly: Assembly, own: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]) -> dict[int, Cut]:
+def cutoffs_by_relation(
+    assembly: Assembly, own: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]
+) -> dict[int, Cutoff]:
     """By relation. `own`: the first commit in quarantine that has rows of it; `changed`: all that have rows; `tables`:
     those that are known from before. Notes in `assembly` from where on none can be relied on."""
-    found: dict[int, Cut] = {}
+    found: dict[int, Cutoff] = {}
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
     for oid, lsn in own.items():
-        _add(found, oid, Cut(lsn, reasons[lsn]))
+        _lower(found, oid, Cutoff(lsn, reasons[lsn]))
     losses = [(o.commit_lsn or 0, o.lost, reason_of(o)) for o in quarantined(assembly)]
     losses += [(loss.lsn, loss.relations, loss.reason) for loss in assembly.losses]
     for lsn, relations, reason in losses:
         for oid in relations or ():
-            _add(found, oid, Cut(lsn, reason))
+            _lower(found, oid, Cutoff(lsn, reason))
         if relations is None and (assembly.unreliable_from is None or lsn < assembly.unreliable_from[0]):
             assembly.unreliable_from = (lsn, reason)
     described = assembly.relations.oids()
     if assembly.unreliable_from is not None:
         for oid in {*tables, *changed, *described}:
-            _add(found, oid, Cut(*assembly.unreliable_from))
+            _lower(found, oid, Cutoff(*assembly.unreliable_from))
     for oid in set(changed) - described:
-        _add(found, oid, Cut(0, "no Relation message describes it; it may be among what can't be read"))
+        _lower(found, oid, Cutoff(0, "no Relation message describes it; it may be among what can't be read"))
     return found
 
 
-def _add(found: dict[int, Cut], oid: int, cut: Cut) -> None:
+def _lower(found: dict[int, Cutoff], oid: int, cut: Cutoff) -> None:
     if oid not in found or cut.lsn < found[oid].lsn:
         found[oid] = cut

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.scan.message_row import HEAD
-from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, Fates
+from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, StatusLookup
 
 # What `messages_that_count` looks at.
 COUNTED_BY = (*DECIDED_BY, "ordinal", "body")
@@ -43,7 +43,7 @@ def decoded(body: bytes, unit: int, xid: int | None, scope: int | None) -> Messa
     return message
 
 
-def messages_that_count(rows: pa.RecordBatch, fates: Fates) -> pa.RecordBatch:
+def messages_that_count(rows: pa.RecordBatch, fates: StatusLookup) -> pa.RecordBatch:
     """LOGICAL_SCHEMA. `rows`: of Messages alone, with the columns COUNTED_BY. Those of no transaction may be there more
     than once."""
     decided = fates.decide(rows)

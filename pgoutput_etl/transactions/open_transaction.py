@@ -13,9 +13,9 @@ from pgoutput_etl.protocol.messages import (
 from pgoutput_etl.scan.file_summary import Damage, FileScan
 from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.transactions.outcome import (
-    Fate,
+    FragmentId,
     Outcome,
-    UnitId,
+    TransactionStatus,
 )
 
 _XID = "Q"  # as `array` has it
@@ -26,11 +26,11 @@ def _no_xids() -> array[int]:
 
 
 @dataclass(slots=True)
-class _Open:
+class OpenTransaction:
     """A transaction whose end has not come. lsn is what Begin or Begin Prepare announced."""
 
     xid: int | None
-    units: list[UnitId]
+    units: list[FragmentId]
     scope: int | None = None
     aborted_subxids: array[int] = field(default_factory=_no_xids)
     gid: str | None = None
@@ -42,7 +42,7 @@ class _Open:
     origin_lsn: int | None = None
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> _Open:
+    def from_state(cls, state: dict[str, Any]) -> OpenTransaction:
         units = [(file, unit) for file, unit in state["units"]]
         return cls(**{**state, "units": units, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
 
@@ -59,43 +59,47 @@ class _Open:
             self.origin, self.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
 
-class _TailKind(Enum):
+class OpenAtEndKind(Enum):
     TRANSACTION = "transaction"
     PREPARED = "prepared"
     SEGMENT = "segment"
 
 
 @dataclass(slots=True)
-class _Tail:
+class OpenAtEnd:
     """What is open between two files: a transaction to go on with, or the segment of the stream `of.xid`."""
 
-    kind: _TailKind
-    of: _Open
+    kind: OpenAtEndKind
+    of: OpenTransaction
 
 
 @dataclass(slots=True)
-class _FileState:
+class FileState:
     """What matters only while one file is taken."""
 
     number: int
     watermarks: list[int]  # per stretch
     begins_in_stream: bool = False
     head_has_changes: bool = False
-    segments: dict[int, _Open] = field(default_factory=dict)  # unit -> the transaction it is a part of
-    owners: dict[int, _Open] = field(default_factory=dict)  # of segments and prepared transactions, and the head's
+    segments: dict[int, OpenTransaction] = field(default_factory=dict)  # unit -> the transaction it is a part of
+    owners: dict[int, OpenTransaction] = field(
+        default_factory=dict
+    )  # of segments and prepared transactions, and the head's
     orphans: list[int] = field(default_factory=list)
 
 
-def _said_of(scan: FileScan, damage: Damage) -> str:
+def describe_transaction(scan: FileScan, damage: Damage) -> str:
     """With the file's number, which the caller knows the path of."""
     return f"file {scan.file}, offset {damage.offset}: {damage.reason}"
 
 
-def _without_beginning(file: int) -> str:
+def transaction_without_beginning(file: int) -> str:
     return f"file {file}: the beginning of the transaction can't be read"
 
 
-def _outcome(fate: Fate, transaction: _Open, lsn: int | None = None, time: int | None = None) -> Outcome:
+def outcome_of(
+    fate: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
+) -> Outcome:
     return Outcome(
         fate,
         transaction.xid,

@@ -15,10 +15,10 @@ from pgoutput_etl.scan.message_row import DAMAGE_TAG, ERROR_TAG, HEAD, LOGICAL_T
 
 Xids = npt.NDArray[np.int64]
 
-UnitId = tuple[int, int]  # (file's number, unit's number within the file)
+FragmentId = tuple[int, int]  # (file's number, unit's number within the file)
 
 
-class Fate(Enum):
+class TransactionStatus(Enum):
     """What became of a transaction, or of one sending of it."""
 
     COMMITTED = "committed"
@@ -35,12 +35,12 @@ TRIMMED = "trimmed"  # the fate of a row of the ledger that is no transaction, b
 # What became of bytes, by the fate of what they are a part of. "applied" is all that is done with: what was committed,
 # what the configuration skips, and what is about no transaction.
 ACCOUNTS = {
-    Fate.COMMITTED.value: "applied",
-    Fate.OPEN.value: "waiting",
-    Fate.ABORTED.value: "aborted",
-    Fate.QUARANTINED.value: "quarantined",
-    Fate.RESENT.value: "resent",
-    Fate.REFUSED.value: "refused",
+    TransactionStatus.COMMITTED.value: "applied",
+    TransactionStatus.OPEN.value: "waiting",
+    TransactionStatus.ABORTED.value: "aborted",
+    TransactionStatus.QUARANTINED.value: "quarantined",
+    TransactionStatus.RESENT.value: "resent",
+    TransactionStatus.REFUSED.value: "refused",
 }
 
 
@@ -59,9 +59,9 @@ class Outcome:
     origin, origin_lsn: where it came from, if it says so, and its commit's LSN there.
     """
 
-    fate: Fate
+    fate: TransactionStatus
     xid: int | None
-    units: tuple[UnitId, ...]
+    units: tuple[FragmentId, ...]
     gid: str | None = None
     scope: int | None = None  # of its Relation messages, if it was streamed
     commit_lsn: int | None = None
@@ -74,7 +74,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class UnreadableRange:
     """What can't be read between transactions: nothing committed at `lsn` or later can be relied on in these
     relations (None: in any)."""
 

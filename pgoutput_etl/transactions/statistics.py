@@ -13,19 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.scan.blocks import Kind
-from pgoutput_etl.scan.message_row import NO_UNIT
-from pgoutput_etl.schema.relation_history import Place
-from pgoutput_etl.schema.version_spans import NO_SCOPE, HoldsFrom, RowPlaces, VersionSpan, spans_of
-from pgoutput_etl.transactions.outcome import ACCOUNTS, Fate, Outcome
-from pgoutput_etl.transactions.status_lookup import COMMITTED, FATES, Decided, Fates
+from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.message_row import NO_FRAGMENT
+from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.schema.version_spans import NO_SCOPE, HoldsFrom, RowPositions, VersionSpan, spans_of
+from pgoutput_etl.transactions.outcome import ACCOUNTS, Outcome, TransactionStatus
+from pgoutput_etl.transactions.status_lookup import COMMITTED, STATUSES, StatusColumns, StatusLookup
 
 TRANSACTIONAL, OTHERS = "transactional", "others"
 
-QUARANTINED = FATES.index(Fate.QUARANTINED)
+QUARANTINED = STATUSES.index(TransactionStatus.QUARANTINED)
 
-# What `Tally.add` looks at.
-TALLIED = (
+# What `BatchStatistics.add` looks at.
+COUNTED_KINDS = (
     *("file", "ordinal", "begin", "end", "tag", "unit", "stretch", "xid", "relation", "old_kind", "unchanged"),
     *("commit_lsn", "commit_ts", "top_xid", "origin"),
 )
@@ -44,7 +44,7 @@ class CommitWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class TallyRequest:
+class StatisticsRequest:
     """The part of a batch to count, by relation. held_from: the commit LSN from which on changes are not applied, and
     so in quarantine; windows: the commits whose changes count, if not all do; versions: where each one holds from."""
 
@@ -54,18 +54,18 @@ class TallyRequest:
 
 
 @dataclass(slots=True)
-class RelationTally:
+class RelationStatistics:
     """Of one relation's committed changes. truncated_at: (commit LSN, file, ordinal) of the last truncate; unchanged:
     positions of unchanged TOAST; moves_toast: in a row whose key changed, too; spans: by generation and version."""
 
     tags: Counter[str] = field(default_factory=Counter)
-    truncated_at: Place | None = None
+    truncated_at: CommitPosition | None = None
     unchanged: set[int] = field(default_factory=set)
     moves_toast: bool = False
     spans: dict[tuple[int, int], VersionSpan] = field(default_factory=dict)
 
     @property
-    def last_row(self) -> Place | None:
+    def last_row(self) -> CommitPosition | None:
         """The last committed row, in the order of commits."""
         return max((span.last for span in self.spans.values()), default=None)
 
@@ -73,7 +73,7 @@ class RelationTally:
         known = self.spans.get((span.generation, span.number))
         self.spans[span.generation, span.number] = span if known is None else known.joined(span)
 
-    def take(self, other: RelationTally) -> None:
+    def take(self, other: RelationStatistics) -> None:
         for span in other.spans.values():
             self.add_span(span)
         self.tags.update(other.tags)
@@ -84,34 +84,34 @@ class RelationTally:
 
 
 @dataclass(slots=True)
-class Tally:
+class BatchStatistics:
     """sizes: bytes, by file and account. ended: ordinary transactions, by fate. relations: their committed changes.
     block_sizes: bytes of the tuples of all of a relation's blocks, of rows that are not committed, too. changed: the
     relations that have rows, whatever became of them; quarantined_from: the first commit in quarantine that has rows of
     a relation. messages: logical decoding Messages, those of committed transactions and those of none. last_commit: LSN
     and time of the last commit among ordinary transactions."""
 
-    request: TallyRequest = field(default_factory=TallyRequest)
+    request: StatisticsRequest = field(default_factory=StatisticsRequest)
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    relations: dict[int, RelationTally] = field(default_factory=dict)
+    relations: dict[int, RelationStatistics] = field(default_factory=dict)
     block_sizes: Counter[int] = field(default_factory=Counter)
     changed: set[int] = field(default_factory=set)
     quarantined_from: dict[int, int] = field(default_factory=dict)
     messages: Counter[str] = field(default_factory=Counter)
     last_commit: tuple[int, int] | None = None
 
-    def add(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, size: int, fates: Fates) -> None:
+    def add(self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, size: int, fates: StatusLookup) -> None:
         """One block. Rows that waited were accounted for by the batch that read them."""
         decided = fates.decide(rows)
-        if kind not in (Kind.WAITING, Kind.WAITING_LOGICAL):
+        if kind not in (BlockKind.WAITING, BlockKind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)
-        if kind is Kind.COMMIT:
-            for fate, count in enumerate(np.bincount(decided.fate, minlength=len(FATES)).tolist()):
-                self.ended[FATES[fate].value] += count
+        if kind is BlockKind.COMMIT:
+            for fate, count in enumerate(np.bincount(decided.fate, minlength=len(STATUSES)).tolist()):
+                self.ended[STATUSES[fate].value] += count
             self._see_commits(decided)
-        elif kind in (Kind.LOGICAL, Kind.WAITING_LOGICAL):
-            belongs = rows.column("unit").to_numpy(zero_copy_only=False) != NO_UNIT
+        elif kind in (BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL):
+            belongs = rows.column("unit").to_numpy(zero_copy_only=False) != NO_FRAGMENT
             self.messages[TRANSACTIONAL] += int(np.count_nonzero(belongs & (decided.fate == COMMITTED)))
             self.messages[OTHERS] += int(np.count_nonzero(~belongs))
         elif relation is not None:
@@ -121,13 +121,13 @@ class Tally:
             self._see_quarantined(relation, decided)
             self._count(relation, rows, decided)
 
-    def _see_quarantined(self, relation: int, decided: Decided) -> None:
+    def _see_quarantined(self, relation: int, decided: StatusColumns) -> None:
         is_quarantined = decided.fate == QUARANTINED
         if is_quarantined.any():
             lsn = pc.min(pc.fill_null(decided.commit_lsn.filter(pa.array(is_quarantined)), 0)).as_py()
             self.quarantined_from[relation] = min(lsn, self.quarantined_from.get(relation, lsn))
 
-    def _see_commits(self, decided: Decided) -> None:
+    def _see_commits(self, decided: StatusColumns) -> None:
         limits = pc.min_max(decided.commit_lsn).as_py()
         if limits["max"] is None or (self.last_commit is not None and limits["max"] <= self.last_commit[0]):
             return
@@ -136,32 +136,32 @@ class Tally:
         if time is not None:
             self.last_commit = limits["max"], time
 
-    def _account(self, kind: Kind, relation: int | None, rows: pa.RecordBatch, decided: Decided) -> None:
+    def _account(self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         fate = decided.fate
-        if kind is Kind.DAMAGE:
+        if kind is BlockKind.DAMAGE:
             fate = np.full(rows.num_rows, QUARANTINED, np.uint8)
         elif relation is not None and relation in self.request.held_from:
             held_from = self.request.held_from[relation]
             fate = np.where((fate == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, fate)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
-        places = file * len(FATES) + fate
+        places = file * len(STATUSES) + fate
         found, inverse = np.unique(places, return_inverse=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, inverse, sizes)
         for place, total in zip(found.tolist(), sums.tolist(), strict=True):
-            of_file, of_fate = divmod(place, len(FATES))
-            self.sizes[of_file, ACCOUNTS[FATES[of_fate].value]] += total
+            of_file, of_fate = divmod(place, len(STATUSES))
+            self.sizes[of_file, ACCOUNTS[STATUSES[of_fate].value]] += total
 
-    def _count(self, relation: int, rows: pa.RecordBatch, decided: Decided) -> None:
+    def _count(self, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         is_committed = decided.fate == COMMITTED
         if relation in self.request.windows:
             is_committed &= self.request.windows[relation].holds(_numbers(decided.commit_lsn))
         if not is_committed.any():
             return
         chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
-        found = RelationTally()
-        for span in spans_of(places_of(chosen, decided, is_committed), self.request.versions.get(relation, {})):
+        found = RelationStatistics()
+        for span in spans_of(positions_of(chosen, decided, is_committed), self.request.versions.get(relation, {})):
             found.add_span(span)
         for count in pc.value_counts(chosen.column("tag")).to_pylist():
             found.tags[count["values"]] = count["counts"]
@@ -173,9 +173,9 @@ class Tally:
             found.unchanged = set(pc.unique(pc.list_flatten(unchanged)).to_pylist())
             moves = pc.and_(pc.is_valid(unchanged), pc.equal(chosen.column("old_kind"), "K"))
             found.moves_toast = bool(pc.any(moves).as_py())
-        self.relations.setdefault(relation, RelationTally()).take(found)
+        self.relations.setdefault(relation, RelationStatistics()).take(found)
 
-    def take(self, other: Tally) -> None:
+    def take(self, other: BatchStatistics) -> None:
         self.sizes.update(other.sizes)
         self.ended.update(other.ended)
         self.block_sizes.update(other.block_sizes)
@@ -185,7 +185,7 @@ class Tally:
         self.messages.update(other.messages)
         self.last_commit = max((c for c in (self.last_commit, other.last_commit) if c is not None), default=None)
         for oid, tally in other.relations.items():
-            self.relations.setdefault(oid, RelationTally()).take(tally)
+            self.relations.setdefault(oid, RelationStatistics()).take(tally)
 
     def accounts(self) -> dict[int, dict[str, int]]:
         """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with."""
@@ -220,9 +220,9 @@ class Tally:
         ).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Tally:
+    def from_json(cls, text: bytes) -> BatchStatistics:
         told: dict[str, Any] = json.loads(text)
-        relations = {int(oid): _relation_tally(each) for oid, each in told["relations"].items()}
+        relations = {int(oid): _relation_statistics(each) for oid, each in told["relations"].items()}
         sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
         blocks = Counter({int(oid): size for oid, size in told["blocks"].items()})
         last = None if told["last_commit"] is None else (told["last_commit"][0], told["last_commit"][1])
@@ -238,25 +238,25 @@ class Tally:
         )
 
 
-def _relation_tally(told: Mapping[str, Any]) -> RelationTally:
-    found = RelationTally(
+def _relation_statistics(told: Mapping[str, Any]) -> RelationStatistics:
+    found = RelationStatistics(
         Counter(told["tags"]),
-        None if told["truncated_at"] is None else _place(told["truncated_at"]),
+        None if told["truncated_at"] is None else _position(told["truncated_at"]),
         set(told["unchanged"]),
         told["moves_toast"],
     )
     for generation, number, first, last in told["spans"]:
-        found.add_span(VersionSpan(generation, number, _place(first), _place(last)))
+        found.add_span(VersionSpan(generation, number, _position(first), _position(last)))
     return found
 
 
-def places_of(rows: pa.RecordBatch, decided: Decided, chosen: npt.NDArray[np.bool_]) -> RowPlaces:
+def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArray[np.bool_]) -> RowPositions:
     """`rows`: those of a block that are `chosen`; `decided`: of all of the block."""
     lsn, scope = decided.commit_lsn, decided.scope
     if not chosen.all():
         lsn, scope = lsn.filter(pa.array(chosen)), scope.filter(pa.array(chosen))
     file, ordinal = (_numbers(rows.column(name)) for name in ("file", "ordinal"))
-    return RowPlaces(_numbers(lsn), file, ordinal, _numbers(pc.fill_null(scope, NO_SCOPE)))
+    return RowPositions(_numbers(lsn), file, ordinal, _numbers(pc.fill_null(scope, NO_SCOPE)))
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
@@ -265,28 +265,32 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
     return found
 
 
-def places_in(rows: pa.RecordBatch, fates: Fates, relation: int, windows: Mapping[int, CommitWindow]) -> RowPlaces:
+def positions_in(
+    rows: pa.RecordBatch, fates: StatusLookup, relation: int, windows: Mapping[int, CommitWindow]
+) -> RowPositions:
     """Where each committed row of a relation's block stands. `rows`: with the columns TALLIED."""
     decided = fates.decide(rows)
     chosen = decided.fate == COMMITTED
     if relation in windows:
         chosen &= windows[relation].holds(_numbers(decided.commit_lsn))
-    return places_of(rows.filter(pa.array(chosen)), decided, chosen)
+    return positions_of(rows.filter(pa.array(chosen)), decided, chosen)
 
 
-def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> Place:
+def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> CommitPosition:
     of_truncates = pc.equal(rows.column("tag"), "T")
     columns = [lsn, rows.column("file"), rows.column("ordinal")]
     return max(zip(*(column.filter(of_truncates).to_pylist() for column in columns), strict=True))
 
 
-def _place(parts: Iterable[int]) -> Place:
+def _position(parts: Iterable[int]) -> CommitPosition:
     lsn, file, ordinal = parts
     return lsn, file, ordinal
 
 
-def transactions_by_fate(outcomes: Iterable[Outcome], tally: Tally) -> Counter[str]:
+def transactions_by_status(outcomes: Iterable[Outcome], tally: BatchStatistics) -> Counter[str]:
     """How many ended in which way: the ordinary ones within a file, and all others."""
     found = Counter(outcome.fate.value for outcome in outcomes)
-    found.update({fate: n for fate, n in tally.ended.items() if fate != Fate.QUARANTINED.value})  # those are outcomes
+    found.update(
+        {fate: n for fate, n in tally.ended.items() if fate != TransactionStatus.QUARANTINED.value}
+    )  # those are outcomes
     return found

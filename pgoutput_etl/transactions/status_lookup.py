@@ -16,26 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-from pgoutput_etl.transactions.outcome import Fate, Outcome, Watermark
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, Watermark
 
 Integers = npt.NDArray[np.int64]
 
-FATES = tuple(Fate)
+STATUSES = tuple(TransactionStatus)
 
-COMMITTED = FATES.index(Fate.COMMITTED)
+COMMITTED = STATUSES.index(TransactionStatus.COMMITTED)
 
-ABORTED = FATES.index(Fate.ABORTED)
+ABORTED = STATUSES.index(TransactionStatus.ABORTED)
 
-RESENT = FATES.index(Fate.RESENT)
+RESENT = STATUSES.index(TransactionStatus.RESENT)
 
-REFUSED = FATES.index(Fate.REFUSED)
+REFUSED = STATUSES.index(TransactionStatus.REFUSED)
 
 # What `decide` looks at.
 DECIDED_BY = ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_xid", "origin")
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class StatusColumns:
     """Of each row its fate, as a place in FATES, and what its transaction's end says; NULL where there is none."""
 
     fate: npt.NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class StatusLookup:
     """units, stretches: (file, number) as one integer each, in order; the other arrays go along with them. aborted:
     (outcome, xid of a subtransaction) likewise. left_out: files that were looked at and are none of the batch's.
 
@@ -70,7 +70,7 @@ class Fates:
         watermarks: Iterable[Watermark],
         left_out: Iterable[int] = (),
         origins: Origins = ANY,
-    ) -> Fates:
+    ) -> StatusLookup:
         listed = list(outcomes)
         pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.units]
         pairs.sort()
@@ -87,7 +87,7 @@ class Fates:
         return cls(
             np.array([place for place, _ in pairs], np.int64),
             np.array([i for _, i in pairs], np.int32),
-            np.array([FATES.index(outcome.fate) for outcome in listed], np.uint8),
+            np.array([STATUSES.index(outcome.fate) for outcome in listed], np.uint8),
             commits,
             _sorted_places([(i, each.aborted_subxids) for i, each in enumerate(listed) if len(each.aborted_subxids)]),
             np.array([place for place, _ in marks], np.int64),
@@ -112,7 +112,7 @@ class Fates:
             return rows
         return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(self.left_out))))
 
-    def decide(self, rows: pa.RecordBatch) -> Decided:
+    def decide(self, rows: pa.RecordBatch) -> StatusColumns:
         """`rows`: with the columns DECIDED_BY at least."""
         file = _numbers(rows, "file")
         outcome = self._outcomes(_places(file, _numbers(rows, "unit")))
@@ -126,7 +126,7 @@ class Fates:
             own = self.commits.take(pa.array(outcome, mask=~has_own))
             chosen = pa.array(has_own)
             columns = {name: pc.if_else(chosen, own.column(name), column) for name, column in columns.items()}
-        return Decided(fate, **columns)
+        return StatusColumns(fate, **columns)
 
     def _outcomes(self, places: Integers) -> npt.NDArray[np.int32]:
         """-1: none."""

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 
-from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import (
     BinaryText,
     ColumnType,
@@ -273,7 +273,7 @@ def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
     """array_send: int32 number of dimensions, int32 flags (1: has NULLs), the element type's OID; of each dimension
     int32 length and int32 lower bound; the elements, each as int32 length (-1: NULL) and its own binary form.
     """
-    sent = Reader(value, EXPECTED_SENT)
+    sent = ValueReader(value, EXPECTED_SENT)
     number, flags, oid = sent.int32(), sent.int32(), sent.uint32()
     if not 0 <= number <= MAX_DIMENSIONS or flags not in (0, 1):
         raise sent.refusal()

@@ -44,7 +44,7 @@ def number(form: struct.Struct, value: bytes, expected: str) -> int:
     return found
 
 
-class Reader:
+class ValueReader:
     """Goes through a value of no fixed length; RefusedError where it ends too early or too late."""
 
     __slots__ = ("_at", "_expected", "_value")

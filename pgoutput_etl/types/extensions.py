@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pgoutput_etl.types import floats
 from pgoutput_etl.types.arrays import load_lists
-from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, binary_array
 from pgoutput_etl.types.shortest_float import shortest_float4
 from pgoutput_etl.types.strings import text_type
@@ -80,7 +80,7 @@ def _decoded(pairs: _Pairs) -> list[tuple[str, str | None]]:
 
 def hstore_text(value: bytes) -> bytes:
     """hstore_send: int32 number of pairs; of each int32 length and key, int32 length (-1: NULL) and value."""
-    sent = Reader(value, "pairs as hstore_send writes them")
+    sent = ValueReader(value, "pairs as hstore_send writes them")
     pairs = [(sent.required(), sent.sized()) for _ in range(sent.count(8))]
     sent.end()
     return b", ".join(_escaped(key) + b"=>" + (b"NULL" if v is None else _escaped(v)) for key, v in _in_order(pairs))
@@ -112,7 +112,7 @@ def _vector_elements(text: bytes) -> list[bytes | None]:
 
 def vector_text(value: bytes) -> bytes:
     """vector_send: int16 number of dimensions, int16 0, and each as float4."""
-    sent = Reader(value, "a vector as vector_send writes it")
+    sent = ValueReader(value, "a vector as vector_send writes it")
     dimensions, unused = sent.uint16(), sent.uint16()
     if not dimensions or unused:
         raise sent.refusal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.shortest_float import shortest_float8
 from pgoutput_etl.types.strings import string_type
@@ -25,7 +25,7 @@ def box_text(value: bytes) -> bytes:
 
 
 def path_text(value: bytes) -> bytes:
-    reader = Reader(value, "a path as path_send writes it")
+    reader = ValueReader(value, "a path as path_send writes it")
     closed = reader.uint8()
     if closed > 1:
         raise reader.refusal()
@@ -34,7 +34,7 @@ def path_text(value: bytes) -> bytes:
 
 
 def polygon_text(value: bytes) -> bytes:
-    return b"(%s)" % _counted_points(Reader(value, "a polygon as poly_send writes it"))
+    return b"(%s)" % _counted_points(ValueReader(value, "a polygon as poly_send writes it"))
 
 
 def line_text(value: bytes) -> bytes:
@@ -48,18 +48,18 @@ def circle_text(value: bytes) -> bytes:
 
 
 def _points(value: bytes, count: int, expected: str) -> bytes:
-    reader = Reader(value, expected)
+    reader = ValueReader(value, expected)
     return _read_points(reader, count)
 
 
-def _counted_points(reader: Reader) -> bytes:
+def _counted_points(reader: ValueReader) -> bytes:
     count = reader.int32()
     if count <= 0:
         raise reader.refusal()
     return _read_points(reader, count)
 
 
-def _read_points(reader: Reader, count: int) -> bytes:
+def _read_points(reader: ValueReader, count: int) -> bytes:
     """That many points, and nothing behind them."""
     if reader.left() != count * _POINT.size:
         raise reader.refusal()
@@ -68,7 +68,7 @@ def _read_points(reader: Reader, count: int) -> bytes:
 
 
 def _floats(value: bytes, count: int, expected: str) -> list[str]:
-    reader = Reader(value, expected)
+    reader = ValueReader(value, expected)
     numbers = reader.numbers(struct.Struct(f">{count}d"))
     reader.end()
     return [shortest_float8(number) for number in numbers]

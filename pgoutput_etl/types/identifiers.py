@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import UINT32, UINT64, Reader, number, unpacked
+from pgoutput_etl.types.binary import UINT32, UINT64, ValueReader, number, unpacked
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -47,7 +47,7 @@ def pg_lsn_text(value: bytes) -> bytes:
 
 def snapshot_text(value: bytes) -> bytes:
     """xmin, xmax, and the transactions between them that were running, in ascending order."""
-    reader = Reader(value, "a snapshot as pg_snapshot_send writes it")
+    reader = ValueReader(value, "a snapshot as pg_snapshot_send writes it")
     count = reader.int32()
     if count < 0 or reader.left() != (count + 2) * UINT64.size:
         raise reader.refusal()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.types import datetimes, integers, numeric
-from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import (
     BinaryText,
     ColumnType,
@@ -129,7 +129,7 @@ class RangeText:
     bound_text: BinaryText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = Reader(value, EXPECTED_SENT)
+        sent = ValueReader(value, EXPECTED_SENT)
         flags = sent.uint8()
         if flags & ~_KNOWN_FLAGS or (flags & _EMPTY and flags != _EMPTY):
             raise sent.refusal()
@@ -150,7 +150,7 @@ class MultirangeText:
     range_text: RangeText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = Reader(value, EXPECTED_SENT)
+        sent = ValueReader(value, EXPECTED_SENT)
         ranges = list(bounded(self.range_text(sent.required()) for _ in range(sent.count(5))))
         sent.end()
         return b"{" + b",".join(ranges) + b"}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from pgoutput_etl.types.binary import Reader
+from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -29,14 +29,14 @@ _WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # D is what a position has that nobod
 
 
 def tsvector_text(value: bytes) -> bytes:
-    reader = Reader(value, "a tsvector as tsvectorsend writes it")
+    reader = ValueReader(value, "a tsvector as tsvectorsend writes it")
     count = reader.count(1)
     lexemes = [_lexeme(reader) for _ in range(count)]
     reader.end()
     return b" ".join(lexemes)
 
 
-def _lexeme(reader: Reader) -> bytes:
+def _lexeme(reader: ValueReader) -> bytes:
     word = _quoted(reader.string())
     positions = [_position(reader.uint16()) for _ in range(reader.uint16())]
     return word + b":" + b",".join(positions) if positions else word
@@ -64,7 +64,7 @@ class _Printed:
 
 
 def tsquery_text(value: bytes) -> bytes:
-    reader = Reader(value, "a tsquery as tsquerysend writes it")
+    reader = ValueReader(value, "a tsquery as tsquerysend writes it")
     count = reader.count(1)
     items = [_item(reader) for _ in range(count)]
     reader.end()
@@ -84,7 +84,7 @@ def tsquery_text(value: bytes) -> bytes:
     return b"".join(operands[0].parts) if operands else b""
 
 
-def _item(reader: Reader) -> bytes | _Operator:
+def _item(reader: ValueReader) -> bytes | _Operator:
     kind = reader.uint8()
     if kind == _VALUE:
         return _operand(reader)
@@ -94,7 +94,7 @@ def _item(reader: Reader) -> bytes | _Operator:
     return _Operator(code, reader.uint16() if code == _PHRASE else 0)
 
 
-def _operand(reader: Reader) -> bytes:
+def _operand(reader: ValueReader) -> bytes:
     weights, is_prefix = reader.uint8(), reader.uint8()
     if weights > 0xF or is_prefix > 1:
         raise reader.refusal()

@@ -77,7 +77,7 @@ NO_USER_TYPES = UserTypes()
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenType:
     """A type as the configuration writes it: pg_type's name (or variant, hstore, vector, …), modifier, array or not;
     range_of: "range" or "multirange" where it is one of these, of that type."""
 
@@ -87,7 +87,7 @@ class Written:
     range_of: str = ""
 
 
-def written_type(text: str, known: Iterable[str]) -> Written:
+def written_type(text: str, known: Iterable[str]) -> WrittenType:
     """ValueError(what was expected) if it is none; `known` are the names of the built-in types."""
     names = {*known, *extensions.BY_NAME, VARIANT}
     ranges = _RANGE.fullmatch(text.lower())
@@ -105,7 +105,7 @@ def written_type(text: str, known: Iterable[str]) -> Written:
         near = get_close_matches(name, sorted({*names, *_ALIASES}), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"expected the name of a built-in type, hstore, vector, citext, geometry or variant{hint}")
-    return Written(name, _typmod(name, parts["first"], parts["second"]), parts["array"] is not None)
+    return WrittenType(name, _typmod(name, parts["first"], parts["second"]), parts["array"] is not None)
 
 
 def _typmod(name: str, first: str | None, second: str | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import INT16, UINT32, Reader
+from pgoutput_etl.types.binary import INT16, UINT32, ValueReader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -16,14 +16,14 @@ _INT2, _OID = 21, 26
 
 
 def int2vector_text(value: bytes) -> bytes:
-    return _text(Reader(value, "an int2vector as int2vectorsend writes it"), _INT2, INT16)
+    return _text(ValueReader(value, "an int2vector as int2vectorsend writes it"), _INT2, INT16)
 
 
 def oidvector_text(value: bytes) -> bytes:
-    return _text(Reader(value, "an oidvector as oidvectorsend writes it"), _OID, UINT32)
+    return _text(ValueReader(value, "an oidvector as oidvectorsend writes it"), _OID, UINT32)
 
 
-def _text(reader: Reader, element_oid: int, form: struct.Struct) -> bytes:
+def _text(reader: ValueReader, element_oid: int, form: struct.Struct) -> bytes:
     dimensions, has_nulls, oid, count, lower_bound = reader.numbers(_HEADER)
     if (dimensions, has_nulls, oid, lower_bound) != (1, 0, element_oid, 0):
         raise reader.refusal()
@@ -32,7 +32,7 @@ def _text(reader: Reader, element_oid: int, form: struct.Struct) -> bytes:
     return b" ".join(b"%d" % _element(reader, form) for _ in range(count))
 
 
-def _element(reader: Reader, form: struct.Struct) -> int:
+def _element(reader: ValueReader, form: struct.Struct) -> int:
     if reader.number(_ELEMENT_SIZE) != form.size:
         raise reader.refusal()
     return reader.number(form)

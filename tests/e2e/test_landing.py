@@ -14,7 +14,7 @@ import pytest
 
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.e2e.landing_machine import ROOT, Machine, replayed
 from tests.e2e.standby import Standby
 from tests.postgres import Server, Version
@@ -94,7 +94,7 @@ class Shop:
             with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
                 path.write_bytes(b"".join(rows))
             assert_equals_truth(tables[holders[("public", name)]].rows, path)
-        assert Fate.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
+        assert TransactionStatus.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
         assert replay.assembly.losses == []
 
     def slot(self, column: str) -> Any:

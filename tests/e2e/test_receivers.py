@@ -19,7 +19,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.e2e.receivers import Reception, killed_over_and_over
 from tests.e2e.workload import TABLES, Workload
 from tests.postgres import Server, Version
@@ -88,7 +88,7 @@ def test_what_killed_receivers_leave_comes_to_what_the_server_holds(
                 replay.assembly = through_the_night(replay.assembly)
         did["rows compared"] += assert_holds(replay, truth)
         did["resent"] += resent(replay)
-        assert Fate.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
+        assert TransactionStatus.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
         assert replay.assembly.losses == []
     for name, count in did.items():
         record_property(name, count)
@@ -127,7 +127,7 @@ def resent(replay: Replay) -> int:
     marks = {(mark.file, mark.stretch): mark.lsn for mark in replay.assembly.watermarks}
     commits = [row for row in replay._messages if row["tag"] == "C" and row["commit_lsn"] is not None]
     whole = [row for row in commits if row["commit_lsn"] <= marks.get((row["file"], row["stretch"]), -1)]
-    return len(whole) + sum(outcome.fate is Fate.RESENT for outcome in replay.assembly.outcomes)
+    return len(whole) + sum(outcome.fate is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])

@@ -16,7 +16,7 @@ from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY, read_catalog
 from pgoutput_etl.postgres.copy_format import text_rows, tuple_of
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import BEFORE_FILES
 from tests.e2e.live_writers import SETUP, TABLES, psql_with_snapshot, writers
 from tests.kept_rows import counted
@@ -44,7 +44,7 @@ class FromSnapshot(Replay):
     def load(self, taken: Snapshot, catalog: str, shift: int = 0) -> None:
         self.lsn = taken.lsn + shift
         relations = [t.relation for t in read_catalog(catalog, (), lambda _: True).tables]
-        entries = [InForce((BEFORE_FILES, 0), relation, None) for relation in relations]
+        entries = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
         self.assembly.relations = RelationHistory.of([*entries, *self.assembly.relations.entries])
         for relation in relations:
             rows = text_rows(taken.copied[relation.name].read_bytes(), relation.name, len(relation.columns))

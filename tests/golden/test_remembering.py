@@ -7,7 +7,7 @@ import pytest
 
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.replay.modes import remembered
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.captures import NEVER_SENT_VALUES, ignored_columns, truth_tables
 from tests.golden.test_replay import ARCHIVES, Step, read
 from tests.kept_rows import as_of, counted
@@ -39,7 +39,7 @@ def test_versions_are_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
     for lsn in commits[:: max(1, len(commits) // SAMPLES)]:
         for oid, mirror in replay.tables(until=lsn).items():
             if mirror.shape.columns == found[oid].shape.columns:
-                names = [*(column.name for column in mirror.shape.columns), *STAMP_COLUMNS]
+                names = [*(column.name for column in mirror.shape.columns), *METADATA_COLUMNS]
                 assert counted(as_of(found[oid].versions, lsn), names) == counted(mirror.rows, names), (oid, lsn)
                 compared += len(mirror.rows)
     assert compared > 100

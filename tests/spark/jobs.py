@@ -16,7 +16,7 @@ from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.backfill.run import backfill
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.captures import NEVER_SENT_VALUES, Table, ignored_columns
@@ -41,7 +41,7 @@ class Job:
             assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
         return summaries[-1]
 
-    def backfill(self, request: Request, *overrides: str) -> BackfillSummary:
+    def backfill(self, request: BackfillRequest, *overrides: str) -> BackfillSummary:
         return backfill(self.spark, self.loaded(*overrides), request, lambda _: None)
 
     @property

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import commit, merge
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
@@ -124,7 +124,7 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     others = nights.job.versions()["other"]
     (nights.job.landing / "001.copydata").unlink()
 
-    summary = nights.job.backfill(Request(("public.t", "public.b*")))
+    summary = nights.job.backfill(BackfillRequest(("public.t", "public.b*")))
     assert summary.exit_code == EXIT_DONE
     assert files_read(summary) == ["000.copydata", "002.copydata", "003.copydata"]
     assert {t.table.table: (t.files, t.table.rows) for t in summary.tables} == {"t": (3, 4), "bag": (2, 1)}
@@ -138,7 +138,7 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     assert (nights.job.run().batch, nights.values("bag")) == (3, [("x",), ("y",)])
     assert nights.values("t") == [("1", "streamed"), ("2", "newer"), ("44", "moved")]
     damage(nights, "t", "true")
-    summary = nights.job.backfill(Request(("public.t",)))
+    summary = nights.job.backfill(BackfillRequest(("public.t",)))
     assert files_read(summary) == ["000.copydata", "002.copydata", "003.copydata"]
     assert nights.values("t") == [("1", "streamed"), ("2", "newer"), ("44", "moved")]
     kinds = {row["batch"]: row["backfill"] for row in nights.ledger("batches")}
@@ -147,13 +147,13 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
     (nights.job.landing / "002.copydata").unlink()
     versions = nights.job.versions()
     with pytest.raises(ArchiveError, match=r"002\.copydata is not there any more"):
-        nights.job.backfill(Request(("public.t",)))
+        nights.job.backfill(BackfillRequest(("public.t",)))
     first = nights.job.landing / "000.copydata"
     first.write_bytes(first.read_bytes()[:-1] + b"?")
     with pytest.raises(ArchiveError, match=r"000\.copydata: it has changed since"):
-        nights.job.backfill(Request(("public.bag",)))
+        nights.job.backfill(BackfillRequest(("public.bag",)))
     with pytest.raises(ConfigError, match=r"no table 'public\.no'"):
-        nights.job.backfill(Request(("public.no",)))
+        nights.job.backfill(BackfillRequest(("public.no",)))
     assert nights.job.versions() == versions
     assert max(row["batch"] for row in nights.ledger("batches")) == 4
 
@@ -166,22 +166,22 @@ def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> 
     bring_back(nights, "3", "4")
 
     for _ in range(2):
-        summary = nights.job.backfill(Request(("public.t",), 400, 400))
+        summary = nights.job.backfill(BackfillRequest(("public.t",), 400, 400))
         assert files_read(summary) == ["002.copydata", "003.copydata"]
         assert [(t.how, t.table.rows) for t in summary.tables] == [("rows of the range", 5)]
         right = [("1", "by mistake"), ("2", "later"), ("4", "deleted"), ("44", "by mistake"), ("5", "by mistake")]
         assert nights.values("t") == right, "2 and the deleted 3, nothing else"
-    nights.job.backfill(Request(("public.t",), 600))
+    nights.job.backfill(BackfillRequest(("public.t",), 600))
     right = [("1", "by mistake"), ("2", "later"), ("44", "moved"), ("5", "by mistake")]
     assert nights.values("t") == right, "a key that was left, and the one it went to"
     zero = datetime(2000, 1, 1, tzinfo=timezone.utc)  # of all these commits
-    nights.job.backfill(Request(("public.t",), 1, first_time=None, last_time=zero))
+    nights.job.backfill(BackfillRequest(("public.t",), 1, first_time=None, last_time=zero))
     assert nights.values("t") == FOUR_NIGHTS
     damage(nights, "t", "id = '5'")
     [after] = [t for t in nights.night(transaction(6, 700, update("2", "newer"))).tables if t.table == "t"]
     assert (after.rows, len(nights.values("t"))) == (3, 3), "as counted, not as remembered"
     with pytest.raises(ConfigError, match="--from-time: none at 2001"):
-        nights.job.backfill(Request(("public.t",), first_time=zero.replace(year=2001)))
+        nights.job.backfill(BackfillRequest(("public.t",), first_time=zero.replace(year=2001)))
 
 
 @pytest.mark.soak
@@ -193,7 +193,7 @@ def test_where_a_range_would_not_be_exact_the_whole_table_is_done(nights: Nights
         transaction(7, 800, table("id", "v", oid=OTHER, name="other"), insert("x", oid=BAG)),
     )
     damage(nights, "t", "true")
-    summary = nights.job.backfill(Request(("public.t", "public.bag"), 600))
+    summary = nights.job.backfill(BackfillRequest(("public.t", "public.bag"), 600))
     assert {t.table.table: t.how for t in summary.tables} == {
         "t": "whole, as it was truncated since",
         "bag": "whole, as it has no key",
@@ -207,7 +207,7 @@ def as_of(job: Job, files: list[bytes], lsns: list[int], into: Path) -> None:
         replay = CutReplay(last=lsn)
         for number, content in enumerate(files):
             replay.add_file(f"{number}", content)
-        summary = job.backfill(Request(("*",), last_lsn=lsn, into=str(into)))
+        summary = job.backfill(BackfillRequest(("*",), last_lsn=lsn, into=str(into)))
         assert summary.last_commit_lsn == lsn
         wanted = {t.shape.relation.name: t for t in replay.tables().values()}
         for name, of_table in wanted.items():
@@ -232,9 +232,9 @@ def test_as_of_any_commit(spark: SparkSession, tmp_path: Path, landing: Path) ->
     as_of(job, files, [23_000], into)
     assert job.versions() == versions
     with pytest.raises(ConfigError, match=r"--to-lsn: the last commit that was applied is 0/EA60"):
-        job.backfill(Request(("*",), last_lsn=60_001, into=str(into)))
+        job.backfill(BackfillRequest(("*",), last_lsn=60_001, into=str(into)))
     with pytest.raises(RunError, match=r"table at .*/keyed that is no earlier backfill"):
-        job.backfill(Request(("public.keyed",), into=str(tmp_path / "tables")))
+        job.backfill(BackfillRequest(("public.keyed",), into=str(tmp_path / "tables")))
 
 
 @pytest.mark.soak
@@ -269,7 +269,7 @@ def as_of_files(job: Job, paths: list[Path], lsn: int, into: Path) -> None:
     replay = CutReplay(last=lsn)
     for path in paths:
         replay.add_file(path.name, path.read_bytes())
-    job.backfill(Request(("*",), last_lsn=lsn, into=str(into)))
+    job.backfill(BackfillRequest(("*",), last_lsn=lsn, into=str(into)))
     holders = replay.name_holders()
     tables = replay.tables()
     for (schema, name), oid in holders.items():
@@ -288,14 +288,14 @@ def test_a_held_table_is_freed_once_what_held_it_is_mended(nights: Nights) -> No
     nights.night(transaction(4, 400, update("2", "yy", oid=1), insert("2", "w")))
     assert held(nights.job.run()).keys() == {"swapped"}
 
-    still = nights.job.backfill(Request(None))
+    still = nights.job.backfill(BackfillRequest(None))
     assert still.exit_code == EXIT_QUARANTINE
     assert [t.table.held is not None for t in still.tables] == [True]
     assert nights.values("swapped") == [("1", "x")]
 
     columns = "columns: {b: {renamed_from: a}, a: {renamed_from: b}}"
     nights.job.overrides.append(f"tables=[{{match: public.swapped, {columns}}}]")
-    summary = nights.job.backfill(Request(None))
+    summary = nights.job.backfill(BackfillRequest(None))
     assert summary.exit_code == EXIT_DONE
     assert nights.values("swapped") == [("1", "x"), ("2", "yy")]
     assert nights.job.columns("public", "swapped") == ["b", "a"]
@@ -306,7 +306,7 @@ def test_a_held_table_is_freed_once_what_held_it_is_mended(nights: Nights) -> No
     last = nights.night(transaction(5, 500, delete("1", None, oid=1), insert("3", "z", oid=1)))
     assert (held(last), last.exit_code) == ({}, EXIT_DONE)
     assert nights.values("swapped") == [("2", "yy"), ("3", "z")]
-    assert nights.job.backfill(Request(None)).tables == ()
+    assert nights.job.backfill(BackfillRequest(None)).tables == ()
 
 
 @pytest.mark.soak
@@ -323,9 +323,9 @@ def test_bytes_that_could_be_read_after_all_free_what_they_held(nights: Nights) 
     assert held(nights.job.run()).keys() >= {"t1"}
     nights.night(transaction(4, 400, insert("3", "d", oid=1), insert("3", "d", oid=3)))
     with pytest.raises(RunError, match=r"public\.t1 is held.*--from-quarantine"):
-        nights.job.backfill(Request(("public.t1",)))
+        nights.job.backfill(BackfillRequest(("public.t1",)))
 
-    still = nights.job.backfill(Request(None))
+    still = nights.job.backfill(BackfillRequest(None))
     assert still.exit_code == EXIT_QUARANTINE
     assert nights.values("t1") == [("1", "a")]
     quarantine = nights.ledger("quarantine")
@@ -334,7 +334,7 @@ def test_bytes_that_could_be_read_after_all_free_what_they_held(nights: Nights) 
     assert [row["redriven"] for row in quarantine if row["relation"] == 1].count(None) == 1
 
     path.write_bytes(whole)
-    summary = nights.job.backfill(Request(None))
+    summary = nights.job.backfill(BackfillRequest(None))
     assert summary.exit_code == EXIT_DONE
     assert len(summary.files_read) == summary.files == 2
     assert nights.values("t1") == [("1", "c"), ("2", "spoilt"), ("3", "d")]
@@ -345,7 +345,7 @@ def test_bytes_that_could_be_read_after_all_free_what_they_held(nights: Nights) 
     assert (last.exit_code, held(last), last.files) == (EXIT_DONE, {}, 1)
     assert nights.values("t1") == [("1", "c"), ("2", "spoilt"), ("9", "streamed")]
     assert nights.values("t4") == [("2", "b"), ("5", "e")]
-    assert nights.job.backfill(Request(("public.t1",))).tables[0].table.rows == 3
+    assert nights.job.backfill(BackfillRequest(("public.t1",))).tables[0].table.rows == 3
 
 
 @pytest.mark.soak
@@ -367,7 +367,7 @@ def test_a_backfill_that_dies_is_finished_by_the_nightly_job(nights: Nights, mon
 
     monkeypatch.setattr(commit, "move", dies)
     with pytest.raises(RuntimeError, match="power"):
-        nights.job.backfill(Request(("*",)))
+        nights.job.backfill(BackfillRequest(("*",)))
     monkeypatch.undo()
     nights.land(transaction(4, 400, insert("3", "d", "e"), insert("x", oid=BAG)))
     last = nights.job.run()
@@ -379,11 +379,11 @@ def test_a_backfill_that_dies_is_finished_by_the_nightly_job(nights: Nights, mon
     nights.night(transaction(5, 500, update("1", "aa", "n"), delete("2", None, None)))
     damage(nights, "t", "true")
     (nights.job.landing / "000.copydata").unlink()
-    summary = nights.job.backfill(Request(("public.t",), since_version=version))
+    summary = nights.job.backfill(BackfillRequest(("public.t",), since_version=version))
     assert files_read(summary) == ["002.copydata"]
     assert nights.values("t") == [("1", "aa", "n"), ("3", "d", "e")]
     with pytest.raises(ConfigError, match=r"no batch left public\.t at Delta version 0"):
-        nights.job.backfill(Request(("public.t",), since_version=0))
+        nights.job.backfill(BackfillRequest(("public.t",), since_version=0))
 
 
 @pytest.mark.soak
@@ -398,9 +398,9 @@ def test_a_nightly_run_that_died_is_finished_first(nights: Nights, monkeypatch: 
         nights.night(transaction(2, 200, insert("2", "b")))
     monkeypatch.undo()
     with pytest.raises(RunError, match=r"batch 2 was begun by a run that died\. Run jobs/apply\.py"):
-        nights.job.backfill(Request(("public.t",)))
+        nights.job.backfill(BackfillRequest(("public.t",)))
     into = nights.job.folder / "beside"
-    nights.job.backfill(Request(("public.t",), into=str(into)))
+    nights.job.backfill(BackfillRequest(("public.t",), into=str(into)))
     rows = nights.job.spark.read.format("delta").load(str(into / "public" / "t")).collect()
     assert [(row["id"], row["v"]) for row in rows] == [("1", "a")]
     nights.job.run()

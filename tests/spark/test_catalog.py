@@ -17,7 +17,7 @@ from pyspark.sql.conf import RuntimeConfig
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import table_upkeep
 from pgoutput_etl.jobs.maintain.request import STEPS, MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
@@ -187,7 +187,7 @@ def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights)
     assert changed.exit_code == 0, "what a run left is compared"
     theirs = maintain(spark, job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
     assert {each.name for each in theirs.tables if "it was changed since" in " ".join(each.left)} == {"public.t"}
-    assert job.backfill(Request(("public.t",))).exit_code == 0
+    assert job.backfill(BackfillRequest(("public.t",))).exit_code == 0
     assert values(nights, "t") == now, "it begins with the snapshot: no file has row 0"
 
     for commit in (4, 5):
@@ -207,14 +207,14 @@ def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights)
     [planned] = [each for each in plan(spark, job.loaded(), lambda _: None).tables if each.table == "renamed"]
     assert (planned.path, planned.updated) == (place(nights, "renamed"), 1)
     job.run()
-    assert job.backfill(Request(("public.renamed",))).exit_code == 0
+    assert job.backfill(BackfillRequest(("public.renamed",))).exit_code == 0
     assert values(nights, "renamed") == [("0", "later"), *now[1:]], "its snapshot is where its name was"
 
     moved = table("a", "b", oid=bag_oid, name="moved", identity=FULL)
     nights.night(transaction(7, 0x700, moved, insert("z", None, oid=bag_oid)))
     spark.sql(f"DROP TABLE {bag}")
     with pytest.raises(RunError, match=r"public\.moved would be begun with its Delta version 0, which can't be read"):
-        job.backfill(Request(("public.moved",)))
+        job.backfill(BackfillRequest(("public.moved",)))
     nights.night(transaction(8, 0x800, truncate(), insert("9", "z"), insert("w", None, oid=bag_oid)))
     assert values(nights, "renamed") == [("9", "z")]
     assert [row[0] for row in values(nights, "moved")] == ["w", "x", "y", "z"]
@@ -254,10 +254,10 @@ def test_one_whose_name_differs_from_another_s_in_case_can_be_made_again(nights:
     nights.night(transaction(1, 0x100, upper, insert("1", "a", oid=12)))
     assert list(held(nights.night(transaction(2, 0x200, lower, insert("2", "b", oid=13))))) == ["same"]
     nights.job.spark.sql(f"DELETE FROM {place(nights, 'same')}")
-    again = nights.job.backfill(Request(("public.Same",)))
+    again = nights.job.backfill(BackfillRequest(("public.Same",)))
     assert (again.exit_code, [each.table.held for each in again.tables]) == (0, [None])
     assert values(nights, "same") == [("1", "a")]
-    assert nights.job.backfill(Request(None)).exit_code == 3, "the other one is held still"
+    assert nights.job.backfill(BackfillRequest(None)).exit_code == 3, "the other one is held still"
 
 
 @pytest.mark.soak
@@ -318,7 +318,7 @@ def test_a_table_that_somebody_dropped_is_held_and_not_begun_anew_with_some_of_i
     done = maintain(spark, nights.job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
     assert f"public.appended: there is no table at {places['appended']}" in done.remarks
 
-    assert nights.job.backfill(Request(None)).exit_code == 0
+    assert nights.job.backfill(BackfillRequest(None)).exit_code == 0
     nights.night(transaction(3, 0x300, *(insert("3", "c", oid=oid) for oid in names)))
     now = tables_at(spark, root, "test")
     assert {name: now[name].count() for name in now} == {
@@ -417,7 +417,7 @@ def test_where_commits_bear_no_mark_runs_that_died_are_finished_too(
     notes = spark.sql(f"DESCRIBE HISTORY {place(nights, 'events')}").select("userMetadata", "operation").collect()
     assert {note[0] for note in notes} == {None}, "no commit bears a mark"
     assert "RESTORE" in {note[1] for note in notes}
-    assert nights.job.backfill(Request(("public.*",))).exit_code == 0
+    assert nights.job.backfill(BackfillRequest(("public.*",))).exit_code == 0
     assert_every_mode(nights)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pgoutput_etl.console import EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.scan import scan_files
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
@@ -195,7 +195,7 @@ def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_reb
     assert nights.job.versions() == before
 
     with_rules(nights, "{match: public.t, columns: {mail: drop, note: {hash: sha256}}}")
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     assert nights.values("t") == [("1", hashed("b"))]
     nights.job.run()
     assert nights.values("t") == [("1", hashed("b")), ("2", hashed("d"))]
@@ -207,7 +207,7 @@ def test_changes_that_wait_are_read_again_where_columns_are_others_by_now(nights
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, columns, insert("1", "a", "b")), prepared(2, insert("2", "c", "d")))
     with_rules(nights, "{match: public.t, columns: {note: {hash: sha256}}}")
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     nights.night(commit_prepared(2, 0x200))
     assert nights.values("t") == [("1", "a", hashed("b")), ("2", "c", hashed("d"))]
 
@@ -245,7 +245,7 @@ def test_a_value_that_can_not_be_hashed_holds_its_table(nights: Nights) -> None:
     assert HIDDEN not in held(summary)["odd"]
     assert nights.values("fine") == [("1",)]
     with_rules(nights, "{match: public.odd, columns: {n: redact}}")
-    nights.job.backfill(Request(None))
+    nights.job.backfill(BackfillRequest(None))
     assert nights.values("odd") == [("1", "REDACTED")]
 
 

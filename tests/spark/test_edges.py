@@ -6,7 +6,7 @@ import pytest
 
 from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import writer
 from pgoutput_etl.protocol.messages import Prepare
 from tests.small_archives import (
@@ -64,7 +64,7 @@ def test_a_table_that_was_skipped_is_held_until_it_is_rebuilt(nights: Nights) ->
     assert summary.exit_code == EXIT_QUARANTINE
     assert "jobs/backfill.py --tables 'public.t'" in held(summary)["t"]
     assert nights.values("t") == [("1", "a")]
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     assert nights.values("t") == [("1", "a"), ("2", "b"), ("3", "c")]
     assert nights.night(transaction(6, 40, insert("4", "d"))).exit_code == EXIT_DONE
     assert len(nights.values("t")) == 4

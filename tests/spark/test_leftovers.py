@@ -14,7 +14,7 @@ import pytest
 from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import FramingError
 from pgoutput_etl.jobs.apply.report import RunSummary, to_json
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.report import PlanSummary
 from pgoutput_etl.jobs.plan.run import plan
 from tests.small_archives import Messages, insert, table, transaction
@@ -68,7 +68,7 @@ def test_junk_is_set_aside_and_named_until_it_is_taken_away(nights: Nights) -> N
     put(nights, 3)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_QUARANTINE, rows(1)), "what comes behind it is held"
     (job.landing / "2.bin").unlink()
-    assert job.backfill(Request(None)).exit_code == EXIT_DONE
+    assert job.backfill(BackfillRequest(None)).exit_code == EXIT_DONE
     assert nights.values("t") == rows(1, 3)
     put(nights, 4)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 3, 4))
@@ -110,12 +110,12 @@ def test_a_file_that_was_passed_over_is_set_aside_and_then_read_in_its_place(nig
     put(nights, 4)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 3, 4))
 
-    assert job.backfill(Request(None)).exit_code == EXIT_DONE
+    assert job.backfill(BackfillRequest(None)).exit_code == EXIT_DONE
     assert nights.values("t") == rows(1, 2, 3, 4), "no table was held, and all are whole"
     assert [row for row in nights.ledger("quarantine") if row["redriven"] is None] == []
     put(nights, 5)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 2, 3, 4, 5))
-    assert job.backfill(Request(None)).batch == 0, "nothing is left to do"
+    assert job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to do"
 
 
 def test_what_was_added_before_the_archive_was_read_anew_is_read_by_the_next_run(nights: Nights) -> None:
@@ -129,7 +129,7 @@ def test_what_was_added_before_the_archive_was_read_anew_is_read_by_the_next_run
     job.run()
     (folder / "2.bin").unlink()
     (folder / "3.bin").write_bytes(second + landed([*one(4), *one(5)], "recvlogical"))
-    job.backfill(Request(None))
+    job.backfill(BackfillRequest(None))
     assert nights.values("t") == rows(1, 3)
     last = job.run()
     assert (last.exit_code, last.files, nights.values("t")) == (EXIT_DONE, 1, rows(1, 3, 4, 5))

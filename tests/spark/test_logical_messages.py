@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger import ledger
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.protocol.messages import Message, Origin
@@ -114,10 +114,10 @@ def test_what_was_damaged_and_is_mended_gives_its_messages_and_no_double(nights:
     assert [row[0] for row in before] == ["before", "behind", "none"]
 
     path.write_bytes(whole)
-    done = nights.job.backfill(Request(None))
+    done = nights.job.backfill(BackfillRequest(None))
     assert done.exit_code == EXIT_DONE
     assert kept(nights) == sorted([*before, ("spoilt", done.batch, 2, 200)])
-    assert nights.job.backfill(Request(None)).batch == 0, "nothing is left to take up"
+    assert nights.job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to take up"
     assert nights.night(transaction(4, 400, insert("4", "a"))).exit_code == EXIT_DONE
 
 
@@ -186,10 +186,10 @@ def test_origins(nights: Nights) -> None:
     }
 
     nights.job.overrides.remove(skip)
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     assert nights.values("t") == [("1", "local"), ("2", "a"), ("3", "b"), ("4", "a"), ("5", "local")]
     nights.job.overrides.append(skip)
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     assert nights.values("t") == [("1", "local"), ("3", "b"), ("5", "local")]
 
 
@@ -203,7 +203,7 @@ def test_a_ledger_from_before_there_were_origins_goes_on(nights: Nights) -> None
         rows = spark.read.format("delta").load(str(root / name)).toArrow()
         older = spark.createDataFrame(rows.drop_columns(columns))
         older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(str(root / name))
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
     assert nights.values("t") == [("1", "a")]
     nights.night(stream_commit(50, 300))
     assert nights.values("t") == [("1", "a"), ("2", "b")]

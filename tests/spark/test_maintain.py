@@ -13,12 +13,12 @@ import pytest
 from delta.tables import DeltaTable
 
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import run as maintaining
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.ledger.archive import Archive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.load.writer import Writer
@@ -136,7 +136,7 @@ def test_old_transactions_go_but_for_those_that_tell_a_files_time(
 
     last = Ledger(job.spark, ledger_root(job), "test").last_batch()
     assert last is not None
-    archive = Archive(job.spark, job.loaded(), Ledger(job.spark, ledger_root(job), "test"), last)
+    archive = LedgerArchive(job.spark, job.loaded(), Ledger(job.spark, ledger_root(job), "test"), last)
     for minute in (1, 2, 4, 6, 7, 9):
         assert archive.first_commit(at(minute)) == minute * 0x100
         assert archive.last_commit(at(minute)) == minute * 0x100
@@ -144,7 +144,7 @@ def test_old_transactions_go_but_for_those_that_tell_a_files_time(
     assert archive.last_commit(at(4) - timedelta(seconds=1)) == 0x300
 
     DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id in ('2', '3', '5')")
-    request = Request(("public.t",), first_time=at(3), last_time=at(5))
+    request = BackfillRequest(("public.t",), first_time=at(3), last_time=at(5))
     assert job.backfill(request).exit_code == 0
     assert {key for key, _ in nights.values("t")} == {"1", "3", "4", "5", "6", "50", "7", "8", "9"}
 

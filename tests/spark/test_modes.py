@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.replay.modes import remembered
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.captures import CAPTURES, files_of
 from tests.kept_rows import applied, as_of, counted
 from tests.small_archives import (
@@ -71,7 +71,7 @@ def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, co
             continue
         shape, rows = kept[oid].shape, job.rows(schema, name)
         # A mirror that was emptied keeps no column that its relation has no more.
-        names = [*(column.name for column in mirrors[oid].shape.columns), *STAMP_COLUMNS]
+        names = [*(column.name for column in mirrors[oid].shape.columns), *METADATA_COLUMNS]
         mirror = counted(mirrors[oid].rows, names)
         match modes.get(f"{schema}.{name}", modes.get("*")):
             case None:
@@ -97,7 +97,7 @@ def assert_as_of(
     lsns = sorted({row["commit_lsn"] for row in replay.rows_by_relation()[oid]})
     for lsn in [*lsns[:: max(1, len(lsns) // commits)], lsns[-1]]:
         mirror = replay.tables(keys, until=lsn)[oid]
-        if [column.name for column in mirror.shape.columns] == names[: -len(STAMP_COLUMNS)]:
+        if [column.name for column in mirror.shape.columns] == names[: -len(METADATA_COLUMNS)]:
             label = f"{mirror.shape.relation.name} as of {lsn}"
             assert_same(label, counted(as_of(rows, lsn), names), counted(mirror.rows, names))
 
@@ -291,9 +291,9 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     with pytest.raises(RunError, match=r"was written in mode history, and the configuration asks for .*--tables 'pub"):
         changed.run()
     assert changed.job.versions() == versions
-    changed.job.backfill(Request(tables=("public.orders", "public.bag")))
+    changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
     # A range of commits is no way to repair what keeps a past: it is built anew.
-    done = changed.job.backfill(Request(tables=("public.log",), first_lsn=500, last_lsn=600))
+    done = changed.job.backfill(BackfillRequest(tables=("public.log",), first_lsn=500, last_lsn=600))
     assert [t.how for t in done.tables] == ["whole, as mode append keeps what was"]
     changed.run()
     assert_kept(changed.job, other, replayed(*SHOP_NIGHTS, SHOP_MORNING))

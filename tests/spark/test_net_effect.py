@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
 from pgoutput_etl.load import commit as merge_commit
 from pgoutput_etl.load import history, merge
-from pgoutput_etl.load.net_effect import Events
-from pgoutput_etl.load.row_states import EveryEvent
+from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.replay.modes import remembered
@@ -293,18 +293,18 @@ def _inserts_first(replay: Replay, night: int) -> tuple[pa.Table, TableShape]:
 
 def test_an_update_of_a_bag_that_changes_nothing_gives_its_row_new_stamps(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
-    for night, before in enumerate((merge_commit.Before.NOTHING, merge_commit.Before.ROWS)):
+    for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         made, shape = _inserts_first(replay, night)
-        commit = merge_commit.Commit("test", "changes", night, 0)
-        merge.write(spark, path, shape, Events(frame(spark, made).coalesce(1)), before, commit)
+        commit = merge_commit.DeltaTransaction("test", "changes", night, 0)
+        merge.write(spark, path, shape, TableEvents(frame(spark, made).coalesce(1)), before, commit)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
 
 
 def test_an_update_of_a_bag_that_changes_nothing_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
-    for night, before in enumerate((merge_commit.Before.NOTHING, merge_commit.Before.ROWS)):
+    for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         made, shape = _inserts_first(replay, night)
-        history.write(spark, path, shape, EveryEvent(frame(spark, made).coalesce(1)), before)
+        history.write(spark, path, shape, EventLog(frame(spark, made).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, remembered(replay)[T].versions))

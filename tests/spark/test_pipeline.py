@@ -294,7 +294,7 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     write, append_files = merge.write, Ledger._append_files
     written = 0
 
-    def dies_at_the_second(*arguments: Any) -> commit.Written:
+    def dies_at_the_second(*arguments: Any) -> commit.WriteResult:
         nonlocal written
         written += 1
         if written == 2:

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
-from pgoutput_etl.inspection.archive import inspect_archive, scenes
+from pgoutput_etl.inspection.archive import inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, list_local
-from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.jobs.apply.pipeline import apply
@@ -23,7 +23,7 @@ from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlanSummary
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load.summary import TableSummary
-from pgoutput_etl.load.writer import Outcome, Writer
+from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.captures import CAPTURES, DATA, files_of
 from tests.small_archives import (
@@ -170,8 +170,8 @@ def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_pa
         here = inspect_archive(list_local([f"file:{tmp_path}"]), local, lambda _: None)
         elsewhere = inspect_archive(list_on_spark(spark, [str(tmp_path)]), there, lambda _: None)
         lines: dict[str, list[str]] = {"here": [], "there": []}
-        local.tell(scenes(here, Wanted(table="public.p*"), True, False), lines["here"].append)
-        there.tell(scenes(elsewhere, Wanted(table="public.p*"), True, False), lines["there"].append)
+        local.tell(inspection_contexts(here, MessageFilter(table="public.p*"), True, False), lines["here"].append)
+        there.tell(inspection_contexts(elsewhere, MessageFilter(table="public.p*"), True, False), lines["there"].append)
     here_said = repr(report_on(here).to_dict()).replace(str(tmp_path), "")
     assert repr(report_on(elsewhere).to_dict()).replace(f"file:{tmp_path}", "") == here_said
     assert [line.replace(f"file:{tmp_path}", "") for line in lines["there"]] == [
@@ -190,7 +190,7 @@ def slots() -> Iterator[Path]:
 
 @pytest.mark.soak
 def test_a_batch_that_died_is_planned_as_it_will_be_finished(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(*_: object) -> list[Outcome]:
+    def dies(*_: object) -> list[TableResult]:
         raise RunError("killed")
 
     nights.land(transaction(1, 0x100, table(), insert("1", "a")))

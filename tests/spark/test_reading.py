@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.as_of import Tables, consistent_points, tables_at
 from pgoutput_etl.load import commit, merge
 from tests.small_archives import Change, insert, table, transaction, update
@@ -55,7 +55,7 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
 
     write, written = merge.write, 0
 
-    def dies_at_the_second(*arguments: Any) -> commit.Written:
+    def dies_at_the_second(*arguments: Any) -> commit.WriteResult:
         nonlocal written
         written += 1
         if written == 2:
@@ -94,6 +94,6 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
     assert both(tables_at(spark, ledger, "shop", 200)) == (second, first), "where it was before it was renamed"
 
     DeltaTable.forPath(spark, str(nights.job.path("public", "orders"))).delete()
-    nights.job.backfill(Request(("public.orders",)))
+    nights.job.backfill(BackfillRequest(("public.orders",)))
     assert values(tables_at(spark, ledger, "shop", 300)["public.orders"]) == [("1", "c")]
     assert consistent_points(spark, ledger, "shop").count() == 4

@@ -14,7 +14,7 @@ import pytest
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.console import EXIT_DONE
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
@@ -260,7 +260,7 @@ def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
     nights.night(transaction(2, 0x200, update("1", "aa")))
     nights.job.spark.sql(f"DELETE FROM delta.`{nights.job.path('public', 't')}` WHERE true")
 
-    nights.job.backfill(Request(("public.t",)))
+    nights.job.backfill(BackfillRequest(("public.t",)))
 
     assert nights.values("t") == [("0", "from before"), ("1", "aa")]
     nights.night(transaction(3, 0x300, delete("0", None)))
@@ -406,7 +406,7 @@ def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
     for file in files:
         file.unlink()
     with pytest.raises(RunError, match=r"public\.t would be begun with its Delta version 1, which can't be read"):
-        nights.job.backfill(Request(("public.t",)))
+        nights.job.backfill(BackfillRequest(("public.t",)))
 
 
 @pytest.mark.soak

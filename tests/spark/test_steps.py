@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ingest.landed_files import Landed
+from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.jobs.apply import pipeline
 from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.jobs.apply.report import RunSummary, to_json
@@ -46,7 +46,7 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
 ) -> None:
     """Streamed and prepared transactions, and one that is cut, begin in one batch and end in another."""
 
-    def dies(*_: object) -> Landed:
+    def dies(*_: object) -> FileBatch:
         raise RunError("killed")
 
     for messages in BACKLOG:

@@ -13,10 +13,10 @@ from pyspark.sql import Row, SparkSession
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import merge
-from pgoutput_etl.load.commit import Before, Commit
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows
 from pgoutput_etl.load.evolve import evolve
-from pgoutput_etl.load.net_effect import Events
-from pgoutput_etl.schema.migration import Reshaping
+from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.types import UserTypes, column_type, load_text
@@ -48,7 +48,9 @@ def shape(key: tuple[int, ...], toast: tuple[int, ...] = ()) -> TableShape:
     return TableShape(relation, columns, key, RelationVersions(1, (relation,), {}), toast, moves_toast=bool(toast))
 
 
-def events_of(spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]) -> Events:
+def events_of(
+    spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
+) -> TableEvents:
     """Events in their order, as (what, values, a moved row's old key)."""
     made: dict[str, Any] = {
         "_lsn": range(1, len(events) + 1), "_file": [1] * len(events), "_ordinal": range(len(events)),
@@ -69,7 +71,7 @@ def events_of(spark: SparkSession, of: TableShape, *events: tuple[str, Values] |
     made["_unrep"] = [entries or None for entries in noted]
     schema = of.event_schema()
     arrays = [made[f.name] if isinstance(made[f.name], pa.Array) else pa.array(made[f.name], f.type) for f in schema]
-    return Events(spark.createDataFrame(pa.table(arrays, schema=schema)))
+    return TableEvents(spark.createDataFrame(pa.table(arrays, schema=schema)))
 
 
 def stored(spark: SparkSession, path: Path) -> list[Row]:
@@ -84,7 +86,9 @@ def stored(spark: SparkSession, path: Path) -> list[Row]:
 def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
     first = [(INSERTED, (b"%d" % n, *ONE)) for n in (1, 2, 3, 4, 5)]
-    merge.write(spark, str(path), of, events_of(spark, of, *first), Before.NOTHING, Commit("a", "changes", 1, 1))
+    merge.write(
+        spark, str(path), of, events_of(spark, of, *first), TargetRows.NOTHING, DeltaTransaction("a", "changes", 1, 1)
+    )
     described = dict(spark.read.format("delta").load(str(path)).dtypes)
     assert described["tags"] == "map<string,string>"
     assert (described["doc"], described["docs"]) == ("variant", "array<variant>")
@@ -100,7 +104,7 @@ def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: 
         (UPDATED, (b"5", b"", b'{"a": 1, "a": 2}', b"{{NULL}}", b"{1e400}", None)),
         (INSERTED, (b"6", *NOTHING)),
     )  # fmt: skip
-    merge.write(spark, str(path), of, second, Before.ROWS, Commit("a", "changes", 2, 2))
+    merge.write(spark, str(path), of, second, TargetRows.ROWS, DeltaTransaction("a", "changes", 2, 2))
     one, two, five, six, moved = stored(spark, path)
     for row in (one, moved):
         assert row.tags == {"b": None, "aa": "1"}
@@ -122,12 +126,19 @@ def test_a_bag_loses_the_row_that_is_equal(spark: SparkSession, tmp_path: Path) 
         (INSERTED, (b"1", *spaced)),
         (INSERTED, (None, *NOTHING)),
     ]
-    merge.write(spark, str(path), of, events_of(spark, of, *inserted), Before.NOTHING, Commit("b", "changes", 1, 1))
+    merge.write(
+        spark,
+        str(path),
+        of,
+        events_of(spark, of, *inserted),
+        TargetRows.NOTHING,
+        DeltaTransaction("b", "changes", 1, 1),
+    )
     assert len(stored(spark, path)) == 4
     zero = (*TWO[:4], b"{-0,NULL}")  # not the row that was inserted
     deleted = [(DELETED, (b"1", *ONE)), (DELETED, (b"1", *zero)), (DELETED, (None, *NOTHING))]
     written = merge.write(
-        spark, str(path), of, events_of(spark, of, *deleted), Before.ROWS, Commit("b", "changes", 2, 2)
+        spark, str(path), of, events_of(spark, of, *deleted), TargetRows.ROWS, DeltaTransaction("b", "changes", 2, 2)
     )
     assert [row.tags for row in stored(spark, path)] == [{"b": None, "aa": "1"}, {"b": None, "aa": "2"}]
     assert written.version == 1
@@ -136,11 +147,11 @@ def test_a_bag_loses_the_row_that_is_equal(spark: SparkSession, tmp_path: Path) 
 def test_a_map_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((1,)), tmp_path / "t"
     merge.write(
-        spark, str(path), of, events_of(spark, of, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))), Before.NOTHING,
-        Commit("c", "changes", 1, 1),
+        spark, str(path), of, events_of(spark, of, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))),
+        TargetRows.NOTHING, DeltaTransaction("c", "changes", 1, 1),
     )  # fmt: skip
     again = events_of(spark, of, (UPDATED, (b"7", ONE[0], *TWO[1:])), (DELETED, (None, TWO[0], *NOTHING[1:])))
-    merge.write(spark, str(path), of, again, Before.ROWS, Commit("c", "changes", 2, 2))
+    merge.write(spark, str(path), of, again, TargetRows.ROWS, DeltaTransaction("c", "changes", 2, 2))
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [(7, {"b": None, "aa": "1"}, "null")]
 
 
@@ -148,11 +159,16 @@ def test_columns_are_added_to_a_table_that_has_none_of_them(spark: SparkSession,
     of, path = shape((0,)), tmp_path / "t"
     narrow = replace(of, columns=of.columns[:1])
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
-    merge.write(spark, str(path), narrow, inserted, Before.NOTHING, Commit("d", "changes", 1, 1))
-    added = Reshaping(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
-    evolve(spark, str(path), added, Commit("d", "shape", 2, 2))
+    merge.write(spark, str(path), narrow, inserted, TargetRows.NOTHING, DeltaTransaction("d", "changes", 1, 1))
+    added = SchemaMigration(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
+    evolve(spark, str(path), added, DeltaTransaction("d", "shape", 2, 2))
     merge.write(
-        spark, str(path), of, events_of(spark, of, (INSERTED, (b"2", *TWO))), Before.ROWS, Commit("d", "changes", 2, 2)
+        spark,
+        str(path),
+        of,
+        events_of(spark, of, (INSERTED, (b"2", *TWO))),
+        TargetRows.ROWS,
+        DeltaTransaction("d", "changes", 2, 2),
     )
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [
         (1, None, None),

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.spark.session import beside
+from pgoutput_etl.spark.session import background_jobs
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Noting:
 
 def test_what_was_started_has_a_tag_of_its_own_and_gives_its_answer() -> None:
     spark = Noting()
-    with beside(cast(SparkSession, spark)) as others:
+    with background_jobs(cast(SparkSession, spark)) as others:
         tags = [others.start(lambda: spark.tags.of_thread).result() for _ in range(2)]
         assert not hasattr(spark.tags, "of_thread"), "this thread's own work can't be given up by it"
     assert tags[0] == tags[1]
     assert tags[0].startswith("pgoutput_etl-")
-    with beside(cast(SparkSession, spark)) as others:
+    with background_jobs(cast(SparkSession, spark)) as others:
         assert others.start(lambda: spark.tags.of_thread).result() != tags[0]
     assert spark.interrupted == []
 
@@ -53,7 +53,7 @@ def test_where_the_other_work_fails_spark_is_told_to_give_up_before_anybody_wait
         assert spark.given_up.wait(60)
 
     def failing() -> None:
-        with beside(cast(SparkSession, spark)) as others:
+        with background_jobs(cast(SparkSession, spark)) as others:
             others.start(until_given_up)
             raise RuntimeError("another run is at work")
 

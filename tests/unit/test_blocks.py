@@ -18,14 +18,14 @@ from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.blocks import Kind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
-from pgoutput_etl.transactions.outcome import Fate, Outcome, Watermark
-from pgoutput_etl.transactions.statistics import TALLIED, Tally
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, Watermark
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.captures import DATA, files_of
 
 SLOTS = [
@@ -57,10 +57,10 @@ class Archive:
         for block in packer.rest():
             self.blocks += block.to_pylist()
         assembly = self.replay.assembly
-        self.fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+        self.fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
 
     def changes(self) -> Iterator[dict[str, Any]]:
-        return (block for block in self.blocks if block["kind"] == Kind.CHANGE.value)
+        return (block for block in self.blocks if block["kind"] == BlockKind.CHANGE.value)
 
 
 @pytest.fixture(scope="module", params=SLOTS, ids=lambda slot: f"{slot.parent.name}/{slot.name}")
@@ -91,12 +91,12 @@ def test_the_same_rows_are_committed(archive: Archive) -> None:
 
 
 def test_what_is_counted(archive: Archive) -> None:
-    tally = Tally()
+    tally = BatchStatistics()
     for block in archive.blocks:
-        part = Tally()
-        rows = unpacked(block, TALLIED)
-        part.add(Kind(block["kind"]), block["relation"], rows, len(block["tuples"]), archive.fates)
-        tally.take(Tally.from_json(part.to_json()))
+        part = BatchStatistics()
+        rows = unpacked(block, COUNTED_KINDS)
+        part.add(BlockKind(block["kind"]), block["relation"], rows, len(block["tuples"]), archive.fates)
+        tally.take(BatchStatistics.from_json(part.to_json()))
     committed = list(archive.replay.committed())
     tags = Counter((row["relation"], row["tag"]) for row in committed)
     assert Counter({(o, t): n for o, each in tally.relations.items() for t, n in each.tags.items() if n}) == tags
@@ -112,11 +112,11 @@ def test_what_is_counted(archive: Archive) -> None:
 def test_blocks_of_what_is_rolled_back_are_counted_too(archive: Archive) -> None:
     """All of a relation's blocks come to the driver where they are few, whatever became of their rows."""
     units = {(row["file"], row["unit"]) for row in archive.rows if row["unit"] >= 0}
-    none_committed = Fates.of([Outcome(Fate.ABORTED, 7, tuple(sorted(units)))], ())
-    tally, sizes = Tally(), Counter[int]()
+    none_committed = StatusLookup.of([Outcome(TransactionStatus.ABORTED, 7, tuple(sorted(units)))], ())
+    tally, sizes = BatchStatistics(), Counter[int]()
     for block in archive.changes():
         size = len(block["tuples"])
-        tally.add(Kind.CHANGE, block["relation"], unpacked(block, TALLIED), size, none_committed)
+        tally.add(BlockKind.CHANGE, block["relation"], unpacked(block, COUNTED_KINDS), size, none_committed)
         sizes[block["relation"]] += size
     assert (tally.relations, tally.block_sizes) == ({}, sizes)
 
@@ -125,7 +125,7 @@ def test_files_that_were_only_looked_at_have_no_part(archive: Archive) -> None:
     numbers = {row["file"] for row in archive.rows}
     last = max(numbers)
     assembly = archive.replay.assembly
-    fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, [last])
+    fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, [last])
     found = [row for block in archive.changes() for row in rows_in(block, fates, Window()).to_pylist()]
     expected = [row for row in archive.replay.committed() if row["tag"] != "T" and row["file"] != last]
     assert in_order([{"file": row["file"], "ordinal": row["ordinal"]} for row in found]) == in_order(
@@ -177,7 +177,7 @@ ROWS = st.fixed_dictionaries(
 @given(
     st.lists(ROWS, max_size=30),
     st.lists(
-        st.tuples(st.sampled_from(Fate), XIDS, st.none() | st.integers(1, 9), st.sets(st.integers(7, 9))),
+        st.tuples(st.sampled_from(TransactionStatus), XIDS, st.none() | st.integers(1, 9), st.sets(st.integers(7, 9))),
         max_size=4,
     ),
     st.lists(st.integers(0, 3), min_size=12, max_size=12),
@@ -185,7 +185,7 @@ ROWS = st.fixed_dictionaries(
 )
 def test_fates(
     rows: list[dict[str, Any]],
-    told: list[tuple[Fate, int | None, int | None, set[int]]],
+    told: list[tuple[TransactionStatus, int | None, int | None, set[int]]],
     owners: list[int],
     marks: dict[tuple[int, int], int],
 ) -> None:
@@ -197,7 +197,7 @@ def test_fates(
         Outcome(fate, xid, tuple(units[i]), None, i, lsn, None if lsn is None else -lsn, tuple(sorted(aborted)))
         for i, (fate, xid, lsn, aborted) in enumerate(told)
     ]
-    fates = Fates.of(outcomes, [Watermark(file, stretch, lsn) for (file, stretch), lsn in marks.items()])
+    fates = StatusLookup.of(outcomes, [Watermark(file, stretch, lsn) for (file, stretch), lsn in marks.items()])
     fields = [
         MESSAGE_SCHEMA.field(name) for name in ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_xid")
     ]
@@ -207,10 +207,10 @@ def test_fates(
         own = of_unit.get((row["file"], row["unit"]))
         mark = marks.get((row["file"], row["stretch"]))
         is_resent = mark is not None and row["commit_lsn"] is not None and row["commit_lsn"] <= mark
-        fate = (Fate.RESENT if is_resent else Fate.COMMITTED) if own is None else own.fate
+        fate = (TransactionStatus.RESENT if is_resent else TransactionStatus.COMMITTED) if own is None else own.fate
         if own is not None and row["xid"] in own.aborted_subxids:
-            fate = Fate.ABORTED
-        assert list(Fate)[decided.fate[i]] is fate
+            fate = TransactionStatus.ABORTED
+        assert list(TransactionStatus)[decided.fate[i]] is fate
         expected = (
             (row["commit_lsn"], row["commit_ts"], row["top_xid"], None)
             if own is None

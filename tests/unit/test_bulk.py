@@ -30,8 +30,8 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.scan.fast import rows as bulk
-from pgoutput_etl.scan.fast.rows import Taken
-from pgoutput_etl.scan.fragment import Part
+from pgoutput_etl.scan.fast.rows import FastRows
+from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.scan.scan_file import scan_from_either_side
 from pgoutput_etl.scan.scanner import Scanner
@@ -53,7 +53,7 @@ class Both:
     monkeypatch: pytest.MonkeyPatch
     taken: int = 0
 
-    def check(self, part: Part) -> str:
+    def check(self, part: ScanRequest) -> str:
         """What became of it, which has to be the same."""
         with self._counting():
             at_once = outcome(part)
@@ -73,7 +73,7 @@ class Both:
     def _counting(self) -> Iterator[None]:
         put = Scanner._put
 
-        def counted(scanner: Scanner, taken: Taken) -> None:
+        def counted(scanner: Scanner, taken: FastRows) -> None:
             self.taken += taken.messages
             put(scanner, taken)
 
@@ -95,7 +95,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "_GROWTH", 3)
 
 
-def outcome(part: Part) -> tuple[str, pa.Table | str]:
+def outcome(part: ScanRequest) -> tuple[str, pa.Table | str]:
     try:
         scanned = scan_from_either_side(part)
     except ArchiveError as error:
@@ -132,13 +132,13 @@ def test_a_capture_is_the_same_both_ways(both: Both, slot: str) -> None:
     framings = chance.sample(FRAMINGS, 2)
     for path in files_of(DATA / slot):
         data = decompress(path.read_bytes(), path.name)
-        both.check(Part(data, 3, detect(data), False))
+        both.check(ScanRequest(data, 3, detect(data), False))
     for framing in framings:
-        assert both.check(Part(landed(messages_of(slot), framing, chance), 3, framing, False)) == "scanned"
+        assert both.check(ScanRequest(landed(messages_of(slot), framing, chance), 3, framing, False)) == "scanned"
     assert both.taken > 0.9 * len(messages_of(slot)) * len(framings)
 
 
-def parts(slot: str, chance: random.Random, count: int, most: int) -> Iterator[Part]:
+def parts(slot: str, chance: random.Random, count: int, most: int) -> Iterator[ScanRequest]:
     """Parts of a slot's archive, begun and cut off anywhere, many of them spoilt, and read in all ways."""
     whole = messages_of(slot)
     for _ in range(count):
@@ -154,7 +154,7 @@ def parts(slot: str, chance: random.Random, count: int, most: int) -> Iterator[P
         if chance.random() < 0.6:
             data = spoilt(data, chance)
         if start <= len(data):
-            yield Part(
+            yield ScanRequest(
                 data,
                 3,
                 framing,
@@ -246,7 +246,7 @@ def test_what_is_sent_again_is_the_same_both_ways(both: Both) -> None:
         framing = FRAMINGS[seed % len(FRAMINGS)]
         begin = chance.randrange(len(messages) or 1)
         data = landed([encoder.encode(message) for message in messages[begin:]], framing, chance)
-        both.check(Part(data, 3, framing, False))
+        both.check(ScanRequest(data, 3, framing, False))
     assert both.taken > 1_000
 
 
@@ -292,7 +292,7 @@ def test_each_way_to_leave_the_plain_way(both: Both, name: str, framing: Framing
     messages = [encoder.encode(m) for m in [*PLAIN, *BREAKS[name], *transaction(12, 70, *MANY)]]
     data = landed(messages, framing, random.Random(1))
     for salvages in (False, True):
-        both.check(Part(data, 3, framing, salvages))
+        both.check(ScanRequest(data, 3, framing, salvages))
     assert both.taken > 50
 
 
@@ -333,7 +333,7 @@ def test_messages_and_origins_are_the_same_both_ways(both: Both, framing: Framin
         chance = random.Random(seed)
         messages = [encoder.encode(message) for message in with_messages_and_origins(chance, 30)]
         first = chance.choice([0, chance.randrange(len(messages))])
-        done[both.check(Part(landed(messages[first:], framing, chance), 0, framing, chance.random() < 0.5))] += 1
+        done[both.check(ScanRequest(landed(messages[first:], framing, chance), 0, framing, chance.random() < 0.5))] += 1
     assert done["scanned"] > 15
     assert both.taken > 500
 
@@ -344,16 +344,16 @@ def test_messages_and_origins_are_no_reason_to_read_one_by_one(both: Both) -> No
         named, emitted = Origin(lsn, f"o{lsn % 7}"), Message(None, True, lsn, "outbox", b"x")
         messages += [Begin(lsn, 0, lsn), named, insert("1", "a"), emitted, Commit(lsn, lsn, 0)]
     content = landed([encoder.encode(m) for m in messages], Framing.COPYDATA, random.Random(5))
-    assert both.check(Part(content, 0, Framing.COPYDATA, True)) == "scanned"
+    assert both.check(ScanRequest(content, 0, Framing.COPYDATA, True)) == "scanned"
     assert both.taken > 4_900
 
 
 def test_a_frame_s_lsn_past_a_bigint_is_refused_in_the_same_words(both: Both) -> None:
     messages = [encoder.encode(message) for message in PLAIN]
     rows = [encoder.Row((1 << 63) - 30 + i, 1, message) for i, message in enumerate(messages)]
-    assert both.check(Part(encoder.copydata(rows), 3, Framing.COPYDATA, False)) == "SequenceError None"
+    assert both.check(ScanRequest(encoder.copydata(rows), 3, Framing.COPYDATA, False)) == "SequenceError None"
     rows = [replace(row, lsn=0) for row in rows]
-    assert both.check(Part(encoder.copydata(rows), 3, Framing.COPYDATA, False)) == "scanned"
+    assert both.check(ScanRequest(encoder.copydata(rows), 3, Framing.COPYDATA, False)) == "scanned"
 
 
 def test_more_than_fits_at_once(both: Both) -> None:
@@ -368,7 +368,7 @@ def test_more_than_fits_at_once(both: Both) -> None:
         messages = [encoder.encode(message) for message in transaction(3, 10, table(), *changes)]
         before = both.taken
         data = encoder.length_prefixed(messages)
-        assert both.check(Part(data, 3, Framing.LENGTH_PREFIXED, False)) == "scanned"
+        assert both.check(ScanRequest(data, 3, Framing.LENGTH_PREFIXED, False)) == "scanned"
         assert both.taken - before > 0.9 * len(messages) - 5
 
 
@@ -376,11 +376,11 @@ def test_more_than_fits_at_once(both: Both) -> None:
 def test_a_file_of_one_message_over_and_over(both: Both, framing: Framing) -> None:
     """By which it is not known again."""
     message: PgoutputMessage = insert("1", "a")
-    both.check(Part(landed([encoder.encode(message)] * 50, framing, random.Random(1)), 3, framing, False))
+    both.check(ScanRequest(landed([encoder.encode(message)] * 50, framing, random.Random(1)), 3, framing, False))
 
 
 def test_without_kernels_all_is_read_one_by_one(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoder.length_prefixed(map(encoder.encode, PLAIN))
     monkeypatch.setattr(jit, "AVAILABLE", False, raising=False)
-    both.check(Part(data, 3, Framing.LENGTH_PREFIXED, False))
+    both.check(ScanRequest(data, 3, Framing.LENGTH_PREFIXED, False))
     assert both.taken == 0

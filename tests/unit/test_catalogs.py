@@ -10,10 +10,10 @@ import pytest
 from pgoutput_etl.config.settings import Config, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import catalog_place, identifier, is_catalog_place
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.targets.plan import Plan, TableChanges, TableState
+from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 from tests.small_archives import table
@@ -27,7 +27,7 @@ def plan_of(
     config: Config = CONFIG,
     states: dict[int, TableState] | None = None,
     placed: Collection[int] = (),
-) -> Plan:
+) -> TablePlan:
     """Of an insert into each; those of one OID are a table that was renamed."""
     history = RelationHistory()
     for n, relation in enumerate(relations, 1):
@@ -36,7 +36,7 @@ def plan_of(
     return make_plan(config, history, changes, states or {}, UserTypes(), placed=placed)
 
 
-def places(plan: Plan) -> dict[int, str]:
+def places(plan: TablePlan) -> dict[int, str]:
     return {task.oid: task.path for task in plan.tasks}
 
 
@@ -114,4 +114,4 @@ def test_a_displaced_table_goes_on_in_a_folder() -> None:
 
 def test_what_is_built_beside_is_in_folders() -> None:
     with pytest.raises(ConfigError, match="--into: expected a folder"):
-        Request(("*",), into="`main`.`shop`").check()
+        BackfillRequest(("*",), into="`main`.`shop`").check()

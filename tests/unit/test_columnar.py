@@ -31,14 +31,14 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.scan.fast import messages as columnar
-from pgoutput_etl.scan.fast.messages import Found
+from pgoutput_etl.scan.fast.messages import MessageFields
 from tests import encoder
 from tests.mutations import Tell, mutated_messages
 
 pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason=f"no kernels: {jit.WHY_NOT}")
 
 FRAMED = (Framing.LENGTH_PREFIXED, Framing.COPYDATA, Framing.PGCOPY)
-FOUND = Found()
+FOUND = MessageFields()
 
 
 def framed(message: bytes, framing: Framing) -> tuple[bytes, int]:
@@ -55,7 +55,7 @@ def framed(message: bytes, framing: Framing) -> tuple[bytes, int]:
             return encoder.recvlogical([message]), 0
 
 
-def found_in(data: bytes, framing: Framing, position: int, in_stream: bool) -> Found:
+def found_in(data: bytes, framing: Framing, position: int, in_stream: bool) -> MessageFields:
     columnar.find(np.frombuffer(data, np.uint8), framing, position, in_stream, columnar.MOST_MESSAGES, FOUND)
     return FOUND
 
@@ -115,7 +115,7 @@ def check(data: bytes, in_stream: bool, framing: Framing) -> str:
     return "found"
 
 
-def check_fields(message: PgoutputMessage, file: bytes, found: Found) -> None:
+def check_fields(message: PgoutputMessage, file: bytes, found: MessageFields) -> None:
     fields = found.fields[0]
     match message:
         case Insert() | Update() | Delete():

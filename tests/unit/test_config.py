@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.config.column_rules import DROP, SALT_VARIABLE, Salt, Use, UseKind
+from pgoutput_etl.config.column_rules import DROP, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.settings import (
     Config,
     Merge,
@@ -100,7 +100,7 @@ def test_every_key_is_read() -> None:
                 key=("id", "no"),
                 columns={"email": {"hash": "sha256"}, "note": "drop"},
                 rename="crm.customer",
-                uses={"email": Use(UseKind.HASH, Salt(SALT.encode())), "note": DROP},
+                uses={"email": ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), "note": DROP},
             ),
         ),
         types={"public.posint": "int4"},

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from psycopg import errors, sql
 
-from pgoutput_etl.schema.migration import Reshaping, converted
+from pgoutput_etl.schema.migration import SchemaMigration, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
 from pgoutput_etl.types.conversion import convert, stays
@@ -317,7 +317,7 @@ def reshaped(old: ColumnType, new: ColumnType, texts: Texts) -> pa.RecordBatch:
         for i in range(len(texts))
     ]
     rows = pa.RecordBatch.from_pydict({"c0": loaded.array, "_unrep": pa.array(noted, UNREPRESENTABLE)})
-    return converted(rows, Reshaping((TableColumn("x", old),), (TableColumn("x", new),), (), (0,)))
+    return converted(rows, SchemaMigration((TableColumn("x", old),), (TableColumn("x", new),), (), (0,)))
 
 
 def named(name: str, **configured: str) -> ColumnType:

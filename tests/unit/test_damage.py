@@ -16,7 +16,7 @@ from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.transactions.cutoff import Cut
+from pgoutput_etl.transactions.cutoff import Cutoff
 from tests.captures import DATA, files_of
 from tests.encoder import Row, copydata, encode, length_prefixed, pgcopy, recvlogical
 from tests.small_archives import copydata as small_copydata
@@ -49,9 +49,9 @@ def file_of(slot: str, framing: str) -> bytes:
 class UpTo(Replay):
     """An archive as it is, each table up to a commit."""
 
-    up_to: dict[int, Cut] = field(default_factory=dict)
+    up_to: dict[int, Cutoff] = field(default_factory=dict)
 
-    def cuts(self) -> dict[int, Cut]:
+    def cuts(self) -> dict[int, Cutoff]:
         return self.up_to
 
 
@@ -91,9 +91,9 @@ def outcome(slot: str, framing: str, seed: int) -> str:
     clean = whole(slot)
     cuts = replay.cuts()
     is_held = bool(cuts)
-    end = Cut(replay.assembly.last_commit_lsn + 1, "the last commit that was read")
+    end = Cutoff(replay.assembly.last_commit_lsn + 1, "the last commit that was read")
     if replay.assembly.unreliable_from is not None:
-        end = Cut(*replay.assembly.unreliable_from)
+        end = Cutoff(*replay.assembly.unreliable_from)
     for oid in clean.assembly.relations.oids():
         cuts.setdefault(oid, end)
     as_of = UpTo(clean.assembly, False, clean._messages, clean._files, up_to=cuts)

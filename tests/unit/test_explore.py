@@ -19,10 +19,10 @@ import pytest
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.explore.archive import Archive, read_archive
 from pgoutput_etl.explore.archive_rows import change_batches
-from pgoutput_etl.explore.table_rows import Asked, table_batches
+from pgoutput_etl.explore.table_rows import RowQuery, table_batches
 from pgoutput_etl.protocol.messages import Begin, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.captures import DATA, files_of
 from tests.kept_rows import NOTES, applied, counted
 from tests.small_archives import (
@@ -54,9 +54,9 @@ def landed(folder: Path, *files: Messages) -> Archive:
     return read_archive(folder)
 
 
-def rows_of(archive: Archive, name: str, fate: Fate = Fate.COMMITTED) -> list[dict[str, Any]]:
+def rows_of(archive: Archive, name: str, fate: TransactionStatus = TransactionStatus.COMMITTED) -> list[dict[str, Any]]:
     """As Arrow has them: nothing of pandas' in between."""
-    asked = Asked.of(archive._view, name, None, frozenset([fate]), {})
+    asked = RowQuery.of(archive._view, name, None, frozenset([fate]), {})
     found = []
     for path in archive._view.tasks:
         for batch in table_batches(path, Path(path).read_bytes(), archive._view, asked):

@@ -31,9 +31,9 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.fragment import ScannedFile
+from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.encoder import Row, copydata, encode, length_prefixed, recvlogical
 from tests.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
 
@@ -42,7 +42,7 @@ MOST_PER_BYTE = 80
 MOST_BESIDE = 64_000_000
 
 
-def check_scan(scanned: ScannedFile) -> None:
+def check_scan(scanned: ScanResult) -> None:
     """Every byte is in one row, and what is damaged is in the file."""
     sizes = [
         row["end"] - row["begin"] for batch in scanned.batches for row in batch.select(["begin", "end"]).to_pylist()
@@ -255,5 +255,5 @@ def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginni
         replay = Replay(salvages=True)
         replay.add_file("x.bin", length_prefixed([*before, b"\xff" * 60, *behind]))
         fates = {outcome.gid: outcome.fate for outcome in replay.assembly.open_outcomes()}
-        assert fates == {"g": Fate.OPEN}
+        assert fates == {"g": TransactionStatus.OPEN}
         assert {row["unit"] for row in replay.committed()} == {1}

@@ -19,16 +19,16 @@ from pgoutput_etl import jit
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.inspection import local_runner
-from pgoutput_etl.inspection.archive import Inspection, inspect_archive, scenes
+from pgoutput_etl.inspection.archive import Inspection, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
-from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.protocol.framing import Framing, detect
 from pgoutput_etl.protocol.messages import Begin, Commit, Message, Origin
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.timestamps import microseconds_of, parse_time
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.captures import DATA, files_of
 from tests.golden.test_replay import ARCHIVES, landed
 from tests.small_archives import (
@@ -58,18 +58,18 @@ def inspected(paths: Iterable[Path], processes: int = 1) -> ArchiveReport:
 
 
 def looked_into(
-    paths: Iterable[Path], processes: int = 1, wanted: Wanted | None = None, values: bool = False
+    paths: Iterable[Path], processes: int = 1, wanted: MessageFilter | None = None, values: bool = False
 ) -> tuple[Inspection, list[str]]:
     lines: list[str] = []
     with TemporaryDirectory() as folder, LocalRunner(Path(folder), Framing.AUTO, processes) as runner:
         found = inspect_archive(list_local(map(str, paths)), runner, lambda _: None)
         if wanted is not None:
-            runner.tell(scenes(found, wanted, values, False), lines.append)
+            runner.tell(inspection_contexts(found, wanted, values, False), lines.append)
     return found, lines
 
 
 def lines_of(landing: Path, values: bool = False, **wanted: object) -> list[str]:
-    return looked_into([landing], wanted=Wanted(**wanted), values=values)[1]  # type: ignore[arg-type]
+    return looked_into([landing], wanted=MessageFilter(**wanted), values=values)[1]  # type: ignore[arg-type]
 
 
 def land(folder: Path, *files: Messages, first: int = 0) -> Path:
@@ -104,7 +104,7 @@ def assert_equals_replay(files: list[Path]) -> None:
     empty = report.transactions["committed"] - len(transactions)
     assert empty == report.sizes.get("0", 0), "those without a change"
     fates = Counter(outcome.fate for outcome in replay.assembly.outcomes)
-    assert report.transactions["aborted"] == fates[Fate.ABORTED]
+    assert report.transactions["aborted"] == fates[TransactionStatus.ABORTED]
     assert report.transactions["open"] == len(replay.assembly.open_outcomes())
     if "T" not in report.messages:
         changes = sum(report.messages.get(tag, 0) for tag in "IUD")
@@ -253,7 +253,7 @@ def test_no_damage_stops_it(tmp_path: Path, seed: int) -> None:
             at, size = chance.randrange(len(content)), chance.randrange(1, 300)
             content[at : at + size] = chance.randbytes(chance.choice([0, size]))
         (tmp_path / file.name.removesuffix(".gz")).write_bytes(content)
-    found, lines = looked_into([tmp_path], wanted=Wanted())
+    found, lines = looked_into([tmp_path], wanted=MessageFilter())
     report = report_on(found)
     assert sum(report.accounts.values()) == report.content_bytes
     assert len([line for line in lines if "can't be read" not in line]) == sum(report.messages.values())
@@ -263,8 +263,8 @@ def test_several_processes_say_the_same(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(local_runner, "_WORTH_PROCESSES", 0)
     for file in files_of(V2):
         shutil.copy(file, tmp_path)
-    alone, lines = looked_into([tmp_path], wanted=Wanted())
-    together, others = looked_into([tmp_path], processes=2, wanted=Wanted())
+    alone, lines = looked_into([tmp_path], wanted=MessageFilter())
+    together, others = looked_into([tmp_path], processes=2, wanted=MessageFilter())
     assert report_on(alone) == report_on(together)
     assert lines == others
     assert len(lines) == sum(report_on(alone).messages.values())

@@ -21,7 +21,7 @@ from pgoutput_etl.jit import PADDING, copied
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Insert, TupleData
 from pgoutput_etl.scan.fast import messages
-from pgoutput_etl.scan.fast.messages import Bytes, Found
+from pgoutput_etl.scan.fast.messages import Bytes, MessageFields
 from pgoutput_etl.types import ValueTextError
 from pgoutput_etl.types.kernels.dispatch import UnsureError
 from tests import encoder
@@ -59,7 +59,7 @@ class Guarded:
 
 
 def find_messages() -> None:
-    guarded, found = Guarded(), Found()
+    guarded, found = Guarded(), MessageFields()
     for size in SIZES:
         for value in (b"a" * size, "é".encode() * (size // 2), b"a" * size + b"\xff"):
             message = encoder.encode(Insert(None, 16384, TupleData(b"tnut", (value, None, None, value))))

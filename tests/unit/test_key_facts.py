@@ -31,7 +31,7 @@ from pgoutput_etl.scan.blocks import Packer
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
 from tests.small_archives import (
     Messages,
@@ -144,7 +144,7 @@ def blocks_of(content: bytes) -> tuple[list[dict[str, Any]], Replay]:
 
 
 def rows_in_tasks(
-    tasks: list[list[dict[str, Any]]], fates: Fates, window: Window, shape: TableShape, buckets: int
+    tasks: list[list[dict[str, Any]]], fates: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> list[pa.RecordBatch]:
     return [batch for task in tasks for batch in hashed_keys_of(task, fates, window, shape, buckets)]
 
@@ -180,7 +180,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
     streamed += [*stream_abort(90, 91), *stream_commit(90, 10_000)]
     blocks, replay = blocks_of(copydata([*(message for file in files for message in file), *streamed]))
     assembly = replay.assembly
-    fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+    fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
     [stretch] = replay.stretches(T, replay.rows_by_relation()[T], {}, {}, {})
     window = Window(end=(100 * cut, 0, 0) if cut else None)
     lsns = [100 * (n + 1) for n, ids in enumerate(transactions) for _ in ids] + [10_000] * (len(transactions[0]) + 1)
@@ -203,7 +203,7 @@ def test_one_key_that_is_not_known_makes_all_unknown() -> None:
     keys: list[Value] = ["2024-01-31", "infinity"]
     blocks, replay = blocks_of(copydata(transaction(1, 100, table(("id", DATE)), *(insert(key) for key in keys))))
     [stretch] = replay.stretches(T, replay.rows_by_relation()[T], {}, {}, {})
-    fates = Fates.of(replay.assembly.outcomes, replay.assembly.watermarks)
+    fates = StatusLookup.of(replay.assembly.outcomes, replay.assembly.watermarks)
     hashed = rows_in_tasks([blocks], fates, Window(), stretch.shape, 2)
     assert facts_in_tasks(hashed, stretch.shape) == KeyFacts(2, False, False)
 
@@ -218,7 +218,7 @@ def test_a_key_that_is_none_of_its_type_is_refused_without_its_value() -> None:
     blocks, replay = blocks_of(copydata(transaction(1, 100, RELATION, insert("1", "x"), insert("secret", "x"))))
     versions = replay.assembly.relations.versions(T)
     shape = table_shape(RELATION, versions, None)
-    fates = Fates.of(replay.assembly.outcomes, replay.assembly.watermarks)
+    fates = StatusLookup.of(replay.assembly.outcomes, replay.assembly.watermarks)
     with pytest.raises(ArchiveError, match=r"file 0, offset \d+: public\.t, column 'id': expected") as raised:
         rows_in_tasks([blocks], fates, Window(), shape, 1)
     assert "secret" not in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import Arrangement, KnownFiles
+from pgoutput_etl.landing.selection import FileSelection, KnownFiles
 from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests import encoder
@@ -58,11 +58,11 @@ def rows_to(number: int) -> Rows:
     return sorted((str(n), "v") for n in range(1, number + 1))
 
 
-def paths(found: Arrangement, status: FileStatus) -> list[str]:
+def paths(found: FileSelection, status: FileStatus) -> list[str]:
     return sorted(part.path for part in found.with_status(status).values())
 
 
-def read(found: Arrangement) -> list[str]:
+def read(found: FileSelection) -> list[str]:
     return [part.path for _, part in sorted(found.to_read.items())]
 
 
@@ -771,7 +771,7 @@ def test_a_compressed_file_is_left_while_it_is_being_written(messages: Messages)
     folder = LandingFolder()
     content = landed(messages, "recvlogical")
     folder.put("1.bin", content)
-    found = Arrangement({}, False)
+    found = FileSelection({}, False)
     for size in (0, 1, 20, len(content)):
         folder.put("1.bin.gz", gzip.compress(content)[:size])
         found = folder.run()

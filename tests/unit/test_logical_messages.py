@@ -14,14 +14,14 @@ import pytest
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.logical_messages import COUNTED_BY, messages_that_count
-from pgoutput_etl.transactions.outcome import Fate, control_rows
-from pgoutput_etl.transactions.statistics import TALLIED, Tally
-from pgoutput_etl.transactions.status_lookup import Fates
+from pgoutput_etl.transactions.outcome import TransactionStatus, control_rows
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests import encoder
 from tests.captures import DATA, files_of
 from tests.model.history import History, random_history, random_options
@@ -123,7 +123,7 @@ def test_what_counts_wherever_files_and_nights_divide_it(name: str, framed: Any)
         assert kept(over_nights([framed(messages[:at]), framed(messages[at:])])) == sorted(expected, key=repr), at
 
 
-def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], Tally, int]:
+def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], BatchStatistics, int]:
     """As the job counts: blocks, and fates looked up in bulk. With it a tally of all bytes, and how many were read."""
     assembly, packer, blocks, read = Assembly(), Packer(), list[pa.RecordBatch](), 0
     for number, content in enumerate(contents):
@@ -135,13 +135,13 @@ def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], 
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
         read += scanned.summary.consumed
     blocks += list(packer.rest())
-    fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+    fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
     found: list[dict[str, Any]] = []
-    tally = Tally()
+    tally = BatchStatistics()
     for block in pa.Table.from_batches(blocks, BLOCK_SCHEMA).to_pylist():
-        kind = Kind(block["kind"])
-        tally.add(kind, block["relation"], unpacked(block, TALLIED), 0, fates)
-        if kind is Kind.LOGICAL:
+        kind = BlockKind(block["kind"])
+        tally.add(kind, block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
+        if kind is BlockKind.LOGICAL:
             found += messages_that_count(unpacked(block, COUNTED_BY), fates).to_pylist()
     found.sort(key=lambda m: (m["file"], m["ordinal"]))
     seen: set[tuple[Any, ...]] = set()
@@ -279,7 +279,7 @@ def test_a_receiver_that_is_killed_at_random_gets_every_message_once(seeds: rang
         did["sent again"] += len(sent) - len({message.content for message in sent})
         did["of none"] += sum(not message.transactional for message in sent)
         did["certain"] += len(certain)
-        did["resent"] += sum(outcome.fate is Fate.RESENT for outcome in replay.assembly.outcomes)
+        did["resent"] += sum(outcome.fate is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
     assert min(did.values()) > len(seeds) / 5, did
 
 

@@ -17,9 +17,9 @@ from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.apply.metrics import (
-    Measuring,
     RunFigures,
-    Stages,
+    RunRecorder,
+    StageTimer,
     check,
     families,
     figures,
@@ -200,7 +200,7 @@ def test_of_a_run_that_failed_its_kind_of_error_is_told_and_nothing_of_what_it_s
 
 def test_seconds_by_stage() -> None:
     times = iter([10.0, 11.0, 13.0, 13.5, 20.0])
-    stages = Stages(clock=lambda: next(times))
+    stages = StageTimer(clock=lambda: next(times))
     for stage in ("look", "read", "look", None, "read"):
         stages.begin(stage)
     assert stages.seconds == {"look": 1.5, "read": 2.0}
@@ -240,7 +240,7 @@ def test_a_failure_is_said_and_nothing_more(tmp_path: Path, capsys: pytest.Captu
         "metrics.json: the run's figures could not be told: No such file or directory",
         "metrics.prometheus: the run's figures could not be told: No such file or directory",
     ]
-    Measuring("shop", metrics).done([summary(1)])
+    RunRecorder("shop", metrics).done([summary(1)])
     assert capsys.readouterr().err.count("could not be told") == 2
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from pgoutput_etl.protocol.messages import Message, Origin
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, Kind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-from pgoutput_etl.transactions.outcome import Fate, control_rows
-from pgoutput_etl.transactions.statistics import TALLIED, Tally, transactions_by_fate
-from pgoutput_etl.transactions.status_lookup import FATES, Fates
+from pgoutput_etl.transactions.outcome import TransactionStatus, control_rows
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, transactions_by_status
+from pgoutput_etl.transactions.status_lookup import STATUSES, StatusLookup
 from tests.captures import DATA, files_of
 from tests.small_archives import (
     Messages,
@@ -94,7 +94,7 @@ def test_what_is_applied_wherever_files_and_nights_divide_it(name: str) -> None:
         assert keys(over_nights([copydata(ARCHIVE[:at]), copydata(ARCHIVE[at:])], origins)) == expected, at
 
 
-def counted(contents: Iterable[bytes], origins: Origins) -> tuple[Tally, Assembly, int, set[tuple[Any, ...]]]:
+def counted(contents: Iterable[bytes], origins: Origins) -> tuple[BatchStatistics, Assembly, int, set[tuple[Any, ...]]]:
     """As the job counts; how many bytes were read; of ordinary transactions xid, fate, origin and its LSN."""
     assembly, packer, blocks, read = Assembly(), Packer(), list[pa.RecordBatch](), 0
     assembly.origins = origins
@@ -104,14 +104,16 @@ def counted(contents: Iterable[bytes], origins: Origins) -> tuple[Tally, Assembl
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
         read += scanned.summary.consumed
     blocks += list(packer.rest())
-    fates = Fates.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, origins=assembly.origins)
-    tally, ended = Tally(), set()
+    fates = StatusLookup.of(
+        (*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, origins=assembly.origins
+    )
+    tally, ended = BatchStatistics(), set()
     for block in pa.Table.from_batches(blocks, BLOCK_SCHEMA).to_pylist():
-        tally.add(Kind(block["kind"]), block["relation"], unpacked(block, TALLIED), 0, fates)
-        if block["kind"] == Kind.COMMIT.value:
+        tally.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
+        if block["kind"] == BlockKind.COMMIT.value:
             rows = unpacked(block)
             listed = zip(rows.to_pylist(), fates.decide(rows).fate.tolist(), strict=True)
-            ended |= {(r["top_xid"], FATES[fate], r["origin"], r["origin_lsn"]) for r, fate in listed}
+            ended |= {(r["top_xid"], STATUSES[fate], r["origin"], r["origin_lsn"]) for r, fate in listed}
     return tally, assembly, read, ended
 
 
@@ -120,7 +122,7 @@ def test_refused_transactions_have_a_fate_of_their_own_and_their_bytes_an_accoun
     origins, expected = APPLIED[name]
     for contents in ([copydata(ARCHIVE)], [copydata(ARCHIVE[:20]), copydata(ARCHIVE[20:])]):
         tally, assembly, read, _ = counted(contents, origins)
-        by_fate = transactions_by_fate(assembly.outcomes, tally)
+        by_fate = transactions_by_status(assembly.outcomes, tally)
         refused = {"3", "4", "5", "6", "7", "8", "9", "10"} - expected
         assert by_fate["refused"] == len(refused)
         assert by_fate["committed"] == 9 - len(refused)
@@ -132,23 +134,27 @@ def test_refused_transactions_have_a_fate_of_their_own_and_their_bytes_an_accoun
 
 def test_an_origin_is_kept_with_its_transaction() -> None:
     _, assembly, _, ended = counted([copydata(ARCHIVE)], SKIPS_A)
-    assert {(3, Fate.COMMITTED, None, None), (4, Fate.REFUSED, "a", 7), (5, Fate.COMMITTED, "b", 7)} <= ended
+    assert {
+        (3, TransactionStatus.COMMITTED, None, None),
+        (4, TransactionStatus.REFUSED, "a", 7),
+        (5, TransactionStatus.COMMITTED, "b", 7),
+    } <= ended
     others = {(o.xid, o.fate, o.origin, o.origin_lsn) for o in assembly.outcomes}
-    assert others == {(6, Fate.REFUSED, "a", 7), (7, Fate.COMMITTED, "b", 7)} | {
-        (x, Fate.REFUSED, "a", 7) for x in (8, 9)
+    assert others == {(6, TransactionStatus.REFUSED, "a", 7), (7, TransactionStatus.COMMITTED, "b", 7)} | {
+        (x, TransactionStatus.REFUSED, "a", 7) for x in (8, 9)
     }
 
 
 def test_an_origin_that_is_cut_from_its_begin_counts() -> None:
     night = whole(4, 20, "a")
     replay = over_nights([copydata([*ARCHIVE[:3], *night[:1]]), copydata(night[1:2]), copydata(night[2:])], SKIPS_A)
-    assert [(o.xid, o.fate, o.origin) for o in replay.assembly.outcomes] == [(4, Fate.REFUSED, "a")]
+    assert [(o.xid, o.fate, o.origin) for o in replay.assembly.outcomes] == [(4, TransactionStatus.REFUSED, "a")]
 
 
 def test_an_lsn_there_that_is_none_or_past_a_bigint_is_null() -> None:
     archive = [*begun(transaction(4, 20, table()), "a", 0), *begun(transaction(5, 30), "b", 2**64 - 1)]
     _, _, _, ended = counted([copydata(archive)], ANY)
-    assert ended == {(4, Fate.COMMITTED, "a", None), (5, Fate.COMMITTED, "b", None)}
+    assert ended == {(4, TransactionStatus.COMMITTED, "a", None), (5, TransactionStatus.COMMITTED, "b", None)}
 
 
 def test_the_table_s_columns_are_known_from_a_refused_transaction_too() -> None:
@@ -169,6 +175,8 @@ def test_of_a_real_server(slot: str) -> None:
     """One of its transactions was marked as one from elsewhere."""
     contents = [path.read_bytes() for path in files_of(DATA / slot)]
     _, _, _, ended = counted(contents, LOCAL_ONLY)
-    assert [(fate, name, lsn) for _, fate, name, lsn in ended if name] == [(Fate.REFUSED, "elsewhere", 0xABCDEF)]
+    assert [(fate, name, lsn) for _, fate, name, lsn in ended if name] == [
+        (TransactionStatus.REFUSED, "elsewhere", 0xABCDEF)
+    ]
     everything, local = (list(over_nights(contents, origins).committed()) for origins in (ANY, LOCAL_ONLY))
     assert [row["origin"] for row in everything if row not in local] == ["elsewhere"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.masking.mask_rows import Protection
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.protected_replay import as_sent, config_with, protection_of
 from tests.small_archives import Messages, T, copydata, insert, segment, table, transaction
@@ -17,7 +17,7 @@ FULL = ReplicaIdentity.FULL
 HASH = "{hash: sha256}"
 
 
-def protected(folder: Path, rules: str, *parts: Messages) -> Protection:
+def protected(folder: Path, rules: str, *parts: Messages) -> MaskingPolicy:
     messages = [message for part in parts for message in part]
     found = protection_of(config_with(folder, rules), as_sent([copydata(messages)]))
     assert found is not None

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.changes.events import WITHHELD
-from pgoutput_etl.config.column_rules import DROP, Salt, Use, UseKind, changed
+from pgoutput_etl.config.column_rules import DROP, ColumnAction, ColumnRule, Salt, changed_masks
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.masking.mask_rows import Withholding
-from pgoutput_etl.masking.mask_tuples import Version
+from pgoutput_etl.masking.mask_rows import WithholdRows
+from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.protocol.messages import Insert, RelationColumn, ReplicaIdentity, TupleData
 from pgoutput_etl.replay.mirror import ReplayedTable, Row
-from pgoutput_etl.scan.blocks import Kind, packed
+from pgoutput_etl.scan.blocks import BlockKind, packed
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.types import column_type
 from pgoutput_etl.types.printing import print_text
@@ -46,7 +46,7 @@ from tests.small_archives import (
 )
 from tests.spark.test_net_effect import Bag, random_history
 
-REDACT = Use(UseKind.REDACT)
+REDACT = ColumnRule(ColumnAction.REDACT)
 INT4, BOOL, TIMESTAMPTZ = 23, 16, 1184
 RULES = """
 - {match: public.keyed, columns: {big: {hash: sha256}, doc: redact, day: drop}}
@@ -248,9 +248,9 @@ def test_no_block_has_a_value_that_must_not_be_kept(tmp_path: Path) -> None:
     config = config_with(tmp_path, "[{match: public.t, columns: {v: {hash: sha256}}}]")
     protected = protection_of(config, as_sent([content]))
     assert protected is not None
-    for seen in (Withholding(), protected):
+    for seen in (WithholdRows(), protected):
         batches = [seen.rewritten(batch) for batch in scan_file("0", 0, content).rows]
-        block = packed(pa.Table.from_batches(batches), Kind.CHANGE).to_pylist()[0]
+        block = packed(pa.Table.from_batches(batches), BlockKind.CHANGE).to_pylist()[0]
         assert b"h1dden" not in block["tuples"] + block["head"]
         assert SALT.encode() not in block["tuples"] + block["head"]
 
@@ -263,7 +263,7 @@ def test_damaged_bytes_are_not_kept(tmp_path: Path) -> None:
     assert protected is not None
     batches = scan_file("0", 0, torn, salvages=True).rows
     assert any(b"h1dden" in (row["body"] or b"") for batch in batches for row in batch.to_pylist())
-    for seen in (Withholding(), protected):
+    for seen in (WithholdRows(), protected):
         rows = [row for batch in batches for row in seen.rewritten(batch).to_pylist()]
         assert [row["tag"] for row in rows].count("damage") == 1
         assert b"h1dden" not in repr(rows).encode()
@@ -278,10 +278,10 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
         expected = [hmac.new(secret, text, "sha256").hexdigest().encode() for text in texts]
         assert Salt(secret).hashed(texts) == expected
     then = {"a": f"hash: sha256, salt {salt.fingerprint}", "b": "drop"}
-    assert changed(then, frozenset({"c"}), then) == []
-    assert changed({"a": "redact: x"}, frozenset(), {"a": "redact: y"}) == ["a was redacted to another text"]
+    assert changed_masks(then, frozenset({"c"}), then) == []
+    assert changed_masks({"a": "redact: x"}, frozenset(), {"a": "redact: y"}) == ["a was redacted to another text"]
     now = {"a": f"hash: sha256, salt {other.fingerprint}", "c": "redact: REDACTED", "d": "drop"}
-    assert changed(then, frozenset({"c"}), now) == [
+    assert changed_masks(then, frozenset({"c"}), now) == [
         "a was hashed with another salt",
         "b (drop before, as it is now)",
         "c (as it is before, redact now)",
@@ -289,12 +289,14 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
 
 
 @st.composite
-def _tuples(draw: st.DrawFn) -> tuple[Version, list[bytes | None]]:
+def _tuples(draw: st.DrawFn) -> tuple[MaskedVersion, list[bytes | None]]:
     """A version of some columns, and tuples that are mostly of it."""
-    uses = draw(st.lists(st.sampled_from([None, DROP, Use(UseKind.HASH, Salt(SALT.encode())), REDACT]), min_size=1))
+    uses = draw(
+        st.lists(st.sampled_from([None, DROP, ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), REDACT]), min_size=1)
+    )
     types = draw(st.lists(st.sampled_from([25, 23, 17]), min_size=len(uses), max_size=len(uses)))
     columns = tuple(RelationColumn(False, f"c{i}", of, -1) for i, of in enumerate(types))
-    hashed_types = {i: column_type(types[i], -1) for i, use in enumerate(uses) if use and use.kind is UseKind.HASH}
+    hashed_types = {i: column_type(types[i], -1) for i, use in enumerate(uses) if use and use.kind is ColumnAction.HASH}
     values = {25: [b"", b"long" * 40, "é".encode()], 23: [b"7", b"-1", b"no"], 17: [b"\\x00ff", b"\\x"]}
     sent = {25: b"binary", 23: b"\x00\x00\x00\x07", 17: b"\x00\xff"}
     found: list[bytes | None] = []
@@ -305,11 +307,11 @@ def _tuples(draw: st.DrawFn) -> tuple[Version, list[bytes | None]]:
             kinds.append(kind)
             cells.append({0x74: draw(st.sampled_from(values[of])), 0x62: sent[of]}.get(kind))
         found.append(draw(st.sampled_from([TupleData(bytes(kinds), tuple(cells)).to_bytes()] * 5 + [None])))
-    return Version(columns, {i: use for i, use in enumerate(uses) if use is not None}, hashed_types), found
+    return MaskedVersion(columns, {i: use for i, use in enumerate(uses) if use is not None}, hashed_types), found
 
 
 @given(_tuples())
-def test_kernels_write_what_is_written_tuple_by_tuple(given_tuples: tuple[Version, list[bytes | None]]) -> None:
+def test_kernels_write_what_is_written_tuple_by_tuple(given_tuples: tuple[MaskedVersion, list[bytes | None]]) -> None:
     version, tuples = given_tuples
     one_by_one = iter(version.one_by_one([data for data in tuples if data is not None]))
     expected = [None if data is None else next(one_by_one) for data in tuples]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from tests.small_archives import T, table
 
 V1 = table("id", "v")
@@ -99,7 +99,7 @@ def test_streams_leave_nothing_behind_that_they_did_not_bring() -> None:
     for scope in range(1000):
         known.declare(replace(V1, xid=scope), (1, 2 * scope), scope)
         known.promote(scope, (1, 2 * scope + 1))
-    assert known.entries == [InForce((0, 1), V1, None)]
+    assert known.entries == [RelationEntry((0, 1), V1, None)]
 
 
 def test_a_stream_that_has_ended_makes_nothing_everyone_s() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.replay.modes import remembered
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.kept_rows import as_of, counted
 from tests.small_archives import (
     TOAST,
@@ -42,7 +42,7 @@ def assert_is_the_mirror_as_of_every_commit(replay: Replay, keys: Mapping[str, t
     for lsn in (0, *commits, commits[-1] + 1):
         mirrors = replay.tables(keys, until=lsn)
         for oid, kept in found.items():
-            names = [*(column.name for column in kept.shape.columns), *STAMP_COLUMNS]
+            names = [*(column.name for column in kept.shape.columns), *METADATA_COLUMNS]
             expected = mirrors[oid].rows if oid in mirrors else []
             assert counted(as_of(kept.versions, lsn), names) == counted(expected, names), (
                 kept.shape.relation.name,
@@ -73,7 +73,7 @@ def test_rows_that_live_are_the_mirror_and_no_key_is_there_twice(seed: int) -> N
             assert kept.shape.is_bag
             continue
         living = [row for row in kept.latest if not row["_pg_deleted"]]
-        names = [*(column.name for column in kept.shape.columns), *STAMP_COLUMNS]
+        names = [*(column.name for column in kept.shape.columns), *METADATA_COLUMNS]
         assert counted(living, names) == counted(mirrors[oid].rows, names)
         key = [kept.shape.columns[i].name for i in kept.shape.key]
         assert set(counted(kept.latest, [*key, "_pg_unrepresentable"]).values()) <= {1}

@@ -13,11 +13,19 @@ from rich.console import Console
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary, print_maintenance
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, Files, Rule, counted, order_of, rules, settled
+from pgoutput_etl.jobs.maintain.retention import (
+    SMALL_FILE,
+    FileCounts,
+    RetentionRule,
+    counted,
+    drop_recent_batches,
+    order_of,
+    rules,
+)
 from pgoutput_etl.spark.delta_history import is_as_recorded
 
 NOW = datetime(2026, 3, 31, tzinfo=timezone.utc)
-BEFORE, AFTER = Files(12, 1200, 11, 40, 4000), Files(1, 1100, 0, 13, 2300)
+BEFORE, AFTER = FileCounts(12, 1200, 11, 40, 4000), FileCounts(1, 1100, 0, 13, 2300)
 
 
 def said(summary: MaintainSummary) -> str:
@@ -46,21 +54,23 @@ def test_what_may_be_asked_for() -> None:
 
 def test_a_batch_is_settled_once_it_was_done_for_long_enough() -> None:
     batches = [(n, NOW - timedelta(days=10 - n)) for n in range(1, 6)]
-    assert settled(batches, NOW - timedelta(days=7)) == 2
-    assert settled(batches, NOW) == 5
-    assert settled(batches, NOW - timedelta(days=30)) == 0
+    assert drop_recent_batches(batches, NOW - timedelta(days=7)) == 2
+    assert drop_recent_batches(batches, NOW) == 5
+    assert drop_recent_batches(batches, NOW - timedelta(days=30)) == 0
 
 
 def test_claims_of_the_last_batches_stay_however_old() -> None:
     """A run looks at the claims of its batch, the one before and the one after."""
     [claims, quarantine, transactions] = rules(last=10, since=0, settled_batch=10)
-    assert claims == Rule("claims", "batch", 9)
-    assert transactions == Rule("transactions", "batch", 10), "those of the last batch stay"
-    assert quarantine == Rule("quarantine", "redriven", 11), "NULL, which was not redriven, is less than nothing"
+    assert claims == RetentionRule("claims", "batch", 9)
+    assert transactions == RetentionRule("transactions", "batch", 10), "those of the last batch stay"
+    assert quarantine == RetentionRule("quarantine", "redriven", 11), (
+        "NULL, which was not redriven, is less than nothing"
+    )
     assert rules(last=10, since=0, settled_batch=4) == (
-        Rule("claims", "batch", 5),
-        Rule("quarantine", "redriven", 5),
-        Rule("transactions", "batch", 5),
+        RetentionRule("claims", "batch", 5),
+        RetentionRule("quarantine", "redriven", 5),
+        RetentionRule("transactions", "batch", 5),
     )
     assert rules(last=10, since=0, settled_batch=0) == ()
     assert [rule.table for rule in rules(last=2, since=0, settled_batch=2)] == ["quarantine", "transactions"]
@@ -68,7 +78,7 @@ def test_claims_of_the_last_batches_stay_however_old() -> None:
 
 def test_what_was_assembled_anew_goes_only_once_that_is_settled() -> None:
     names = ("relations", "types", "open_transactions")
-    assert rules(last=10, since=7, settled_batch=7)[3:] == tuple(Rule(name, "batch", 7) for name in names)
+    assert rules(last=10, since=7, settled_batch=7)[3:] == tuple(RetentionRule(name, "batch", 7) for name in names)
     assert [rule.table for rule in rules(last=10, since=7, settled_batch=6)] == ["claims", "quarantine", "transactions"]
 
 
@@ -95,8 +105,8 @@ def test_files_are_counted_by_their_names() -> None:
         "file:/t/deletion_vector_1.bin": 7,
     }
     found = counted(stored, ["file:///t/part-1.parquet", "file:///t/part-2.parquet"])
-    assert found == Files(2, 100 + SMALL_FILE, 1, 4, 157 + SMALL_FILE)
-    assert counted({}, []) == Files(0, 0, 0, 0, 0)
+    assert found == FileCounts(2, 100 + SMALL_FILE, 1, 4, 157 + SMALL_FILE)
+    assert counted({}, []) == FileCounts(0, 0, 0, 0, 0)
 
 
 def test_names_that_delta_would_take_apart_order_nothing() -> None:
@@ -105,10 +115,10 @@ def test_names_that_delta_would_take_apart_order_nothing() -> None:
 
 
 def test_where_nobody_may_list_files_optimize_finds_out_itself_and_the_report_says_so() -> None:
-    assert not Files(1, 100, None, None, None).may_be_fewer
-    unlisted = Files(3, 300, None, None, None)
+    assert not FileCounts(1, 100, None, None, None).may_be_fewer
+    unlisted = FileCounts(3, 300, None, None, None)
     assert unlisted.may_be_fewer
-    one = MaintainedTable("public.t", "x", unlisted, Files(1, 290, None, None, None), ("optimize",))
+    one = MaintainedTable("public.t", "x", unlisted, FileCounts(1, 290, None, None, None), ("optimize",))
     other = MaintainedTable("ledger: claims", "y", BEFORE, AFTER, ("vacuum",))
     text = said(MaintainSummary("shop", True, 2, (one, other)))
     assert re.search(r"public\.t +│ +3 → 1 │ +\? │ +300 → 290 │ +\? │ +\? │", text)

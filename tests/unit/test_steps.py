@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import Arrangement
+from pgoutput_etl.landing.selection import FileSelection
 from pgoutput_etl.scan.scan_file import scan_file
 from tests.landing_folder import LandingFolder
 from tests.small_archives import (
@@ -36,11 +36,11 @@ def part(path: str, status: FileStatus = FileStatus.READ, size: int = 10) -> Fil
     return FilePart(path, size, 0, status.value, 0, size)
 
 
-def arrangement(*paths: str) -> Arrangement:
-    return Arrangement({n: part(path) for n, path in enumerate(paths, start=7)}, False)
+def arrangement(*paths: str) -> FileSelection:
+    return FileSelection({n: part(path) for n, path in enumerate(paths, start=7)}, False)
 
 
-def names(step: Arrangement) -> list[str]:
+def names(step: FileSelection) -> list[str]:
     return [part.path for _, part in sorted(step.parts.items())]
 
 
@@ -68,7 +68,7 @@ def test_without_a_limit_or_within_it_nothing_is_changed() -> None:
 def test_what_is_only_noted_comes_with_the_last_batch() -> None:
     """But for new names, which the next run has to know."""
     twin, moved = part("00.bin", FileStatus.DUPLICATE), part("0.bin", FileStatus.MOVED)
-    found = Arrangement({1: part("1.bin"), 2: part("2.bin"), 3: twin, 4: moved}, False, ("00.bin: odd",))
+    found = FileSelection({1: part("1.bin"), 2: part("2.bin"), 3: twin, 4: moved}, False, ("00.bin: odd",))
     first, last = in_steps(found, {"1.bin": 1, "2.bin": 1}, 1)
     assert (names(first), first.remarks) == (["1.bin", "0.bin"], ())
     assert (names(last), last.remarks) == (["2.bin", "00.bin"], ("00.bin: odd",))
@@ -77,7 +77,7 @@ def test_what_is_only_noted_comes_with_the_last_batch() -> None:
 def test_files_whose_names_do_not_tell_their_order_stay_together() -> None:
     """As after a rotation: b.bin was a.bin, and had grown, or not."""
     grown = arrangement("b.bin", "a.bin")
-    rotated = Arrangement({1: part("0.bin"), 2: part("a.bin"), 3: part("b.bin", FileStatus.MOVED)}, False)
+    rotated = FileSelection({1: part("0.bin"), 2: part("a.bin"), 3: part("b.bin", FileStatus.MOVED)}, False)
     for found in (grown, rotated):
         assert in_steps(found, {"0.bin": 9, "b.bin": 9, "a.bin": 9}, 1) == [found]
 

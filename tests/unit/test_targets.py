@@ -10,9 +10,9 @@ import pytest
 from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
-from pgoutput_etl.schema.migration import Fate
-from pgoutput_etl.schema.relation_history import RelationHistory, Run
-from pgoutput_etl.targets.plan import APPLIED, Plan, TableChanges, TableState, Task
+from pgoutput_etl.schema.migration import ValueChange
+from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
+from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 from tests.small_archives import T, table
@@ -34,19 +34,19 @@ def plan_of(
     config: Config = CONFIG,
     user_types: UserTypes | None = None,
     **counted: object,
-) -> Plan:
+) -> TablePlan:
     """The n-th version holds from the commit at 100 * n on."""
     history = RelationHistory()
     for n, relation in enumerate(runs, 1):
         history.declare(relation, (0, n), None)
-    seen = [Run((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
+    seen = [RelationSpan((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
     changes = TableChanges(T, inserts=1, runs=tuple(seen), last_row=(100 * len(runs), 0, len(runs)))
     changes = replace(changes, **counted)  # type: ignore[arg-type]
     states = {} if state is None else {T: state}
     return make_plan(config, history, {T: changes}, states, user_types or UserTypes())
 
 
-def task_of(plan: Plan) -> Task:
+def task_of(plan: TablePlan) -> TableTask:
     assert plan.held == []
     return plan.tasks[0]
 
@@ -85,7 +85,7 @@ def test_a_widened_column_is_not_converted() -> None:
     task = task_of(plan_of([table("id", ("n", BIGINT))], state_of(table("id", ("n", INT)), types=["string", "int32"])))
     reshaping = task.segments[0].reshaping
     assert reshaping is not None
-    assert [reshaping.fate(place) for place in range(2)] == [Fate.STAYS, Fate.WIDENED]
+    assert [reshaping.fate(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
 
 
 def test_a_retired_column_goes_when_another_takes_its_name() -> None:

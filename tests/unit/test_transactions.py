@@ -13,7 +13,7 @@ from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Fate, UnknownPrepared
+from pgoutput_etl.transactions.outcome import TransactionStatus, UnknownPrepared
 from tests.captures import DATA
 from tests.small_archives import (
     Messages,
@@ -71,7 +71,7 @@ def rows_however_landed(messages: Messages) -> Rows:
     return at_once
 
 
-def fates(replay: Replay) -> list[tuple[int | None, Fate]]:
+def fates(replay: Replay) -> list[tuple[int | None, TransactionStatus]]:
     return [(o.xid, o.fate) for o in (*replay.assembly.outcomes, *replay.assembly.open_outcomes())]
 
 
@@ -147,17 +147,17 @@ def test_a_prepared_transaction_that_is_sent_again_counts_once(messages: Message
 def test_what_is_cut_off_and_sent_again_is_accounted_for() -> None:
     replay = replayed([*ONE[:3]], [*ONE, *STREAM[:3]], [*STREAM, *stream_commit(6, 20), *PREPARED[:2]], PREPARED)
     assert fates(replay) == [
-        (3, Fate.RESENT),
-        (6, Fate.RESENT),
-        (6, Fate.COMMITTED),
-        (7, Fate.RESENT),
-        (7, Fate.OPEN),
+        (3, TransactionStatus.RESENT),
+        (6, TransactionStatus.RESENT),
+        (6, TransactionStatus.COMMITTED),
+        (7, TransactionStatus.RESENT),
+        (7, TransactionStatus.OPEN),
     ]
 
 
 def test_what_was_streamed_and_then_comes_prepared_in_one_piece_is_not_left_open() -> None:
     replay = replayed([*STREAM, *prepared(6, BAG, insert("4", "d")), *commit_prepared(6, 10)])
-    assert fates(replay) == [(6, Fate.RESENT), (6, Fate.COMMITTED)]
+    assert fates(replay) == [(6, TransactionStatus.RESENT), (6, TransactionStatus.COMMITTED)]
 
 
 def test_what_was_streamed_in_part_and_then_comes_as_an_ordinary_transaction_is_not_left_open() -> None:
@@ -166,7 +166,7 @@ def test_what_was_streamed_in_part_and_then_comes_as_an_ordinary_transaction_is_
         replay = over_nights(copydata(messages) for messages in files)
         assert tables(replay)["t"] == rows_of(whole)
         assert replay.assembly.open_outcomes() == []
-        assert (6, Fate.RESENT) in fates(replay)
+        assert (6, TransactionStatus.RESENT) in fates(replay)
 
 
 def test_what_is_open_waits_for_as_many_nights_as_it_takes() -> None:
@@ -178,14 +178,14 @@ def test_what_is_open_waits_for_as_many_nights_as_it_takes() -> None:
         [*commit_prepared(7, 30), *stream_commit(6, 40)],
     ]
     replay = over_nights(map(copydata, nights[:2]))
-    assert fates(replay) == [(6, Fate.OPEN), (7, Fate.OPEN), (3, Fate.OPEN)]
+    assert fates(replay) == [(6, TransactionStatus.OPEN), (7, TransactionStatus.OPEN), (3, TransactionStatus.OPEN)]
     assert tables(replay) == {}
     assert tables(over_nights(map(copydata, nights)))["t"] == [*ONCE, ("4", "d"), ("5", "e"), ("6", "f")]
 
 
 def test_a_prepared_transaction_is_rolled_back_nights_later() -> None:
     replay = over_nights(map(copydata, [PREPARED, ONE, rollback_prepared(7)]))
-    assert (tables(replay)["t"], fates(replay)) == ([("1", "a"), ("1", "a")], [(7, Fate.ABORTED)])
+    assert (tables(replay)["t"], fates(replay)) == ([("1", "a"), ("1", "a")], [(7, TransactionStatus.ABORTED)])
 
 
 def test_an_aborted_stream_is_dropped_whole() -> None:

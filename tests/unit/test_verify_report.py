@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.verify.report import Difference, Touched, VerifiedTable, VerifySummary, print_verification
+from pgoutput_etl.jobs.verify.report import Difference, LastWriter, VerifiedTable, VerifySummary, print_verification
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_between
 from pgoutput_etl.postgres.connection import credentials
 
 URL = "jdbc:postgresql://db:5432/shop"
 TABLE = VerifiedTable("public", "orders", rows=10, other_rows=11, ranges=4, ranges_differing=1)
-TOUCHED = Touched(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
+TOUCHED = LastWriter(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
 ROW = Difference("differs", 1, ("price",), 77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 99)
 
 

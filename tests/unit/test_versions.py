@@ -10,8 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.relation_history import Place, Position, RelationHistory, RelationVersions, Run
-from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPlaces, VersionSpan, runs_of_rows, runs_of_spans, spans_of
+from pgoutput_etl.schema.relation_history import (
+    CommitPosition,
+    Position,
+    RelationHistory,
+    RelationSpan,
+    RelationVersions,
+)
+from pgoutput_etl.schema.version_spans import (
+    NO_SCOPE,
+    RowPositions,
+    VersionSpan,
+    relation_spans_of_rows,
+    relation_spans_of_spans,
+    spans_of,
+)
 from tests.small_archives import T, table
 
 VERSIONS = [table(*"abc"[:n]) for n in (1, 2, 3)]
@@ -33,18 +46,20 @@ def versions_of(messages: Sequence[tuple[Position, Relation, int | None]]) -> Re
     return history.versions(T)
 
 
-def one_by_one(rows: list[Row], versions: RelationVersions) -> list[Run]:
-    found: list[tuple[Place, int]] = []
+def one_by_one(rows: list[Row], versions: RelationVersions) -> list[RelationSpan]:
+    found: list[tuple[CommitPosition, int]] = []
     for lsn, file, ordinal, scope in sorted(rows):
         number = versions.at((file, ordinal), None if scope == NO_SCOPE else scope)
         if number is not None:
             found.append(((lsn, file, ordinal), number))
-    return [Run(next(of)[0], versions.relations[number]) for number, of in groupby(found, key=lambda row: row[1])]
+    return [
+        RelationSpan(next(of)[0], versions.relations[number]) for number, of in groupby(found, key=lambda row: row[1])
+    ]
 
 
-def places(rows: list[Row]) -> RowPlaces:
+def places(rows: list[Row]) -> RowPositions:
     columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return RowPlaces(*columns)
+    return RowPositions(*columns)
 
 
 @given(declared, rows, st.integers(1, 30))
@@ -54,15 +69,17 @@ def test_runs_are_those_of_the_rows_one_by_one(
     """However the rows are divided into blocks; spans either tell the runs or say that they don't."""
     versions = versions_of(messages)
     expected = one_by_one(rows, versions)
-    assert runs_of_rows(places(rows), versions) == expected
+    assert relation_spans_of_rows(places(rows), versions) == expected
     spans: dict[tuple[int, int], VersionSpan] = {}
     for begin in range(0, len(rows), block):
         for span in spans_of(places(rows[begin : begin + block]), versions.holds_from):
             key = (span.generation, span.number)
             spans[key] = spans[key].joined(span) if key in spans else span
-    assert runs_of_spans(spans.values(), versions) in (None, expected)
+    assert relation_spans_of_spans(spans.values(), versions) in (None, expected)
     if len({row[3] for row in rows}) < 2 and rows and rows[0][3] == NO_SCOPE and len({row[0] for row in rows}) < 2:
-        assert runs_of_spans(spans.values(), versions) == expected, "one ordinary transaction needs no second look"
+        assert relation_spans_of_spans(spans.values(), versions) == expected, (
+            "one ordinary transaction needs no second look"
+        )
 
 
 def test_a_version_that_comes_back_is_a_run_of_its_own() -> None:
@@ -71,8 +88,8 @@ def test_a_version_that_comes_back_is_a_run_of_its_own() -> None:
     found = list(
         spans_of(places([(1, 0, 1, NO_SCOPE), (2, 0, 6, NO_SCOPE), (3, 0, 11, NO_SCOPE)]), versions.holds_from)
     )
-    assert runs_of_spans(found, versions) == [
-        Run((1, 0, 1), VERSIONS[0]),
-        Run((2, 0, 6), VERSIONS[1]),
-        Run((3, 0, 11), VERSIONS[0]),
+    assert relation_spans_of_spans(found, versions) == [
+        RelationSpan((1, 0, 1), VERSIONS[0]),
+        RelationSpan((2, 0, 6), VERSIONS[1]),
+        RelationSpan((3, 0, 11), VERSIONS[0]),
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.jobs.apply.metrics import Measuring, check
+from pgoutput_etl.jobs.apply.metrics import RunRecorder, check
 from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.jobs.apply.report import RunSummary, exit_code_of_run, print_summary, to_json
 from pgoutput_etl.jobs.command import Command, add_config, add_usual, run_job, session
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     def job(config: Config) -> Batches:
         check(config.metrics)
-        with Measuring(config.source.name, config.metrics) as measuring:
+        with RunRecorder(config.source.name, config.metrics) as measuring:
             with session("apply", config) as spark:
                 summaries = apply(spark, config, Progress(arguments.quiet), measuring.stages)
             measuring.done(summaries)

@@ -21,7 +21,7 @@ from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import exit_code_of, print_warning
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.apply.report import RunSummary, exit_code_of_run
-from pgoutput_etl.jobs.apply.telemetry import check_telemetry, tell
+from pgoutput_etl.jobs.apply.telemetry import check_telemetry, export
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.timestamps import time_of
 
@@ -29,7 +29,7 @@ STDERR = "stderr"
 
 
 @dataclass(slots=True)
-class Stages:
+class StageTimer:
     """Seconds by stage, each begun where the one before it ends."""
 
     clock: Callable[[], float] = time.monotonic
@@ -162,7 +162,7 @@ def _tables(summaries: Sequence[RunSummary]) -> tuple[TableFigures, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric; values by labels. All are gauges: what the last run did, not a sum over runs."""
 
     name: str
@@ -170,7 +170,7 @@ class Family:
     values: tuple[tuple[dict[str, str], float], ...]
 
 
-def families(run: RunFigures) -> list[Family]:
+def families(run: RunFigures) -> list[MetricFamily]:
     """What has no value is left out."""
     of_tables = [({"schema": table.schema, "table": table.table}, table) for table in run.tables]
     listed = [
@@ -193,9 +193,9 @@ def families(run: RunFigures) -> list[Family]:
             _each("run_content_bytes", "Bytes of content, by what became of them.", "account", run.content_bytes),
             _each("run_messages", "Messages that the run read, by type.", "type", run.messages),
             _each("run_transactions", "Transactions, by what became of them.", "fate", run.transactions),
-            Family(_name("run_table_rows"), "Rows that the run changed, by table.", tuple(counts)),
-            Family(_name("table_rows"), "Rows in the Delta table.", tuple(there)),
-            Family(
+            MetricFamily(_name("run_table_rows"), "Rows that the run changed, by table.", tuple(counts)),
+            MetricFamily(_name("table_rows"), "Rows in the Delta table.", tuple(there)),
+            MetricFamily(
                 _name("table_held"),
                 "1 if the table is left as it was.",
                 tuple((x, float(t.held)) for x, t in of_tables),
@@ -206,7 +206,7 @@ def families(run: RunFigures) -> list[Family]:
         ]
     of_source = {"source": run.source}
     return [
-        Family(f.name, f.help, tuple((of_source | labels, value) for labels, value in f.values))
+        MetricFamily(f.name, f.help, tuple((of_source | labels, value) for labels, value in f.values))
         for f in listed
         if f.values
     ]
@@ -216,12 +216,12 @@ def _name(name: str) -> str:
     return f"pgoutput_etl_{name}"
 
 
-def _one(name: str, about: str, value: float | None) -> Family:
-    return Family(_name(name), about, () if value is None else (({}, float(value)),))
+def _one(name: str, about: str, value: float | None) -> MetricFamily:
+    return MetricFamily(_name(name), about, () if value is None else (({}, float(value)),))
 
 
-def _each(name: str, about: str, label: str, values: Mapping[str, float]) -> Family:
-    return Family(_name(name), about, tuple(({label: key}, float(value)) for key, value in values.items()))
+def _each(name: str, about: str, label: str, values: Mapping[str, float]) -> MetricFamily:
+    return MetricFamily(_name(name), about, tuple(({label: key}, float(value)) for key, value in values.items()))
 
 
 def prometheus_text(run: RunFigures) -> str:
@@ -262,7 +262,7 @@ def publish(run: RunFigures, metrics: Metrics, say: Callable[[str], None]) -> No
         _try(say, "metrics.prometheus", lambda: _replace(Path(prometheus), prometheus_text(run)))
     if metrics.opentelemetry:
         gauges = [(family.name, family.help, family.values) for family in families(run)]
-        _try(say, "metrics.opentelemetry", lambda: tell(gauges))
+        _try(say, "metrics.opentelemetry", lambda: export(gauges))
 
 
 def _try(say: Callable[[str], None], what: str, write: Callable[[], None]) -> None:
@@ -298,15 +298,15 @@ def _replace(path: Path, text: str) -> None:
 
 
 @dataclass(slots=True)
-class Measuring:
+class RunRecorder:
     """One run, from when this is made."""
 
     source: str
     metrics: Metrics
-    stages: Stages = field(default_factory=Stages)
+    stages: StageTimer = field(default_factory=StageTimer)
     began: float = field(default_factory=time.monotonic)
 
-    def __enter__(self) -> Measuring:
+    def __enter__(self) -> RunRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

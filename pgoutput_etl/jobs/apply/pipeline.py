@@ -12,40 +12,42 @@ from pyspark.sql import SparkSession
 from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config, Gaps
 from pgoutput_etl.ingest.landed_files import (
-    Landed,
-    NotAsListedError,
+    FileBatch,
+    FilesChangedError,
     list_files,
     new_files,
     read_again,
     read_files,
     read_later,
 )
-from pgoutput_etl.ingest.quarantine import said_of_damages
-from pgoutput_etl.jobs.apply.metrics import Stages
+from pgoutput_etl.ingest.quarantine import damage_remarks
+from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.run import finish_backfill
 from pgoutput_etl.landing.file_index import FileIndex, Listing
-from pgoutput_etl.landing.selection import Arrangement, said_of_tail
+from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.landing.sequence_gaps import is_consecutive
-from pgoutput_etl.ledger.batch import Batch, Results
+from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED, Claim
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.prepare import prepare
 from pgoutput_etl.load.summary import TableSummary
-from pgoutput_etl.load.writer import Outcome, Writer
+from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.spark.session import beside, writes_may_overlap
+from pgoutput_etl.spark.session import background_jobs, writes_may_overlap
 from pgoutput_etl.targets.batch_plan import settings_of
 from pgoutput_etl.targets.plan import HELD, TableState, held_from, tables_ahead
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Fate, summed_accounts
-from pgoutput_etl.transactions.statistics import TallyRequest, transactions_by_fate
+from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
 
 Progress = Callable[[str], None]
 
 
-def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stages | None = None) -> list[RunSummary]:
+def apply(
+    spark: SparkSession, config: Config, progress: Progress, stages: StageTimer | None = None
+) -> list[RunSummary]:
     """Brings every table to the last commit in the archive; a summary per batch. `stages`: is told which it is at.
 
     Usually that is one batch; several, one after the other, if what is new commits more than merge.max_transactions. If
@@ -55,7 +57,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
     """
     if jit.WHY_NOT is not None:
         progress(f"the readable decoder does all, many times slower than compiled code would: {jit.WHY_NOT}")
-    stages = stages or Stages()
+    stages = stages or StageTimer()
     stages.begin("look")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
@@ -78,7 +80,7 @@ def apply(spark: SparkSession, config: Config, progress: Progress, stages: Stage
         last, claim = ledger.last_batch(), None
         listing, index = list_files(spark, config), ledger.file_index(last)
     summaries += _apply_new(spark, config, ledger, last, claim, listing, index, progress, stages)
-    return summaries or [_nothing_new(config, ledger, last, map(said_of_tail, index.tails(listing)))]
+    return summaries or [_nothing_new(config, ledger, last, map(tail_remark, index.tails(listing)))]
 
 
 def _apply_new(
@@ -90,19 +92,19 @@ def _apply_new(
     listing: Listing,
     index: FileIndex,
     progress: Progress,
-    stages: Stages,
+    stages: StageTimer,
 ) -> list[RunSummary]:
     """`listing`: the files as they were listed. Each batch is done before the next one is claimed; where the files of a
     further one aren't as they were listed any more, they are looked for anew."""
     files, listing = new_files(spark, config, index, listing)
     summaries: list[RunSummary] = []
-    later: Sequence[Arrangement] = ()
+    later: Sequence[FileSelection] = ()
     read = partial(read_files, spark, config, files, index, listing)
     while later or (files and not summaries):
         batch = replace(Batch.after(last, {}), settings=settings_of(config))
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
-        except NotAsListedError:
+        except FilesChangedError:
             stages.begin("look")
             listing, index = list_files(spark, config), ledger.file_index(last)
             return summaries + _apply_new(spark, config, ledger, last, None, listing, index, progress, stages)
@@ -133,15 +135,15 @@ def _apply_claimed(
     last: Batch | None,
     batch: Batch,
     claim: Claim | None,
-    read: Callable[[], Landed],
+    read: Callable[[], FileBatch],
     progress: Progress,
-    stages: Stages,
-) -> tuple[RunSummary, tuple[Arrangement, ...]]:
+    stages: StageTimer,
+) -> tuple[RunSummary, tuple[FileSelection, ...]]:
     """With what is left for further batches. `last`: what the ledger said when the batch was put together; `claim`: the
     last one then, if that is known; `read`: reads the batch's files, which changes nothing and so needs no claim."""
     progress(f"batch {batch.number}: looking into the files")
     stages.begin("read")
-    with beside(spark) as others:
+    with background_jobs(spark) as others:
         reading, known = others.start(read), others.start(partial(ledger.assembly, batch))
         try:
             with ledger.claimed(last, batch, progress, claim) as check_claim:
@@ -158,7 +160,7 @@ def _apply_claimed(
             reading.add_done_callback(_give_up)
 
 
-def _give_up(reading: Future[Landed]) -> None:
+def _give_up(reading: Future[FileBatch]) -> None:
     if not reading.cancelled() and reading.exception() is None:
         reading.result().give_up()
 
@@ -168,11 +170,11 @@ def _apply_batch(
     config: Config,
     ledger: Ledger,
     batch: Batch,
-    landed: Landed,
+    landed: FileBatch,
     assembly: Assembly,
     check_claim: Callable[[], None],
     progress: Progress,
-    stages: Stages,
+    stages: StageTimer,
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
@@ -202,11 +204,11 @@ def _apply_batch(
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
-    counted = rows.tally(TallyRequest(held_from=not_applied)) if not_applied else tally
+    counted = rows.tally(StatisticsRequest(held_from=not_applied)) if not_applied else tally
     accounts = counted.accounts() | landed.accounts_of_others()
-    ledger.close(batch, Results(rows, prepared.before, scans, tables, changed, accounts))
-    fates = transactions_by_fate(assembly.outcomes, tally)
-    damages = said_of_damages(scans, path_of)
+    ledger.close(batch, BatchResult(rows, prepared.before, scans, tables, changed, accounts))
+    fates = transactions_by_status(assembly.outcomes, tally)
+    damages = damage_remarks(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
     after = {**batch.tables, **{table.oid: table for table in tables}}
     return replace(
@@ -243,8 +245,8 @@ def _summary(
     batch: Batch,
     assembly: Assembly,
     fates: Mapping[str, int],
-    landed: Landed,
-    outcomes: Iterable[Outcome],
+    landed: FileBatch,
+    outcomes: Iterable[TableResult],
     skipped: Iterable[str],
     accounts: Mapping[int, Mapping[str, int]],
     damages: Iterable[str],
@@ -258,13 +260,13 @@ def _summary(
         messages=landed.messages(),
         tables=tuple(sorted((o.summary for o in outcomes if not o.is_passed_over), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
-        committed_transactions=fates.get(Fate.COMMITTED.value, 0),
-        resent_transactions=fates.get(Fate.RESENT.value, 0),
-        aborted_transactions=fates.get(Fate.ABORTED.value, 0),
+        committed_transactions=fates.get(TransactionStatus.COMMITTED.value, 0),
+        resent_transactions=fates.get(TransactionStatus.RESENT.value, 0),
+        aborted_transactions=fates.get(TransactionStatus.ABORTED.value, 0),
         unknown_prepared=len(assembly.unknown_prepared),
-        refused_transactions=fates.get(Fate.REFUSED.value, 0),
+        refused_transactions=fates.get(TransactionStatus.REFUSED.value, 0),
         last_commit_time=assembly.last_commit_ts,
-        quarantined_transactions=fates.get(Fate.QUARANTINED.value, 0),
+        quarantined_transactions=fates.get(TransactionStatus.QUARANTINED.value, 0),
         skipped=tuple(skipped),
         content_bytes=landed.content_bytes(),
         accounts=summed_accounts(accounts.values()),

@@ -39,7 +39,7 @@ def _exporter(name: str) -> EntryPoint:
     raise ConfigError(f"metrics.opentelemetry: no exporter for {_EXPORTER} is installed; there are: {known}")
 
 
-def tell(gauges: Iterable[Gauge]) -> None:
+def export(gauges: Iterable[Gauge]) -> None:
     """Through the provider that the process has set up, if it has; else through one of our own, which is shut down once
     all is sent."""
     from opentelemetry.metrics import get_meter_provider

@@ -12,25 +12,25 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.backfill.commit_range import Progress, _commits, _lacking
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import Order
-from pgoutput_etl.jobs.backfill.summary import _summary
-from pgoutput_etl.ledger.archive import Archive, refuse_unreadable
+from pgoutput_etl.jobs.backfill.request import BackfillOrder
+from pgoutput_etl.jobs.backfill.summary import backfill_summary
+from pgoutput_etl.ledger.archive import LedgerArchive, refuse_unreadable
 from pgoutput_etl.load.evolve import applications
-from pgoutput_etl.load.rebuild import Rebuilding
+from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.spark.delta import is_delta_table
-from pgoutput_etl.spark.platform import kept, let_go
+from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.location import target_name
-from pgoutput_etl.targets.plan import Held, TableChanges
+from pgoutput_etl.targets.plan import HeldTable, TableChanges
 
 
 @dataclass(slots=True)
-class _Beside:
+class SideBuild:
     """Tables as of a commit, in a folder of their own. The ledger is read, and nothing of it written."""
 
-    archive: Archive
-    order: Order
+    archive: LedgerArchive
+    order: BackfillOrder
     progress: Progress
     folder: str
 
@@ -42,7 +42,7 @@ class _Beside:
         if commits.last > last.last_commit_lsn:
             raise ConfigError(f"--to-lsn: the last commit that was applied is {format_lsn(last.last_commit_lsn)}")
         files = archive.files_with(self.order.oids, commits)
-        rows = kept(archive.committed(files, self.order.oids, commits), StorageLevel.DISK_ONLY)
+        rows = persist(archive.committed(files, self.order.oids, commits), StorageLevel.DISK_ONLY)
         try:
             refuse_unreadable(rows)
             ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
@@ -59,7 +59,7 @@ class _Beside:
                 self.progress,
             )
             root = self.folder.rstrip("/")
-            rebuilding = Rebuilding(
+            rebuilding = Rebuild(
                 archive.spark,
                 archive.config,
                 archive.assembly,
@@ -73,7 +73,8 @@ class _Beside:
             cut = archive.cut_before(self.order.oids, commits.last)
             plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cut], {})
             plan.held += [
-                Held(oid, state.relation, state.reason or "", TableChanges(oid), state) for oid, state in cut.items()
+                HeldTable(oid, state.relation, state.reason or "", TableChanges(oid), state)
+                for oid, state in cut.items()
             ]
             for n, task in enumerate(plan.tasks):
                 state = last.tables.get(task.oid)
@@ -84,9 +85,9 @@ class _Beside:
             built, left = rebuilding.write(plan, lacking)
             outcomes = built + left
         finally:
-            let_go(rows)
+            unpersist(rows)
         by_table = {oid: [f for f in files if oid in f.changes] for oid in self.order.oids}
-        return _summary(archive, 0, commits.last, outcomes, by_table, {}, plan.skipped)
+        return backfill_summary(archive, 0, commits.last, outcomes, by_table, {}, plan.skipped)
 
     def _refuse_others(self, place: str, oid: int) -> None:
         """Raises RunError if there is a table that no earlier backfill of the same one put there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from pgoutput_etl.jobs.backfill.report import print_backfill
-from pgoutput_etl.jobs.backfill.request import Request
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.backfill.run import backfill
 from pgoutput_etl.jobs.command import Command, add_config, add_usual, lsn, run_request, time, words
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    request = Request(
+    request = BackfillRequest(
         None if arguments.from_quarantine else arguments.tables,
         arguments.from_lsn,
         arguments.to_lsn,

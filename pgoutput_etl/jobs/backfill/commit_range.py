@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.backfill.request import Order
-from pgoutput_etl.ledger.archive import Stretch
+from pgoutput_etl.jobs.backfill.request import BackfillOrder
+from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import TableState
 
 Progress = Callable[[str], None]
 
 
-def _commits(order: Order, last: int) -> Stretch:
-    return Stretch(order.first_lsn or 0, last if order.last_lsn is None else order.last_lsn)
+def _commits(order: BackfillOrder, last: int) -> CommitRange:
+    return CommitRange(order.first_lsn or 0, last if order.last_lsn is None else order.last_lsn)
 
 
-def _lacking(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> Stretch:
+def _lacking(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> CommitRange:
     """The commits that tables lack which are built anew."""
     through = max((state.last_commit_lsn for state in since.values()), default=-1)
     if through > last:
@@ -25,4 +25,4 @@ def _lacking(oids: Iterable[int], since: Mapping[int, TableState], last: int) ->
             f"a table is begun with a snapshot, or --since-version: it was at {format_lsn(through)} then, and commits "
             f"up to {format_lsn(last)} are asked for"
         )
-    return Stretch(min((since[oid].last_commit_lsn if oid in since else -1 for oid in oids), default=-1) + 1, last)
+    return CommitRange(min((since[oid].last_commit_lsn if oid in since else -1 for oid in oids), default=-1) + 1, last)

@@ -15,28 +15,28 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.rows import count_changes
 from pgoutput_etl.jobs.backfill.commit_range import Progress, _commits, _lacking
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import Order
-from pgoutput_etl.jobs.backfill.summary import _summary
-from pgoutput_etl.ledger.archive import Archive, ReadFile, Stretch, refuse_unreadable
+from pgoutput_etl.jobs.backfill.request import BackfillOrder
+from pgoutput_etl.jobs.backfill.summary import backfill_summary
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile, refuse_unreadable
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
-from pgoutput_etl.load.rebuild import Rebuilding
-from pgoutput_etl.load.writer import Outcome, Writer, as_it_was, refuse_strangers
+from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.relation_history import Place
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.platform import kept, let_go
-from pgoutput_etl.targets.plan import HELD, Plan, TableChanges, TableState, Task
+from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 
 
 @dataclass(slots=True)
-class _InPlace:
+class InPlaceBackfill:
     """A batch of the ledger that does tables again where they are."""
 
-    archive: Archive
-    order: Order
+    archive: LedgerArchive
+    order: BackfillOrder
     progress: Progress
     batch: Batch
     check_claim: Callable[[], None]
@@ -46,7 +46,7 @@ class _InPlace:
         reasons = {oid: self._why_whole(oid) for oid in self.order.oids}
         if self.order.is_range:
             partly = [oid for oid, reason in reasons.items() if reason is None]
-            return self._range(partly, reasons, Stretch(self.order.first_lsn or 0, now))
+            return self._range(partly, reasons, CommitRange(self.order.first_lsn or 0, now))
         return self._write({}, None, reasons, {})
 
     def _why_whole(self, oid: int) -> str | None:
@@ -62,26 +62,26 @@ class _InPlace:
             return "it has no key"
         return "it has columns that its relation has no more" if state.retired else None
 
-    def _range(self, partly: list[int], reasons: dict[int, str | None], until_now: Stretch) -> BackfillSummary:
+    def _range(self, partly: list[int], reasons: dict[int, str | None], until_now: CommitRange) -> BackfillSummary:
         archive = self.archive
         files = archive.files_with(partly, until_now)
-        rows = kept(archive.committed(files, partly, until_now), StorageLevel.DISK_ONLY)
+        rows = persist(archive.committed(files, partly, until_now), StorageLevel.DISK_ONLY)
         try:
             refuse_unreadable(rows)
-            tasks: dict[int, Task] = {}
+            tasks: dict[int, TableTask] = {}
             counted = count_changes(rows, archive.relations)
             for oid in partly:
                 if oid in counted:
                     found = self._task(oid, counted[oid])
-                    if isinstance(found, Task):
+                    if isinstance(found, TableTask):
                         tasks[oid] = found
                     else:
                         reasons[oid] = found
             return self._write(tasks, rows, reasons, {oid: [f for f in files if oid in f.changes] for oid in tasks})
         finally:
-            let_go(rows)
+            unpersist(rows)
 
-    def _task(self, oid: int, changes: TableChanges) -> Task | str:
+    def _task(self, oid: int, changes: TableChanges) -> TableTask | str:
         """What to merge, or why nothing less than the whole table will do."""
         state, archive = self.batch.tables[oid], self.archive
         if changes.truncates:
@@ -107,7 +107,7 @@ class _InPlace:
 
     def _write(
         self,
-        tasks: dict[int, Task],
+        tasks: dict[int, TableTask],
         rows: DataFrame | None,
         reasons: Mapping[int, str | None],
         files: dict[int, list[ReadFile]],
@@ -118,13 +118,13 @@ class _InPlace:
         since = archive.since(self.order.since_version, whole)
         commits = _lacking(whole, since, batch.last_commit_lsn)
         of_whole = archive.files_with(whole, commits)
-        all_rows = kept(archive.committed(of_whole, whole, commits), StorageLevel.DISK_ONLY)
+        all_rows = persist(archive.committed(of_whole, whole, commits), StorageLevel.DISK_ONLY)
         try:
             if whole:
                 refuse_unreadable(all_rows)
             places = {oid: state.path for oid, state in batch.tables.items() if oid in whole}
             places = {oid: path for oid, path in places.items() if path}
-            rebuilding = Rebuilding(
+            rebuilding = Rebuild(
                 archive.spark,
                 archive.config,
                 archive.assembly,
@@ -136,30 +136,32 @@ class _InPlace:
             )
             known = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
             lacking = rebuilding.lacking(all_rows)
-            plan = rebuilding.plan(lacking, whole, places) if whole else Plan()
+            plan = rebuilding.plan(lacking, whole, places) if whole else TablePlan()
             if not batch.resumed:
                 if not plan.tasks and not tasks:
                     _, left = rebuilding.write(plan, lacking)
-                    as_before = [as_it_was(outcome, batch.tables) for outcome in left]
-                    return _summary(archive, 0, batch.last_commit_lsn, as_before, files, reasons, plan.skipped)
+                    as_before = [unchanged_result(outcome, batch.tables) for outcome in left]
+                    return backfill_summary(archive, 0, batch.last_commit_lsn, as_before, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.oid not in places]
-                refuse_strangers(archive.spark, Plan([replace(task, state=None) for task in new]))
+                refuse_existing_rows(archive.spark, TablePlan([replace(task, state=None) for task in new]))
             self.check_claim()
             archive.ledger.begin(batch)
             built, left = rebuilding.write(plan, lacking)
-            outcomes = [*built, *(as_it_was(outcome, batch.tables) for outcome in left)]
+            outcomes = [*built, *(unchanged_result(outcome, batch.tables) for outcome in left)]
             if rows is not None:
                 touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
-                within = replace(self._writer(), choose=touched).write(Plan(list(tasks.values())), ChangeRows(rows))
-                outcomes += [as_it_was(o, batch.tables) if o.state.status == HELD else o for o in within]
+                within = replace(self._writer(), choose=touched).write(
+                    TablePlan(list(tasks.values())), ChangeRows(rows)
+                )
+                outcomes += [unchanged_result(o, batch.tables) if o.state.status == HELD else o for o in within]
             self.progress("writing the ledger")
             done = {o.state.oid: o.state for o in outcomes if o.summary.held is None}
             rebuilt = [oid for oid in done if oid in whole]
             archive.ledger.close_backfill(batch, done, rebuilt, _news(outcomes, known))
         finally:
-            let_go(all_rows)
+            unpersist(all_rows)
         files = {**files, **{oid: [f for f in of_whole if oid in f.changes] for oid in whole}}
-        return _summary(archive, batch.number, batch.last_commit_lsn, outcomes, files, reasons, plan.skipped)
+        return backfill_summary(archive, batch.number, batch.last_commit_lsn, outcomes, files, reasons, plan.skipped)
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
@@ -170,7 +172,7 @@ class _InPlace:
         return f"{self.archive.config.state.root.rstrip('/')}/rebuilt"
 
 
-def _of_touched_rows(commits: Stretch, events: DataFrame, shape: TableShape) -> DataFrame:
+def _of_touched_rows(commits: CommitRange, events: DataFrame, shape: TableShape) -> DataFrame:
     """All events of those keys that have one within these commits: what they come to is how the row stands now."""
     parts = event_key_parts(shape)
     within = events.where(F.col("_lsn").between(commits.first, commits.last))
@@ -180,8 +182,8 @@ def _of_touched_rows(commits: Stretch, events: DataFrame, shape: TableShape) -> 
 
 
 def _news(
-    outcomes: Iterable[Outcome], before: Mapping[int, TableState]
-) -> list[tuple[TableState, Place | None, SchemaChange]]:
+    outcomes: Iterable[TableResult], before: Mapping[int, TableState]
+) -> list[tuple[TableState, CommitPosition | None, SchemaChange]]:
     """Changes of schema that a held table missed. What was applied once was written down then."""
     return [
         (outcome.state, place, change)

@@ -20,38 +20,38 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.ingest.assemble import assemble
 from pgoutput_etl.ingest.landed_files import read_blocks
-from pgoutput_etl.ingest.quarantine import before_cuts
-from pgoutput_etl.ingest.rows import Rows
-from pgoutput_etl.ingest.status_join import committed
-from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, Task, task_again
+from pgoutput_etl.ingest.quarantine import before_cutoffs
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ingest.status_join import only_committed
+from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import whole_file
-from pgoutput_etl.ledger.archive import Archive
-from pgoutput_etl.ledger.batch import Batch, Known, Results
-from pgoutput_etl.load.rebuild import Rebuilding
-from pgoutput_etl.load.writer import Outcome, Writer, as_it_was, refuse_strangers
-from pgoutput_etl.masking.policy import protection_of
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
+from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
+from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.relation_history import Place, is_of_snapshot
-from pgoutput_etl.spark.platform import kept, let_go
-from pgoutput_etl.targets.plan import HELD, Held, Plan, TableChanges, TableState, held_from
+from pgoutput_etl.schema.relation_history import CommitPosition, is_of_snapshot
+from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cut, find_cuts
-from pgoutput_etl.transactions.statistics import TallyRequest
+from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
+from pgoutput_etl.transactions.statistics import StatisticsRequest
 from pgoutput_etl.types import UserTypes
 
 
 @dataclass(slots=True)
-class Redriving:
+class Redrive:
     """All held tables rebuilt, and those that the archive has and the ledger does not; all tables, if the archive has
     files that were passed over."""
 
-    archive: Archive
+    archive: LedgerArchive
     batch: Batch
     check_claim: Callable[[], None]
     progress: Callable[[str], None]
 
-    def run(self) -> tuple[list[Outcome], list[str], int]:
+    def run(self) -> tuple[list[TableResult], list[str], int]:
         """The tables, what was skipped, and the last commit."""
         spark, config = self.archive.spark, self.archive.config
         tasks, landed = self._tasks()
@@ -71,19 +71,19 @@ class Redriving:
                     assembly.relations.declare(entry.relation, entry.position, None)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
-            assembly.relations.view = protected = protection_of(config, assembly, user_types)
+            assembly.relations.view = protected = masking_policy_of(config, assembly, user_types)
             if protected is not None:
-                let_go(blocks)
+                unpersist(blocks)
                 blocks, _ = read_blocks(spark, salvaging, tasks, protected)
-            rows = Rows(spark, blocks, None, frozenset(), assembly)
-            changes = kept(rows.fated_changes(), StorageLevel.DISK_ONLY)
+            rows = MessageRows(spark, blocks, None, frozenset(), assembly)
+            changes = persist(rows.fated_changes(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)
         finally:
-            let_go(blocks)
+            unpersist(blocks)
             if changes is not None:
-                let_go(changes)
+                unpersist(changes)
 
-    def _tasks(self) -> tuple[dict[str, Task], dict[str, LandedFile]]:
+    def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
         """Each file whole, but for what was added to the last one since: that is for the nightly job. One of which
         nothing could be read may be gone."""
         known, unread = self.archive.known, self.archive.unread_roots
@@ -97,7 +97,7 @@ class Redriving:
             number, is_last = numbers[path], last is not None and known.roots[last] == numbers[path]
             is_newest = newest in (number, last if is_last else None)
             end = task_again(last, known.parts[last]).end if is_last and last is not None else None
-            tasks[path] = Task(number, landed[path].size, is_newest, None, end)
+            tasks[path] = ScanTask(number, landed[path].size, is_newest, None, end)
         return tasks, landed
 
     def _as_before(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
@@ -110,21 +110,21 @@ class Redriving:
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
     def _rebuild(
-        self, rows: Rows, changes: DataFrame, scans: Mapping[int, FileScan]
-    ) -> tuple[list[Outcome], list[str], int]:
+        self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
+    ) -> tuple[list[TableResult], list[str], int]:
         batch, assembly = self.batch, rows.assembly
         every = bool(self.archive.known.left_behind)
         held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
-        found = find_cuts(assembly, rows.tally(TallyRequest()), batch.tables)
+        found = find_cutoffs(assembly, rows.tally(StatisticsRequest()), batch.tables)
         cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
-        chosen = committed(changes).where(~F.col("relation").isin(*applied, *worse))
-        applicable = before_cuts(self.archive.spark, chosen, cuts)
+        chosen = only_committed(changes).where(~F.col("relation").isin(*applied, *worse))
+        applicable = before_cutoffs(self.archive.spark, chosen, cuts)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
         since = self.archive.snapshots(oid for oid in held if oid not in worse)
-        rebuilding = Rebuilding(
+        rebuilding = Rebuild(
             self.archive.spark,
             self.archive.config,
             assembly,
@@ -139,27 +139,27 @@ class Redriving:
         oids = {*held, *assembly.relations.oids(), *cuts} - {*applied, *worse}
         plan = rebuilding.plan(applicable, oids, places, cuts)
         plan.held += [
-            Held(oid, state.relation, cuts[oid].reason, TableChanges(oid), state) for oid, state in worse.items()
+            HeldTable(oid, state.relation, cuts[oid].reason, TableChanges(oid), state) for oid, state in worse.items()
         ]
         if not batch.resumed:
-            refuse_strangers(self.archive.spark, Plan([task for task in plan.tasks if task.oid not in places]))
+            refuse_existing_rows(self.archive.spark, TablePlan([task for task in plan.tasks if task.oid not in places]))
         self.check_claim()
         self.archive.ledger.begin(batch)
         built, left = rebuilding.write(plan, applicable)
         outcomes = [*built, *(_for_todays_reason(outcome, batch.tables) for outcome in left)]
 
         self.progress("writing the ledger")
-        news: list[tuple[TableState, Place | None, SchemaChange]] = [
+        news: list[tuple[TableState, CommitPosition | None, SchemaChange]] = [
             (o.state, place, change)
             for o in built
             for place, change in o.schema_changes
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        tally = rows.tally(TallyRequest(held_from=held_from(tables, cuts)))
+        tally = rows.tally(StatisticsRequest(held_from=held_from(tables, cuts)))
         if tally.last_commit is not None:
             assembly.see_commit(*tally.last_commit)
-        before = Known(0, {}, [])
+        before = PriorState(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}
         never = {oid for oid, state in held.items() if not state.path and oid not in seen}
@@ -168,7 +168,7 @@ class Redriving:
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
         ledger.note(known, rows, before, tally.messages)
-        ledger.close(known, Results(rows, before, scans, tables, news, tally.accounts()))
+        ledger.close(known, BatchResult(rows, before, scans, tables, news, tally.accounts()))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:
@@ -181,11 +181,11 @@ class Redriving:
         )
 
 
-def _is_before(cut: Cut | None, state: TableState) -> bool:
+def _is_before(cut: Cutoff | None, state: TableState) -> bool:
     """Whether a table would be taken back behind where it stands."""
     return cut is not None and cut.lsn <= state.last_commit_lsn
 
 
-def _for_todays_reason(outcome: Outcome, states: Mapping[int, TableState]) -> Outcome:
-    before = as_it_was(outcome, states)
+def _for_todays_reason(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
+    before = unchanged_result(outcome, states)
     return replace(before, state=replace(before.state, reason=outcome.state.reason))

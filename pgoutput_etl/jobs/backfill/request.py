@@ -11,7 +11,7 @@ from pgoutput_etl.identifiers import is_catalog_place
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BackfillRequest:
     """What the operator asks for. tables: shell patterns of schema.table; None stands for all that are held.
 
     first_lsn, last_lsn: commit LSNs, included; None for the archive's beginning and for the last commit applied.
@@ -50,7 +50,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BackfillOrder:
     """A request in the ledger's terms, as the batch's row has it. anew: all that is held, with the archive assembled
     anew (redriving.py)."""
 
@@ -64,7 +64,7 @@ class Order:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Order:
+    def from_json(cls, text: str) -> BackfillOrder:
         fields = json.loads(text)
         return cls(**{**fields, "oids": tuple(fields["oids"])})
 

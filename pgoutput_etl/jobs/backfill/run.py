@@ -17,23 +17,23 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.backfill.beside import _Beside
+from pgoutput_etl.jobs.backfill.beside import SideBuild
 from pgoutput_etl.jobs.backfill.commit_range import Progress
-from pgoutput_etl.jobs.backfill.in_place import _InPlace
-from pgoutput_etl.jobs.backfill.redrive import Redriving
+from pgoutput_etl.jobs.backfill.in_place import InPlaceBackfill
+from pgoutput_etl.jobs.backfill.redrive import Redrive
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import Order, Request
-from pgoutput_etl.jobs.backfill.summary import _paths, _summary
+from pgoutput_etl.jobs.backfill.request import BackfillOrder, BackfillRequest
+from pgoutput_etl.jobs.backfill.summary import _paths, backfill_summary
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
 from pgoutput_etl.jobs.snapshot.run import finish_snapshot
-from pgoutput_etl.ledger.archive import Archive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import HELD
 
 
-def backfill(spark: SparkSession, config: Config, request: Request, progress: Progress) -> BackfillSummary:
+def backfill(spark: SparkSession, config: Config, request: BackfillRequest, progress: Progress) -> BackfillSummary:
     """Raises PgoutputEtlError; nothing is changed then, or what was is taken up by the next run of any job."""
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
@@ -44,11 +44,11 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
-    archive = Archive(spark, config, ledger, last)
+    archive = LedgerArchive(spark, config, ledger, last)
     oids = _chosen(archive, request.tables)
     order = _ordered(archive, oids, request)
     if request.into is not None:
-        return _Beside(archive, order, progress, request.into).run()
+        return SideBuild(archive, order, progress, request.into).run()
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py, which finishes it, first")
     if not oids and not order.anew:
@@ -60,7 +60,7 @@ def backfill(spark: SparkSession, config: Config, request: Request, progress: Pr
         return _in_place(archive, order, progress, batch, check_claim)
 
 
-def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> Order:
+def _ordered(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillRequest) -> BackfillOrder:
     first = request.first_lsn if request.first_time is None else archive.first_commit(request.first_time)
     last = request.last_lsn if request.last_time is None else archive.last_commit(request.last_time)
     if first is not None and last is not None and first > last:
@@ -75,7 +75,7 @@ def _ordered(archive: Archive, oids: tuple[int, ...], request: Request) -> Order
             f"{archive.name(held[0])} is held, and what holds it may be bytes that could not be read: "
             "--from-quarantine takes up all such tables at once"
         )
-    return Order(oids, first, last, request.since_version, anew)
+    return BackfillOrder(oids, first, last, request.since_version, anew)
 
 
 def finish_backfill(
@@ -86,23 +86,23 @@ def finish_backfill(
     if snapshot is not None:
         finish_snapshot(spark, config, ledger, batch, snapshot, progress)
         return BackfillSummary(config.source.name, batch.number, batch.last_commit_lsn, 0)
-    archive, order = Archive(spark, config, ledger, batch), Order.from_json(batch.backfill or "")
+    archive, order = LedgerArchive(spark, config, ledger, batch), BackfillOrder.from_json(batch.backfill or "")
     with ledger.claimed(batch, batch, progress) as check_claim:
         batch = replace(batch, since=batch.number) if order.anew else batch
         return _in_place(archive, order, progress, batch, check_claim)
 
 
 def _in_place(
-    archive: Archive, order: Order, progress: Progress, batch: Batch, check_claim: Callable[[], None]
+    archive: LedgerArchive, order: BackfillOrder, progress: Progress, batch: Batch, check_claim: Callable[[], None]
 ) -> BackfillSummary:
     if not order.anew:
-        return _InPlace(archive, order, progress, batch, check_claim).run()
-    outcomes, skipped, lsn = Redriving(archive, batch, check_claim, progress).run()
+        return InPlaceBackfill(archive, order, progress, batch, check_claim).run()
+    outcomes, skipped, lsn = Redrive(archive, batch, check_claim, progress).run()
     files = {outcome.state.oid: list(archive.files) for outcome in outcomes}
-    return _summary(archive, batch.number, lsn, outcomes, files, {}, skipped)
+    return backfill_summary(archive, batch.number, lsn, outcomes, files, {}, skipped)
 
 
-def _chosen(archive: Archive, patterns: Sequence[str] | None) -> tuple[int, ...]:
+def _chosen(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:
     """By the names that the tables bear, of which each belongs to the last that bore it."""
     states = archive.last.tables
     if patterns is None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pgoutput_etl.jobs.backfill.report import BackfilledTable, BackfillSummary
-from pgoutput_etl.ledger.archive import Archive, ReadFile
-from pgoutput_etl.load.writer import Outcome
+from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
+from pgoutput_etl.load.writer import TableResult
 
 
-def _summary(
-    archive: Archive,
+def backfill_summary(
+    archive: LedgerArchive,
     batch: int,
     lsn: int,
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[TableResult],
     files: Mapping[int, list[ReadFile]],
     reasons: Mapping[int, str | None],
     skipped: Sequence[str],

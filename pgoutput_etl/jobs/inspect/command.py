@@ -18,9 +18,9 @@ from tempfile import TemporaryDirectory
 
 from pgoutput_etl.console import EXIT_FAILED, Progress, exit_code_of, print_error
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
-from pgoutput_etl.inspection.archive import Runner, inspect_archive, scenes
+from pgoutput_etl.inspection.archive import Runner, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
-from pgoutput_etl.inspection.message_lines import Wanted
+from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.jobs.command import Command, add_output, time
 from pgoutput_etl.jobs.inspect.report import exit_code, print_report, report_json
@@ -103,8 +103,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
         if arguments.messages:
             first, last = arguments.lsn
             begin, end = (at and microseconds_of(at) for at in (arguments.from_time, arguments.to_time))
-            wanted = Wanted(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
-            runner.tell(scenes(found, wanted, arguments.values, arguments.json), _print)
+            wanted = MessageFilter(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
+            runner.tell(inspection_contexts(found, wanted, arguments.values, arguments.json), _print)
             for said in (*report.unreadable, *report.damages, *report.gaps):
                 progress(f"damaged or missing: {said}")
         elif arguments.json:

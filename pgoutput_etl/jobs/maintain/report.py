@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pgoutput_etl.console import EXIT_DONE, grid, own_console, summary_json
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.jobs.maintain.retention import Files
+from pgoutput_etl.jobs.maintain.retention import FileCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class MaintainedTable:
 
     name: str
     path: str
-    before: Files
-    after: Files | None = None
+    before: FileCounts
+    after: FileCounts | None = None
     steps: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     rows: int = 0

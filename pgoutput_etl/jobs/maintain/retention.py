@@ -29,7 +29,7 @@ APPENDED_TO = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RetentionRule:
     """Rows of a ledger's table that may go: those whose `column` is less than `before`; NULL is not."""
 
     table: str
@@ -37,23 +37,23 @@ class Rule:
     before: int
 
 
-def settled(batches: Iterable[tuple[int, datetime]], cutoff: datetime) -> int:
+def drop_recent_batches(batches: Iterable[tuple[int, datetime]], cutoff: datetime) -> int:
     """The last batch that was done before a time; 0 if none was. `batches`: numbers, and when they were done."""
     return max((number for number, at in batches if at < cutoff), default=0)
 
 
-def rules(last: int, since: int, settled_batch: int) -> tuple[Rule, ...]:
+def rules(last: int, since: int, settled_batch: int) -> tuple[RetentionRule, ...]:
     """`last`: the newest batch, which is done; `since`: the one that the ledger counts from."""
-    of_claims = Rule("claims", "batch", min(last - 1, settled_batch + 1))
-    of_transactions = Rule("transactions", "batch", min(last, settled_batch + 1))
-    found = [of_claims, Rule("quarantine", "redriven", settled_batch + 1), of_transactions]
+    of_claims = RetentionRule("claims", "batch", min(last - 1, settled_batch + 1))
+    of_transactions = RetentionRule("transactions", "batch", min(last, settled_batch + 1))
+    found = [of_claims, RetentionRule("quarantine", "redriven", settled_batch + 1), of_transactions]
     if 0 < since <= settled_batch:
-        found += [Rule(table, "batch", since) for table in ("relations", "types", "open_transactions")]
+        found += [RetentionRule(table, "batch", since) for table in ("relations", "types", "open_transactions")]
     return tuple(rule for rule in found if rule.before > 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileCounts:
     """files, bytes: of a table's newest version; small: of them, those that OPTIMIZE would put together. stored…: all
     that is on storage, what earlier versions need included, the log left out. None where files may not be listed."""
 
@@ -69,13 +69,13 @@ class Files:
         return (self.files if self.small is None else self.small) > 1
 
 
-def counted(stored: Mapping[str, int], current: Iterable[str]) -> Files:
+def counted(stored: Mapping[str, int], current: Iterable[str]) -> FileCounts:
     """`stored`: paths, and bytes. `current`: paths of the newest version's files, however they are written; their names
     are unique."""
     sizes = {basename(path): size for path, size in stored.items()}
     of_version = [sizes.get(basename(path), 0) for path in current]
     small = sum(size < SMALL_FILE for size in of_version)
-    return Files(len(of_version), sum(of_version), small, len(stored), sum(stored.values()))
+    return FileCounts(len(of_version), sum(of_version), small, len(stored), sum(stored.values()))
 
 
 def order_of(key: Sequence[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.retention import APPENDED_TO, Rule, order_of, rules, settled
+from pgoutput_etl.jobs.maintain.retention import APPENDED_TO, RetentionRule, drop_recent_batches, order_of, rules
 from pgoutput_etl.jobs.maintain.table_upkeep import CONFLICTS, DeltaFolder
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
@@ -32,7 +32,7 @@ from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.transactions.outcome import TRIMMED, Fate
+from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
 Progress = Callable[[str], None]
 
@@ -140,7 +140,7 @@ class _Work:
             self.moved[state.oid] = replace(state, version=newest)
         return MaintainedTable(name, state.path, before, steps=tuple(steps), left=tuple(left))
 
-    def _of_ledger(self, name: str, rule: Rule | None, check_claim: Callable[[], None]) -> MaintainedTable:
+    def _of_ledger(self, name: str, rule: RetentionRule | None, check_claim: Callable[[], None]) -> MaintainedTable:
         folder = DeltaFolder(self.spark, self.ledger.path(name))
         before = folder.measure()
         rows = 0 if rule is None or "retention" not in self.request.only else self._old(rule).count()
@@ -159,7 +159,7 @@ class _Work:
         table = MaintainedTable(f"ledger: {name}", folder.path, before, None, tuple(steps), tuple(left), rows)
         return self._finished(table, ("vacuum", "checkpoint"), check_claim)
 
-    def _delete_old(self, folder: DeltaFolder, rule: Rule, check_claim: Callable[[], None]) -> None:
+    def _delete_old(self, folder: DeltaFolder, rule: RetentionRule, check_claim: Callable[[], None]) -> None:
         if not self.request.execute:
             return
         check_claim()
@@ -200,22 +200,22 @@ class _Work:
         after = folder.measure() if self.request.execute else None
         return replace(table, after=after, steps=tuple(done), left=tuple(left))
 
-    def _rules(self) -> tuple[Rule, ...]:
+    def _rules(self) -> tuple[RetentionRule, ...]:
         if self.why_beside is not None:
             return ()
         done = self.ledger.read("batches").where(F.col("status") == "done").select("batch", "at").collect()
         cutoff = datetime.now(timezone.utc) - timedelta(days=self.request.ledger_keep_days)
         times = [(row["batch"], row["at"].astimezone(timezone.utc)) for row in done]
-        return rules(self.last.number, self.last.since, settled(times, cutoff))
+        return rules(self.last.number, self.last.since, drop_recent_batches(times, cutoff))
 
-    def _old(self, rule: Rule) -> DataFrame:
+    def _old(self, rule: RetentionRule) -> DataFrame:
         """The rows that may go."""
         if rule.table == "transactions":
             ordinary = self._ordinary(rule)
             return ordinary.join(_ends_of_files(ordinary), ["batch", "file", "unit"], "left_anti")
         return self.ledger.read(rule.table).where(F.col(rule.column) < rule.before)
 
-    def _ordinary(self, rule: Rule) -> DataFrame:
+    def _ordinary(self, rule: RetentionRule) -> DataFrame:
         return self.ledger.read(rule.table).where((F.col(rule.column) < rule.before) & _is_ordinary())
 
     def _is_shared(self) -> bool:
@@ -231,7 +231,7 @@ def _is_ordinary(table: str = "") -> Column:
 
 def _ends_of_files(transactions: DataFrame) -> DataFrame:
     """Batch, file and unit of those that a file's committed ones lie between, by LSN and by time."""
-    committed = transactions.where(F.col("fate") == Fate.COMMITTED.value)
+    committed = transactions.where(F.col("fate") == TransactionStatus.COMMITTED.value)
     of_lsn, of_time = F.struct("commit_lsn", "unit"), F.struct("commit_ts", "unit")
     ends = [which(by)["unit"] for by in (of_lsn, of_time) for which in (F.min, F.max)]
     units = committed.groupBy("batch", "file").agg(F.array_distinct(F.array(*ends)).alias("units"))

@@ -24,11 +24,11 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.ingest.scan import literal_paths
-from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, Files, counted
+from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, counted
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
 from pgoutput_etl.spark.delta_history import changes_files
-from pgoutput_etl.spark.platform import is_managed
+from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
 
 # What loses to another commit at the same moment, and can be tried again at any time.
@@ -71,12 +71,12 @@ class DeltaFolder:
     spark: SparkSession
     path: str
 
-    def measure(self) -> Files:
+    def measure(self) -> FileCounts:
         """Reads no data: lists what is stored, and asks the log which files the newest version has. Unity Catalog lets
         nobody list the files of a table that it manages: there the log alone is asked."""
-        if is_catalog_place(self.path) and is_managed():
+        if is_catalog_place(self.path) and is_platform_session():
             [found] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
-            return Files(found["numFiles"], found["sizeInBytes"], None, None, None)
+            return FileCounts(found["numFiles"], found["sizeInBytes"], None, None, None)
         current = read_table(self.spark, self.path).inputFiles()
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
         folder = folder_of(self.spark, self.path)

@@ -20,12 +20,12 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ArchiveError, TableError
-from pgoutput_etl.ingest.landed_files import Landed, list_files, new_files, read_again, read_files
-from pgoutput_etl.ingest.quarantine import said_of_damages
+from pgoutput_etl.ingest.landed_files import FileBatch, list_files, new_files, read_again, read_files
+from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlannedType, PlanSummary
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import said_of_tail
+from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.load.change_source import window_of
@@ -33,12 +33,12 @@ from pgoutput_etl.load.delta_types import delta_type
 from pgoutput_etl.load.executors import all_events_of_blocks
 from pgoutput_etl.load.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
 from pgoutput_etl.load.prepare import Prepared, prepare
-from pgoutput_etl.load.writer import own_fault
+from pgoutput_etl.load.writer import table_fault
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.targets.plan import HELD, Held, Segment, TableChanges, TableState, Task
+from pgoutput_etl.targets.plan import HELD, HeldTable, SchemaSpan, TableChanges, TableState, TableTask
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import Fate, summed_accounts
-from pgoutput_etl.transactions.statistics import TallyRequest, transactions_by_fate
+from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
 
 Progress = Callable[[str], None]
 
@@ -65,7 +65,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
         return replace(found, later_files=later, later_batches=batches)
     files, listing = new_files(spark, config, index, listing)
     if not files:
-        return replace(_nothing(config, ledger, last), files_not_read=tuple(map(said_of_tail, index.tails(listing))))
+        return replace(_nothing(config, ledger, last), files_not_read=tuple(map(tail_remark, index.tails(listing))))
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, index, listing)
     if not landed.parts:
@@ -85,7 +85,7 @@ def _nothing(config: Config, ledger: Ledger, last: Batch | None) -> PlanSummary:
         config.source.name,
         last.number,
         last.last_commit_lsn,
-        transactions={Fate.QUARANTINED.value: left.transactions},
+        transactions={TransactionStatus.QUARANTINED.value: left.transactions},
         tables=tuple(_of_state(state) for state in last.tables.values() if state.status == HELD),
         damages=left.damages,
         refused_files=left.refused_files,
@@ -98,7 +98,7 @@ def _of_state(state: TableState) -> PlannedTable:
 
 
 def _planned(
-    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, landed: Landed, progress: Progress
+    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, landed: FileBatch, progress: Progress
 ) -> PlanSummary:
     try:
         assembly = ledger.assembly(batch)
@@ -110,7 +110,7 @@ def _planned(
             tables = list(pool.map(partial(_table, prepared, path_of, progress), tasks))
         not_applied = _not_applied(prepared, tasks, tables)
         tables += [_held(held) for held in prepared.plan.tables.held]
-        tally = prepared.rows.tally(TallyRequest(held_from=not_applied)) if not_applied else prepared.plan.tally
+        tally = prepared.rows.tally(StatisticsRequest(held_from=not_applied)) if not_applied else prepared.plan.tally
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
@@ -120,16 +120,16 @@ def _planned(
 def _summary(
     config: Config,
     batch: Batch,
-    landed: Landed,
+    landed: FileBatch,
     assembly: Assembly,
     prepared: Prepared,
     tables: Iterable[PlannedTable],
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    fates = transactions_by_fate(assembly.outcomes, prepared.plan.tally)
+    fates = transactions_by_status(assembly.outcomes, prepared.plan.tally)
     waiting = assembly.open_outcomes()
-    fates[Fate.OPEN.value] = len(waiting)
+    fates[TransactionStatus.OPEN.value] = len(waiting)
     return PlanSummary(
         source=config.source.name,
         batch=batch.number,
@@ -138,7 +138,7 @@ def _summary(
         files=tuple(_file(part) for _, part in sorted(landed.parts.items())),
         bytes=batch.size,
         messages=landed.messages(),
-        transactions={fate.value: fates[fate.value] for fate in Fate},
+        transactions={fate.value: fates[fate.value] for fate in TransactionStatus},
         unknown_prepared=len(assembly.unknown_prepared),
         tables=tuple(sorted(tables, key=lambda t: (t.schema, t.table))),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),
@@ -146,7 +146,7 @@ def _summary(
         vacated=tuple(prepared.plan.tables.vacated),
         content_bytes=landed.content_bytes(),
         accounts=summed_accounts(accounts.values()),
-        damages=tuple(said_of_damages(landed.scanned.scans, path_of)),
+        damages=tuple(damage_remarks(landed.scanned.scans, path_of)),
         refused_files=landed.refused(),
         files_not_read=landed.not_read(),
     )
@@ -159,14 +159,14 @@ def _file(part: FilePart) -> PlannedFile:
     return PlannedFile(part.path, what, part.size, part.offset)
 
 
-def _not_applied(prepared: Prepared, tasks: Iterable[Task], tables: Iterable[PlannedTable]) -> dict[int, int]:
+def _not_applied(prepared: Prepared, tasks: Iterable[TableTask], tables: Iterable[PlannedTable]) -> dict[int, int]:
     """As targets.held_from has it, of tables that are not written yet."""
     held = [each.oid for each in prepared.plan.tables.held]
     held += [task.oid for task, table in zip(tasks, tables, strict=True) if table.held is not None]
     return {oid: prepared.plan.cuts[oid].lsn if oid in prepared.plan.cuts else 0 for oid in held}
 
 
-def _held(held: Held) -> PlannedTable:
+def _held(held: HeldTable) -> PlannedTable:
     relation, path = held.relation, "" if held.state is None else held.state.path
     rows_in = _rows_in(held.changes)
     return PlannedTable(relation.namespace, relation.name, path, rows_in, held=held.reason)
@@ -176,7 +176,7 @@ def _rows_in(changes: TableChanges) -> dict[str, int]:
     return {"I": changes.inserts, "U": changes.updates, "D": changes.deletes, "T": changes.truncates}
 
 
-def _table(prepared: Prepared, path_of: Callable[[int], str], progress: Progress, task: Task) -> PlannedTable:
+def _table(prepared: Prepared, path_of: Callable[[int], str], progress: Progress, task: TableTask) -> PlannedTable:
     relation = task.shape.relation
     progress(f"counting {relation.namespace}.{relation.name}: {task.changes.total:,} changes")
     planned = PlannedTable(
@@ -197,7 +197,7 @@ def _table(prepared: Prepared, path_of: Callable[[int], str], progress: Progress
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             _count_segment(prepared, task, segment, has_rows, net, odd)
     except (ArchiveError, TableError, PySparkException) as error:
-        reason = own_fault(error, path_of)
+        reason = table_fault(error, path_of)
         if reason is None:
             raise
         return replace(planned, held=reason)
@@ -207,7 +207,7 @@ def _table(prepared: Prepared, path_of: Callable[[int], str], progress: Progress
 
 
 def _count_segment(
-    prepared: Prepared, task: Task, segment: Segment, has_rows: bool, net: Counter[str], odd: Counter[str]
+    prepared: Prepared, task: TableTask, segment: SchemaSpan, has_rows: bool, net: Counter[str], odd: Counter[str]
 ) -> None:
     """Adds what one segment would do to rows, and which of its changes have a value that a column can't hold."""
     rows, shape = prepared.rows, segment.shape

@@ -22,16 +22,22 @@ from pgoutput_etl.ingest.rows import count_changes
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.staging import Staging, discard, new_types, staged_rows, with_snapshot
-from pgoutput_etl.ledger.archive import Archive, Stretch, refuse_unreadable
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, refuse_unreadable
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.load.rebuild import Rebuilding
-from pgoutput_etl.load.writer import Outcome, Writer, as_it_was, refuse_strangers
+from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.masking.policy import protection
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory, Run, is_of_snapshot, snapshot_position
-from pgoutput_etl.spark.platform import kept, let_go
-from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, Held, Plan, TableChanges
+from pgoutput_etl.masking.policy import masking_policy
+from pgoutput_etl.schema.relation_history import (
+    RelationEntry,
+    RelationHistory,
+    RelationSpan,
+    is_of_snapshot,
+    snapshot_position,
+)
+from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, HeldTable, TableChanges, TablePlan
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 
@@ -45,19 +51,19 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
     _finish_others(spark, config, ledger, progress)
-    archive = Archive(spark, config, ledger, ledger.last_batch() or _NOTHING_YET)
+    archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NOTHING_YET)
     _refuse_unreliable(archive)
     order, skipped = Staging(spark, config, archive, request, progress).run()
-    loading: _Loading | None = None
+    loading: _SnapshotLoad | None = None
     try:
         last = ledger.last_batch()  # the nightly job may have run meanwhile
         if last is not None and last.resumed:
             raise RunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        archive = Archive(spark, config, ledger, last or _NOTHING_YET)
+        archive = LedgerArchive(spark, config, ledger, last or _NOTHING_YET)
         _refuse_unreliable(archive)
         batch = replace(Batch.after(last, {}), backfill=order.to_json())
         with ledger.claimed(last, batch, progress) as check_claim:
-            loading = _Loading(archive, order, batch, check_claim, progress)
+            loading = _SnapshotLoad(archive, order, batch, check_claim, progress)
             return loading.run(skipped)
     finally:
         if loading is None or not loading.begun:
@@ -69,7 +75,7 @@ def finish_snapshot(
 ) -> SnapshotSummary:
     """A batch of an earlier run that died."""
     with ledger.claimed(batch, batch, progress) as check_claim:
-        return _Loading(Archive(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
+        return _SnapshotLoad(LedgerArchive(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
 def _finish_others(spark: SparkSession, config: Config, ledger: Ledger, progress: Progress) -> None:
@@ -83,7 +89,7 @@ def _finish_others(spark: SparkSession, config: Config, ledger: Ledger, progress
     finish_snapshot(spark, config, ledger, last, order, progress)
 
 
-def _refuse_unreliable(archive: Archive) -> None:
+def _refuse_unreliable(archive: LedgerArchive) -> None:
     found = archive.assembly.unreliable_from
     if found is not None:
         raise RunError(
@@ -93,11 +99,11 @@ def _refuse_unreliable(archive: Archive) -> None:
 
 
 @dataclass(slots=True)
-class _Loading:
+class _SnapshotLoad:
     """A batch that replaces tables by a snapshot's rows and the commits of the archive from there on. begun: it is
     written down, so that what is staged has to stay."""
 
-    archive: Archive
+    archive: LedgerArchive
     order: SnapshotOrder
     batch: Batch
     check_claim: Callable[[], None]
@@ -108,13 +114,13 @@ class _Loading:
         archive, order, batch = self.archive, self.order, self.batch
         if not order.relations:
             return self._summary(0, [], {}, {}, skipped)
-        since = Stretch(order.lsn, batch.last_commit_lsn)
+        since = CommitRange(order.lsn, batch.last_commit_lsn)
         files = archive.files_with(order.oids, since) if since.first <= since.last else []
         rows = staged_rows(archive.spark, order)
         history = self._history()
         loaded = {oid: changes.inserts for oid, changes in count_changes(rows, history).items()}
         if files:
-            committed = kept(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
+            committed = persist(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
             rows = rows.unionByName(committed, allowMissingColumns=True)
         else:
             committed = None
@@ -124,7 +130,7 @@ class _Loading:
             return self._write(rows, loaded, skipped)
         finally:
             if committed is not None:
-                let_go(committed)
+                unpersist(committed)
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
         archive, batch = self.archive, self.batch
@@ -132,16 +138,16 @@ class _Loading:
         plan = self._plan(changes)
         known = {state.path for state in batch.tables.values()}
         if not batch.resumed:
-            refuse_strangers(archive.spark, Plan([task for task in plan.tasks if task.path not in known]))
+            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.path not in known]))
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)
         scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        rebuilding = Rebuilding(
+        rebuilding = Rebuild(
             archive.spark, archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch
         )
         built, left = rebuilding.write(plan, rows)
-        outcomes = [*built, *(as_it_was(outcome, batch.tables) for outcome in left)]
+        outcomes = [*built, *(unchanged_result(outcome, batch.tables) for outcome in left)]
         self.progress("writing the ledger")
         done = {o.state.oid: replace(o.state, snapshot=o.state.version) for o in built}
         archive.ledger.append_relations(self._new_relations(), batch)
@@ -156,36 +162,36 @@ class _Loading:
 
     def _history(self) -> RelationHistory:
         history = with_snapshot(self.archive.relations, self.order.relations)
-        history.view = protection(self.archive.config, history, self._user_types(), {})
+        history.view = masking_policy(self.archive.config, history, self._user_types(), {})
         return history
 
-    def _plan(self, counted: Mapping[int, TableChanges]) -> Plan:
+    def _plan(self, counted: Mapping[int, TableChanges]) -> TablePlan:
         archive, order, batch, history = self.archive, self.order, self.batch, self._history()
         relations = {relation.oid: relation for relation in order.relations}
         damaged = {oid for oid in relations if self._may_lack_rows(oid)}
         changes = {}
         for oid in relations.keys() - damaged:
             begin = (order.lsn, BEFORE_FILES, 0)
-            empty = TableChanges(oid, runs=(Run(begin, history.seen(relations[oid])),), last_row=begin)
+            empty = TableChanges(oid, runs=(RelationSpan(begin, history.seen(relations[oid])),), last_row=begin)
             changes[oid] = counted.get(oid, empty)
         places = {oid: state.path for oid, state in batch.tables.items() if state.path}
         named = batch.tables
         plan = make_plan(archive.config, history, changes, {}, self._user_types(), placed=places, named=named)
         plan.tasks = [replace(task, path=places.get(task.oid, task.path)) for task in plan.tasks]
         plan.held += [
-            Held(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
+            HeldTable(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
         ]
         return plan
 
-    def _new_relations(self) -> list[InForce]:
+    def _new_relations(self) -> list[RelationEntry]:
         """Of tables that the archive has said nothing of, as their server described them."""
-        known: dict[int, InForce] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
+        known: dict[int, RelationEntry] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
         last_file = self.archive.last_file
         found = []
         for relation in self.order.relations:
             entry = known.get(relation.oid)
             if entry is None or (is_of_snapshot(entry) and entry.relation != relation):
-                found.append(InForce(snapshot_position(last_file, self.batch.number), relation, None))
+                found.append(RelationEntry(snapshot_position(last_file, self.batch.number), relation, None))
         return found
 
     def _may_lack_rows(self, oid: int) -> bool:
@@ -205,7 +211,7 @@ class _Loading:
     def _summary(
         self,
         batch: int,
-        outcomes: list[Outcome],
+        outcomes: list[TableResult],
         loaded: Mapping[int, int],
         changes: Mapping[int, TableChanges],
         skipped: tuple[str, ...],

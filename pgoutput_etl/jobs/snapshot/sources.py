@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.listing import size_limit
-from pgoutput_etl.ingest.scan import each_file, file_contents
+from pgoutput_etl.ingest.scan import file_contents, per_file
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header, csv_texts
-from pgoutput_etl.masking.mask_tuples import Version
+from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.catalog import QUERY, Catalog, CatalogTable, read_catalog
 from pgoutput_etl.postgres.copy_format import Fields, binary_rows, text_rows, tuple_of
@@ -39,7 +39,7 @@ _COMPRESSED = ("", ".gz", ".lz4", ".zst")
 _AT_ONCE = 4096
 
 
-class Files(Protocol):
+class RowFiles(Protocol):
     """Rows of one or more tables."""
 
     def names(self, table: str) -> list[str] | None:
@@ -49,7 +49,7 @@ class Files(Protocol):
         """`new`: a TupleData of the relation's columns."""
 
 
-def rewritten(rows: DataFrame, version: Version) -> DataFrame:
+def rewritten(rows: DataFrame, version: MaskedVersion) -> DataFrame:
     """Without what the configuration's `columns` keeps from being kept."""
 
     def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -201,7 +201,7 @@ def _tuples(
     """`positions`: of a row's fields, in the order of the relation's columns."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in each_file(batches):
+        for path, content in per_file(batches):
             held: list[bytes] = []
             for fields in read(decompress(content, path, limit), path):
                 held.append(tuple_of([fields[position] for position in positions], kind))

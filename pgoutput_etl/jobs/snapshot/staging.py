@@ -20,23 +20,23 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, Files, SnapshotServer, rewritten
-from pgoutput_etl.ledger.archive import Archive
-from pgoutput_etl.masking.mask_rows import Protection
-from pgoutput_etl.masking.policy import protection
+from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, rewritten
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
 from pgoutput_etl.postgres.connection import credentials
-from pgoutput_etl.postgres.jdbc import Server, asking
-from pgoutput_etl.postgres.snapshot import Exported, exported, given
+from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
+from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
 from pgoutput_etl.protocol.messages import Relation, Type
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.relation_history import InForce, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
-from pgoutput_etl.spark.platform import is_managed
+from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.targets.plan import BEFORE_FILES
 from pgoutput_etl.timestamps import microseconds_of
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 
 _FATED = [("scope", pa.int64()), ("fate", pa.string())]
@@ -48,7 +48,7 @@ class Staging:
 
     spark: SparkSession
     config: Config
-    archive: Archive
+    archive: LedgerArchive
     request: SnapshotRequest
     progress: Callable[[str], None]
 
@@ -68,7 +68,7 @@ class Staging:
         request = self.request
         login = credentials(request.jdbc or "", os.environ)
         server = Server(self.spark, request.jdbc or "", login, request.connections)
-        with asking(), self._exported(login) as snapshot:
+        with jdbc_errors(), self._exported(login) as snapshot:
             source = SnapshotServer(replace(server, snapshot=snapshot.name), request)
             catalog = source.catalog
             request.refuse_unknown([table.full_name for table in catalog.tables], "no publication of the server")
@@ -88,12 +88,12 @@ class Staging:
         return self.config.rule_for(relation.namespace, relation.name).skip
 
     @contextmanager
-    def _exported(self, login: dict[str, str]) -> Iterator[Exported]:
+    def _exported(self, login: dict[str, str]) -> Iterator[ExportedSnapshot]:
         request = self.request
         if request.snapshot is not None and request.lsn is not None:
-            yield given(request.snapshot, request.lsn)
+            yield given_snapshot(request.snapshot, request.lsn)
             return
-        with exported(self.spark, request.jdbc or "", login, self.progress) as snapshot:
+        with export_snapshot(self.spark, request.jdbc or "", login, self.progress) as snapshot:
             yield snapshot
 
     def _of_files(self, place: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
@@ -109,12 +109,12 @@ class Staging:
         protected = self._protection(relations, types)
         for relation in relations:
             self.progress(f"reading {relation.namespace}.{relation.name}")
-            with asking(), reading_files():
+            with jdbc_errors(), reading_files():
                 self._stage(place, relation, files.rows(relation), protected)
         time = None if request.time is None else microseconds_of(request.time)
         return SnapshotOrder(request.lsn or 0, time, place, tuple(relations), types), tuple(skipped)
 
-    def _files(self) -> Files:
+    def _files(self) -> RowFiles:
         path = self.request.files or ""
         if self.request.format is RowFormat.CSV:
             return CsvFiles(self.spark, path)
@@ -132,7 +132,7 @@ class Staging:
             raise ConfigError(f"--catalog: {path} can't be read: {error}") from None
         return read_catalog(text, self.request.publications, self.request.wants)
 
-    def _names(self, files: Files, catalog: Catalog | None) -> list[str]:
+    def _names(self, files: RowFiles, catalog: Catalog | None) -> list[str]:
         request = self.request
         if isinstance(files, Dump):
             there, where = list(files.tables), f"{request.files}/toc.dat"
@@ -164,12 +164,12 @@ class Staging:
         what = "the archive doesn't know it" if oid is None else "it has other columns than the archive knows of"
         raise ConfigError(f"{name}: {what}: --catalog says what it was when the rows were taken, see docs/snapshot.md")
 
-    def _protection(self, relations: Sequence[Relation], types: Iterable[Type]) -> Protection | None:
+    def _protection(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
         known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
         user_types = UserTypes.of(known.values(), self.config.types)
-        return protection(self.config, with_snapshot(self.archive.relations, relations), user_types, {})
+        return masking_policy(self.config, with_snapshot(self.archive.relations, relations), user_types, {})
 
-    def _stage(self, place: str, relation: Relation, rows: DataFrame, protected: Protection | None) -> None:
+    def _stage(self, place: str, relation: Relation, rows: DataFrame, protected: MaskingPolicy | None) -> None:
         """What the configuration keeps from being kept is not among what is staged."""
         if protected is not None:
             rows = rewritten(rows, protected.of_relation(relation))
@@ -180,7 +180,7 @@ class Staging:
 
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
     """The snapshot's rows stand under what their server said; what the archive says holds for its own."""
-    first = [InForce((BEFORE_FILES, 0), relation, None) for relation in relations]
+    first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
     return RelationHistory.of([*history.entries, *first])
 
 
@@ -191,7 +191,7 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
         "file": F.lit(BEFORE_FILES).cast("long"),
         "offset": F.col("ordinal"),
         "tag": F.lit("I"),
-        "fate": F.lit(Fate.COMMITTED.value),
+        "fate": F.lit(TransactionStatus.COMMITTED.value),
         "commit_lsn": F.lit(order.lsn).cast("long"),
         "commit_ts": F.lit(order.time).cast("long"),
     }
@@ -204,7 +204,7 @@ def discard(spark: SparkSession, place: str) -> None:
     """What is staged, when it is in its place or of no use. Where nothing can be removed it is emptied."""
     if not is_delta_table(spark, place):
         return
-    if is_connect(spark) or is_managed():
+    if is_connect(spark) or is_platform_session():
         delta_table(spark, place).delete()
         return
     jvm = spark._jvm

@@ -19,7 +19,7 @@ _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side",
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class LastWriter:
     """A transaction that touched keys last whose rows differ, and how many."""
 
     xid: int | None
@@ -69,7 +69,7 @@ class VerifiedTable:
     unknown: int = 0
     by_value: tuple[str, ...] = ()
     not_compared: dict[str, str] = field(default_factory=dict)
-    transactions: tuple[Touched, ...] = ()
+    transactions: tuple[LastWriter, ...] = ()
     differences: tuple[Difference, ...] = ()
     why_not: str | None = None
     is_held: bool = False

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.report import Difference, Touched
+from pgoutput_etl.jobs.verify.report import Difference, LastWriter
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.row_text import text_names
 from pgoutput_etl.load.net_effect import all_of
@@ -151,11 +151,11 @@ def found_in(found: DataFrame, columns: Sequence[ComparedColumn], request: Verif
     }
 
 
-def _transactions(real: DataFrame) -> tuple[Touched, ...]:
+def _transactions(real: DataFrame) -> tuple[LastWriter, ...]:
     """The newest, with the number of differing rows that each touched last."""
     of_delta = real.where(F.col("lsn").isNotNull()).groupBy("lsn", _time().alias("time"), "xid")
     newest = of_delta.agg(F.sum("n").alias("n")).orderBy(F.desc("lsn"), "xid").limit(_MOST_TRANSACTIONS)
-    return tuple(Touched(r["xid"], r["lsn"], r["time"], r["n"]) for r in newest.toArrow().to_pylist())
+    return tuple(LastWriter(r["xid"], r["lsn"], r["time"], r["n"]) for r in newest.toArrow().to_pylist())
 
 
 def _time() -> Column:

@@ -17,16 +17,16 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.listing import reading_files, size_limit
-from pgoutput_etl.ingest.scan import each_file
+from pgoutput_etl.ingest.scan import per_file
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical, texts_of
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, collected
 from pgoutput_etl.load.delta_types import delta_type, to_event
 from pgoutput_etl.load.net_effect import entries_of_target
 from pgoutput_etl.postgres.copy_format import header, records
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.targets.modes import STAMP_COLUMNS
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
 
-_NOTES = STAMP_COLUMNS[-1]
+_NOTES = METADATA_COLUMNS[-1]
 
 _DIGESTS = pa.schema([(name, pa.int64()) for name in ("range", "rows", "first", "second")])
 
@@ -39,7 +39,7 @@ def text_names(width: int) -> list[str]:
 
 def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame:
     """t…, unknown, and the stamps lsn, ts and xid. A table that isn't this package's has none of these."""
-    is_ours = set(STAMP_COLUMNS) <= set(rows.columns)
+    is_ours = set(METADATA_COLUMNS) <= set(rows.columns)
     odd = entries_of_target() if is_ours else F.lit(None).cast("array<struct<key: string, value: string>>")
     stamps = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
     chosen = rows.select(
@@ -119,7 +119,7 @@ def csv_header(spark: SparkSession, path: str) -> list[str]:
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
     def names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name, content in each_file(batches):
+        for name, content in per_file(batches):
             yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
     with reading_files(paths):
@@ -135,7 +135,7 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
     max_size = size_limit(spark)
 
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name, content in each_file(batches):
+        for name, content in per_file(batches):
             yield from text_batches(records(decompress(content, name, max_size), name), positions, schema)
 
     _, files = copied_files(spark, "--csv", path)

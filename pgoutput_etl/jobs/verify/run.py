@@ -23,18 +23,18 @@ from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_bet
 from pgoutput_etl.jobs.verify.row_diff import found_in, row_differences
 from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_within
 from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, server_table
-from pgoutput_etl.ledger.archive import Archive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.postgres.connection import credentials
-from pgoutput_etl.postgres.jdbc import Server, asking
+from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import is_as_recorded
-from pgoutput_etl.spark.platform import kept, let_go
+from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
-from pgoutput_etl.transactions.outcome import Fate
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.xid import newest_xid
 
@@ -48,7 +48,7 @@ _APPEND = "mode append has changes, not rows: docs/modes.md says how rows come o
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Baseline:
     """Where Delta's tables stood at a commit."""
 
     lsn: int
@@ -63,15 +63,15 @@ def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress
     last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
-    standing = _Standing(last.last_commit_lsn, last.tables)
+    standing = _Baseline(last.last_commit_lsn, last.tables)
     if request.at_lsn is not None:
         standing = _standing_at(ledger, request.at_lsn)
     chosen = _chosen(config, standing, request)
     server = None
     if request.jdbc is not None:
         server = Server(spark, request.jdbc, credentials(request.jdbc, os.environ), request.connections)
-    types = Archive(spark, config, ledger, last).user_types
-    with asking():
+    types = LedgerArchive(spark, config, ledger, last).user_types
+    with jdbc_errors():
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)
         find = _other_side(spark, request) if server is None else partial(server_table, server)
@@ -110,24 +110,28 @@ def _other_side(spark: SparkSession, request: VerifyRequest) -> Find:
     return lambda _schema, _table: only
 
 
-def _standing_at(ledger: Ledger, lsn: int) -> _Standing:
+def _standing_at(ledger: Ledger, lsn: int) -> _Baseline:
     points = consistent_points(ledger.spark, ledger.root, ledger.source).select("batch", "last_commit_lsn").collect()
     batch, reached = batch_at([(row["batch"], row["last_commit_lsn"]) for row in points], lsn)
-    between = (F.col("commit_lsn") > reached) & (F.col("commit_lsn") <= lsn) & (F.col("fate") == Fate.COMMITTED.value)
+    between = (
+        (F.col("commit_lsn") > reached)
+        & (F.col("commit_lsn") <= lsn)
+        & (F.col("fate") == TransactionStatus.COMMITTED.value)
+    )
     [row] = ledger.read("transactions").where(between).agg(F.min("commit_lsn").alias("next")).collect()
     refuse_between(lsn, reached, row["next"])
     is_last = reached == max(row["last_commit_lsn"] for row in points)
     remark = "The archive has no commit behind that: what was committed since, and isn't landed yet, would be missing."
-    return _Standing(reached, ledger.states_after(batch), (remark,) if is_last else ())
+    return _Baseline(reached, ledger.states_after(batch), (remark,) if is_last else ())
 
 
 def _newest_xid(ledger: Ledger) -> int | None:
-    committed = ledger.read("transactions").where(F.col("fate") == Fate.COMMITTED.value)
+    committed = ledger.read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
     rows = committed.orderBy(F.desc("commit_lsn")).select("xid").limit(_RECENT).toArrow().to_pylist()
     return newest_xid([row["xid"] for row in rows if row["xid"] is not None])
 
 
-def _chosen(config: Config, standing: _Standing, request: VerifyRequest) -> list[TableState]:
+def _chosen(config: Config, standing: _Baseline, request: VerifyRequest) -> list[TableState]:
     displaced = f"{config.state.root.rstrip('/')}/displaced/"
     named = {f"{s.schema}.{s.table}": s for s in standing.tables.values() if not s.path.startswith(displaced)}
     if request.table is not None:
@@ -243,11 +247,11 @@ class _Comparison:
             gone = self._ended()
             ended = None if gone is None else rows_within(delta_texts(gone, columns), columns, ranges, which)
             differences = row_differences(here, there, columns, key, self.newest, ended)
-            found = kept(differences, StorageLevel.DISK_ONLY)
+            found = persist(differences, StorageLevel.DISK_ONLY)
             try:
                 counts = found_in(found, columns, self.request)
             finally:
-                let_go(found)
+                unpersist(found)
         return VerifiedTable(
             schema,
             table,

@@ -35,7 +35,7 @@ from pgoutput_etl.scan.fast.messages import (
     Bytes,
     Numbers,
 )
-from pgoutput_etl.scan.message_row import NO_UNIT, STORED_TIMES
+from pgoutput_etl.scan.message_row import NO_FRAGMENT, STORED_TIMES
 from pgoutput_etl.xid import XIDS
 
 # What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
@@ -45,7 +45,7 @@ NO_ORIGIN, KNOWN_ORIGIN = 0, -1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScanCursor:
     """Where a scanner stands, in numbers: the unit that is open, its stretch, what it has seen of the file. What isn't
     there is 0. is_pending: something that was interrupted waits for the next commit's LSN."""
 
@@ -75,22 +75,22 @@ class Place:
     )
 
     def to_array(self) -> Numbers:
-        return np.array([getattr(self, name) for name in _PLACE_NAMES], np.int64)
+        return np.array([getattr(self, name) for name in _CURSOR_NAMES], np.int64)
 
     @classmethod
-    def from_array(cls, numbers: Numbers) -> Place:
-        return cls(*(bool(n) if is_bool else n for n, is_bool in zip(numbers.tolist(), _PLACE_IS_BOOL, strict=True)))
+    def from_array(cls, numbers: Numbers) -> ScanCursor:
+        return cls(*(bool(n) if is_bool else n for n, is_bool in zip(numbers.tolist(), _CURSOR_IS_BOOL, strict=True)))
 
 
-_PLACE_NAMES = tuple(each.name for each in fields(Place))
+_CURSOR_NAMES = tuple(each.name for each in fields(ScanCursor))
 
-_PLACE_IS_BOOL = tuple(each.type == "bool" for each in fields(Place))
+_CURSOR_IS_BOOL = tuple(each.type == "bool" for each in fields(ScanCursor))
 
 (
     KIND, UNIT, UNITS, UNIT_XID, UNIT_LSN, UNIT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_LAST, FIRST_COMMIT,
     LAST_COMMIT, COMMITTED, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS, ORDINAL, ACCOUNTED_TO,
     ORIGIN,
-) = range(len(_PLACE_NAMES))  # fmt: skip
+) = range(len(_CURSOR_NAMES))  # fmt: skip
 
 
 # The columns of a row that are numbers
@@ -259,7 +259,7 @@ def follow(  # noqa: C901 - one loop, for speed
                     place[FIRST_COMMIT] = lsn_of_commit
                 place[LAST_COMMIT] = lsn_of_commit
                 place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
-                of_unit = _I64(NO_UNIT)
+                of_unit = _I64(NO_FRAGMENT)
             elif tag == _S:
                 if kind != NO_KIND:
                     break
@@ -275,10 +275,10 @@ def follow(  # noqa: C901 - one loop, for speed
             elif tag == _A:
                 if kind != NO_KIND:
                     break
-                of_unit = _I64(NO_UNIT)
+                of_unit = _I64(NO_FRAGMENT)
             elif tag in (_R, _Y):
                 if kind == NO_KIND:
-                    of_unit = _I64(NO_UNIT)
+                    of_unit = _I64(NO_FRAGMENT)
                 xid = fields[m, XID]
                 has_xid = fields[m, IN_STREAM]
             elif tag == _M:
@@ -286,7 +286,7 @@ def follow(  # noqa: C901 - one loop, for speed
                     break
                 if fields[m, COMMIT_LSN] == 0:
                     has_transaction = False
-                    of_unit = _I64(NO_UNIT)
+                    of_unit = _I64(NO_FRAGMENT)
                     if kind != NO_KIND:
                         end = accounted_to
                 elif kind == NO_KIND:

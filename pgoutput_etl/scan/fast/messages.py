@@ -111,7 +111,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @dataclass(slots=True)
-class Found:
+class MessageFields:
     """The messages that one call of `find` found. fields[i, LSN] is the LSN of message i; `unchanged`: the positions
     of all columns of theirs that are unchanged TOAST.
 
@@ -125,7 +125,7 @@ class Found:
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
-def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: Found) -> None:
+def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: MessageFields) -> None:
     """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
     rare or wrong, and not more than `most`."""
     found.messages, why = _find(

@@ -44,7 +44,7 @@ from pgoutput_etl.scan.fast.fragments import (
     ROW_XID,
     SLOTS,
     UNCHANGED,
-    Place,
+    ScanCursor,
     follow,
 )
 from pgoutput_etl.scan.fast.messages import (
@@ -59,7 +59,7 @@ from pgoutput_etl.scan.fast.messages import (
     OLD,
     START,
     Bytes,
-    Found,
+    MessageFields,
     Numbers,
     find,
 )
@@ -77,11 +77,11 @@ _GROWTH = 16
 _U64 = np.uint64
 
 
-FoundOrigin = tuple[str, int | None]  # its name, and the commit's LSN there
+OriginField = tuple[str, int | None]  # its name, and the commit's LSN there
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FastRows:
     """So many messages, of what was found, and where a scanner stands behind them.
 
     tags, relations: what was counted, and how often, in the order in which they first came. offset, lsn, read_to: of
@@ -90,7 +90,7 @@ class Taken:
     """
 
     messages: int
-    place: Place
+    place: ScanCursor
     tags: list[tuple[str, int]]
     relations: list[tuple[int, int]]
     batch: pa.RecordBatch | None
@@ -100,17 +100,17 @@ class Taken:
     position: int
     in_stream: bool
     more: bool
-    origin: FoundOrigin | None = None
+    origin: OriginField | None = None
 
 
-class Bulk:
+class FastScanner:
     """A file's messages, many at a time. The scratch space is used again and again."""
 
     def __init__(self, data: bytes, framing: Framing, file: int) -> None:
         self.data = np.frombuffer(data, np.uint8)
         self.framing = framing
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
-        self.found = Found()
+        self.found = MessageFields()
         self.most = _FIRST
         self.files = np.full(MOST_MESSAGES, file, np.int64)
         self.tags = np.zeros((2, 256), np.int64)
@@ -127,7 +127,7 @@ class Bulk:
         for message in self.found.fields[: self.found.messages]:
             yield self.data[message[START] : message[END]].tobytes()
 
-    def take(self, place: Place, stretch: int, origin: FoundOrigin | None = None) -> Taken:
+    def take(self, place: ScanCursor, stretch: int, origin: OriginField | None = None) -> FastRows:
         """Takes what was found, but for the last one that something else follows: whether it is whole is only known
         once that is. `origin`: of the unit that is open."""
         found = self.found
@@ -151,9 +151,9 @@ class Bulk:
         self.most = self.most * _GROWTH if messages == most else _FIRST
         last = max(messages - 1, 0)
         is_all = messages == found.messages
-        return Taken(
+        return FastRows(
             messages,
-            Place.from_array(at),
+            ScanCursor.from_array(at),
             _counted_tags(self.tags),
             [(int(oid), int(count)) for oid, count in self.relations[1:, :different].T],
             batch,
@@ -166,7 +166,7 @@ class Bulk:
             origin=self._origin(int(at[ORIGIN]) - 1) if at[ORIGIN] > 0 else None,
         )
 
-    def _origin(self, number: int) -> FoundOrigin:
+    def _origin(self, number: int) -> OriginField:
         [name], [lsn] = self._origins(np.array([number], np.int64))
         return name, lsn
 
@@ -177,7 +177,7 @@ class Bulk:
         names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
         return names, [stored_origin_lsn(lsn) for lsn in fields[numbers, COMMIT_LSN].tolist()]
 
-    def _with_origins(self, batch: pa.RecordBatch, origin: Numbers, before: FoundOrigin | None) -> pa.RecordBatch:
+    def _with_origins(self, batch: pa.RecordBatch, origin: Numbers, before: OriginField | None) -> pa.RecordBatch:
         """`origin`: of each row, as Place has it; `before`: the one that was known before."""
         if not origin.any():
             return batch
@@ -200,7 +200,7 @@ class Bulk:
 
     def _batch(
         self,
-        found: Found,
+        found: MessageFields,
         rows: int,
         numbers: Numbers,
         units: NDArray[np.int32],
