@@ -81,7 +81,7 @@ def _plan_with_all(rows: pa.Table, listing: pa.Table) -> KnownContents:
 
 def _plan_with_few(rows: pa.Table, listing: pa.Table) -> KnownContents:
     index, there = FileIndex(rows), Listing(listing)
-    looked_at = index.to_look_at(there)
+    looked_at = index.to_inspect(there)
     files = candidates(looked_at, index.known([file.path for file in looked_at]))
     known = index.known([file.path for file in files.values()])
     there.among(known.places(file.path for file in files.values()))

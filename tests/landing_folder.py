@@ -82,7 +82,7 @@ class LandingFolder:
     def run(self) -> FileSelection:
         self.damages, self.said = [], []
         index, listing = FileIndex.of(self.without_heads(self.known)), Listing.of(self.files.values())
-        looked_at = index.to_look_at(listing)
+        looked_at = index.to_inspect(listing)
         files = candidates(looked_at, index.known([file.path for file in looked_at]))
         found, scanned = self._arranged_from(index, listing, files)
         newest = max((n for n, part in found.to_read.items() if part.was_read or part.unfinished), default=None)
@@ -127,7 +127,7 @@ class LandingFolder:
         tasks = scan_tasks(files)
         known = index.known(tasks)
         scanned, errors = self._scan(tasks, known.contents(index.unkeyed()))
-        found, _ = index.arrange(files, listing, known, _summaries(scanned), errors, self._scan_closer)
+        found, _ = index.select(files, listing, known, _summaries(scanned), errors, self._scan_closer)
         return found, scanned
 
     def _scan_closer(
@@ -138,7 +138,7 @@ class LandingFolder:
 
     def _apply(self, step: FileSelection, newest: int | None, scanned: dict[int, ScanResult]) -> None:
         parts = step.parts
-        if step.scan_again:
+        if step.rescan:
             tasks = {part.path: ScanTask(n, part.size, n == newest, part) for n, part in step.to_read.items()}
             scanned, errors = self._scan(tasks, KnownContents({}))
             refuse(error.text for error in errors.values())

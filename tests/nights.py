@@ -63,16 +63,16 @@ class MemoryRows:
     blocks: list[Block]
     fates: StatusLookup
 
-    def tally(self, request: StatisticsRequest) -> BatchStatistics:
+    def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         total = BatchStatistics(request)
         for block in self.blocks:
             part = BatchStatistics(request)
             rows = self.fates.of_batch(unpacked(block, COUNTED_KINDS))
             part.add(BlockKind(block["kind"]), block["relation"], rows, len(block["tuples"]), self.fates)
-            total.take(BatchStatistics.from_json(part.to_json()))
+            total.merge(BatchStatistics.from_json(part.to_json()))
         return total
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         found: dict[int, list[RowPositions]] = {}
         for block in self.changes():
             if block["relation"] in oids:
@@ -195,14 +195,14 @@ class Nights:
         there: list[Row] = []
         if has_rows and task.state is not None:
             _, there = moved or self._at(task.state.path, task.state.version)
-        for segment in task.segments:
-            if segment.reshaping is not None:
-                there = migrated_row(there, segment.reshaping)
+        for segment in task.spans:
+            if segment.migration is not None:
+                there = migrated_row(there, segment.migration)
             before, table = there, rows_under(segment.shape)
             for row in there:
                 table.put(row)
             window = Window(
-                task.changes.truncated_at, segment.start, segment.end, None if task.cut is None else task.cut.lsn
+                task.changes.truncated_at, segment.start, segment.end, None if task.cutoff is None else task.cutoff.lsn
             )
             events = _events(rows, window, segment.shape)
             method, is_reduced = self._method(task, segment.shape, before, events)
@@ -218,9 +218,9 @@ class Nights:
             relation.name,
             task.path,
             stored.write(task.shape, there),
-            lsn if task.cut is None else task.cut.lsn - 1,
-            APPLIED if task.cut is None else HELD,
-            None if task.cut is None else task.cut.reason,
+            lsn if task.cutoff is None else task.cutoff.lsn - 1,
+            APPLIED if task.cutoff is None else HELD,
+            None if task.cutoff is None else task.cutoff.reason,
             relation,
             tuple(task.shape.columns[i].name for i in task.shape.key),
             task.retired,
@@ -291,7 +291,7 @@ def _hashes(rows: list[Row], shape: TableShape) -> KeyHashes | None:
 
 
 def _open_units(assembly: Assembly) -> set[FragmentId]:
-    return {unit for outcome in assembly.open_outcomes() for unit in outcome.units}
+    return {unit for outcome in assembly.open_outcomes() for unit in outcome.fragments}
 
 
 def _of_units(batches: Iterable[pa.RecordBatch], units: set[FragmentId]) -> list[pa.RecordBatch]:

@@ -50,6 +50,6 @@ def protected_replay(config: Config, files: Sequence[bytes]) -> Replay:
     replay = Replay()
     for number, content in enumerate(files):
         scanned = scan_file(f"{number:03}", number, content)
-        replay.add_scanned(f"{number:03}", replace(scanned, rows=[protected.rewritten(rows) for rows in scanned.rows]))
-    replay.assembly.relations.view = protected
+        replay.add_scanned(f"{number:03}", replace(scanned, rows=[protected.mask(rows) for rows in scanned.rows]))
+    replay.assembly.relations.mask = protected
     return replay

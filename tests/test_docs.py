@@ -65,7 +65,7 @@ def test_the_configuration_of_columns_can_be_run(tmp_path: Path) -> None:
     path = tmp_path / "columns.yaml"
     path.write_text(text, encoding="utf-8")
     config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
-    assert [use.kind.value for use in config.tables[0].uses.values()] == ["hash", "drop", "redact", "redact"]
+    assert [use.action.value for use in config.tables[0].column_rules.values()] == ["hash", "drop", "redact", "redact"]
     assert config.tables[0].target_name == ("crm", "customer")
 
 

@@ -37,7 +37,7 @@ SECTIONS: Sequence[tuple[str, type]] = (
 )
 # Of Config itself: those that are no section, and what is worked out and not given.
 _SECTIONS_OF_CONFIG = {"source", "target", "state", "tables", "merge", "metrics"}
-_NOT_GIVEN = {"secrets", "uses"}
+_NOT_GIVEN = {"secrets", "column_rules"}
 
 Example = object
 # What it is for, and a value, as in the file.

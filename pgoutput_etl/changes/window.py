@@ -66,7 +66,7 @@ def rows_in(
     """Rows of ROW_SCHEMA: inserts, updates and deletes."""
     rows = fates.of_batch(unpacked(block, _LOOKED_AT))
     decided = fates.decide(rows)
-    chosen = decided.fate == COMMITTED
+    chosen = decided.status == COMMITTED
     if not with_truncates:
         chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)
     if not window.is_open:

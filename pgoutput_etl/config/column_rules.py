@@ -56,13 +56,13 @@ class Salt:
 class ColumnRule:
     """What is done to one column. salt: of a hash; text: what stands for every value that is redacted."""
 
-    kind: ColumnAction
+    action: ColumnAction
     salt: Salt | None = None
     text: str = REDACTED
 
     def __str__(self) -> str:
         """As it is written down with a table, to notice that it has changed."""
-        match self.kind:
+        match self.action:
             case ColumnAction.DROP:
                 return "drop"
             case ColumnAction.REDACT:

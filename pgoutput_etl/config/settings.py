@@ -90,7 +90,7 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
-    uses: Mapping[str, ColumnRule] = field(default_factory=dict)
+    column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
     def target_name(self) -> tuple[str, str] | None:
@@ -262,10 +262,10 @@ def _rule(node: Node) -> TableRule:
         key=_key(keys["key"]),
         columns={name: _column(column) for name, column in columns.items()},
         rename=keys["rename"].optional_text("schema.table"),
-        uses={name: use for name, column in columns.items() if (use := _column_rule(column)) is not None},
+        column_rules={name: use for name, column in columns.items() if (use := _column_rule(column)) is not None},
     )
     for name in rule.key or ():
-        if name in rule.uses and rule.uses[name].kind is not ColumnAction.HASH:
+        if name in rule.column_rules and rule.column_rules[name].action is not ColumnAction.HASH:
             raise columns[name].error("it is a column of `key`, which tells rows apart: it can be hashed, and no more")
     if rule.rename is not None:
         _check_rename(keys["rename"], rule)

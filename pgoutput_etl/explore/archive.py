@@ -79,7 +79,7 @@ class ArchiveView(ABC, Generic[FrameT]):
 
     def __init__(self, found: Inspection, view: RowView) -> None:
         self.report: ArchiveReport = report_on(found)
-        self._found = found
+        self._inspection = found
         self._view = view
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class ArchiveView(ABC, Generic[FrameT]):
     def transactions(self) -> FrameT:
         """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
         aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
-        view, own = self._view, own_transactions(self._found)
+        view, own = self._view, own_transactions(self._inspection)
         return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
 
     @property
@@ -132,7 +132,7 @@ class ArchiveView(ABC, Generic[FrameT]):
         """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
         transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
         expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
-        told, limit = self._scenes(_message_filter(table, xid, lsn, time, names)), self._view.max_size
+        told, limit = self._contexts(_message_filter(table, xid, lsn, time, names)), self._view.max_size
         return self._frame(lambda p, c: message_batches(told[p], c, limit), MESSAGES)
 
     def rows(
@@ -147,7 +147,7 @@ class ArchiveView(ABC, Generic[FrameT]):
         the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
         change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
         REPLICA IDENTITY FULL. `fate`: None for all, also what was aborted."""
-        view, asked = self._view, self._asked(table, where, key, fate)
+        view, asked = self._view, self._query(table, where, key, fate)
         in_order = ("_pg_commit_lsn", "_pg_seq")
         return self._frame(lambda p, c: table_batches(p, c, view, asked), asked.schema, in_order)
 
@@ -157,14 +157,14 @@ class ArchiveView(ABC, Generic[FrameT]):
     ) -> FrameT:
         """What `of_file` gives of each path and content, and what there is of no file. It may be called elsewhere."""
 
-    def _asked(
+    def _query(
         self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None
     ) -> RowQuery:
         fates = frozenset(TransactionStatus) if fate is None else frozenset([_status_of(fate)])
-        return RowQuery.of(self._view, table, None if key is None else tuple(key), fates, where or {})
+        return RowQuery.of_inspection(self._view, table, None if key is None else tuple(key), fates, where or {})
 
-    def _scenes(self, wanted: MessageFilter) -> dict[str, InspectionContext]:
-        return {scene.path: scene for scene in inspection_contexts(self._found, wanted, False, False)}
+    def _contexts(self, wanted: MessageFilter) -> dict[str, InspectionContext]:
+        return {scene.path: scene for scene in inspection_contexts(self._inspection, wanted, False, False)}
 
 
 def _status_of(name: str) -> TransactionStatus:
@@ -259,7 +259,7 @@ def read_archive(
         from pgoutput_etl.explore.on_spark import inspect_on_spark
 
         found, limit = inspect_on_spark(spark, listed, of_framing)
-        view = RowView.of(found, types or {}, of_framing, limit)
+        view = RowView.of_inspection(found, types or {}, of_framing, limit)
         return SparkArchive(spark, found, view)
     elsewhere = [path for path in listed if not is_local(path)]
     if elsewhere:
@@ -268,7 +268,7 @@ def read_archive(
     # In this process alone: in others, a script that calls this at its top would be run once more.
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), of_framing) as runner:
         found = inspect_archive(landed, runner, lambda _said: None)
-    return Archive(found, RowView.of(found, types or {}, of_framing))
+    return Archive(found, RowView.of_inspection(found, types or {}, of_framing))
 
 
 def _framing(name: str) -> Framing:

@@ -96,18 +96,20 @@ class RowView:
     """What the rows of any file are told with, once all files were looked into. Goes to executors."""
 
     tasks: Mapping[str, ScanTask]
-    fates: StatusLookup
+    statuses: StatusLookup
     versions: Mapping[int, RelationVersions]
     user_types: UserTypes
     framing: Framing = Framing.AUTO
     max_size: int = MAX_SIZE
 
     @classmethod
-    def of(cls, found: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE) -> RowView:
-        history, known = found.placing.assembly.relations, found.placing.assembly.types
+    def of_inspection(
+        cls, found: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE
+    ) -> RowView:
+        history, known = found.assembled.assembly.relations, found.assembled.assembly.types
         versions = {oid: history.versions(oid) for oid in history.oids()}
         user_types = UserTypes.of(known.values(), types)
-        return cls(found.tasks, found.placing.fates(), versions, user_types, framing, max_size)
+        return cls(found.tasks, found.assembled.statuses(), versions, user_types, framing, max_size)
 
     def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, StatusColumns]]:
         """Message rows of one file, each batch with what became of them. Raises ArchiveError if it isn't the file that
@@ -115,9 +117,9 @@ class RowView:
         task = self.tasks[path]
         scanned = scan_part(path, content, task, KnownContents({}), self.framing, True, self.max_size)
         for batch in scanned.rows:
-            rows = self.fates.of_batch(batch)
+            rows = self.statuses.of_batch(batch)
             if rows.num_rows:
-                yield rows, self.fates.decide(rows)
+                yield rows, self.statuses.decide(rows)
 
 
 def message_batches(scene: InspectionContext, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
@@ -154,7 +156,7 @@ def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.Reco
 def only(rows: pa.RecordBatch, decided: StatusColumns, chosen: pa.Array) -> tuple[pa.RecordBatch, StatusColumns]:
     """Those of the rows."""
     columns = (c.filter(chosen) for c in (decided.commit_lsn, decided.commit_ts, decided.top_xid, decided.scope))
-    return rows.filter(chosen), StatusColumns(decided.fate[chosen.to_numpy(zero_copy_only=False)], *columns)
+    return rows.filter(chosen), StatusColumns(decided.status[chosen.to_numpy(zero_copy_only=False)], *columns)
 
 
 def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: RowView) -> pa.RecordBatch:
@@ -164,7 +166,7 @@ def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: R
         "bytes": pc.subtract(rows.column("end"), rows.column("begin")),
         "xid": decided.top_xid,
         "subxid": rows.column("xid"),
-        "fate": status_names(decided.fate),
+        "fate": status_names(decided.status),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
         "seq": sequence(rows.column("file"), rows.column("ordinal")),
@@ -217,7 +219,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
         units.add(rows, decided)
         unit = rows.column("unit")
         chosen = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(unit, HEAD))
-        own = view.fates.units_of(rows.column("file")[0].as_py())
+        own = view.statuses.fragments_of(rows.column("file")[0].as_py())
         commits.append(only(rows, decided, pc.and_(chosen, pc.invert(pc.is_in(unit.cast(pa.int64()), pa.array(own))))))
     for rows, decided in commits:
         if rows.num_rows:
@@ -242,7 +244,7 @@ class _FragmentSums:
         is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
         self.sizes = _added(self.sizes, np.bincount(unit, size).astype(np.int64))
         self.changes = _added(self.changes, np.bincount(unit[is_change]))
-        self.aborted = _added(self.aborted, np.bincount(unit[is_change & (decided.fate == ABORTED)]))
+        self.aborted = _added(self.aborted, np.bincount(unit[is_change & (decided.status == ABORTED)]))
 
 
 def _added(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -263,7 +265,7 @@ def _as_transactions(path: str, rows: pa.RecordBatch, decided: StatusColumns, un
     columns = {
         "xid": decided.top_xid,
         "kind": pa.repeat(pa.scalar("ordinary"), count),
-        "fate": status_names(decided.fate),
+        "fate": status_names(decided.status),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
         "changes": pa.array(_at(units.changes, unit)),
@@ -278,7 +280,7 @@ def _as_transactions(path: str, rows: pa.RecordBatch, decided: StatusColumns, un
 
 def own_transactions(found: Inspection) -> pa.Table:
     """TRANSACTIONS that are streamed, prepared, go from one file to another, or whose end is not there."""
-    outcomes = [*found.placing.ended, *found.placing.open]
+    outcomes = [*found.assembled.ended, *found.assembled.open]
     return pa.Table.from_pylist([_own_transaction(found, outcome) for outcome in outcomes], TRANSACTIONS)
 
 
@@ -288,11 +290,13 @@ def _own_transaction(found: Inspection, outcome: Outcome) -> dict[str, object]:
     return {
         "xid": outcome.xid,
         "kind": kind_of_transaction(outcome),
-        "fate": outcome.fate.value,
+        "fate": outcome.status.value,
         "commit_lsn": outcome.commit_lsn,
         "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
         "changes": told.changes,
-        "aborted_changes": sum(found.total.own_units.get(unit, FragmentTotals()).aborted for unit in outcome.units),
+        "aborted_changes": sum(
+            found.total.own_fragments.get(unit, FragmentTotals()).aborted for unit in outcome.fragments
+        ),
         "bytes": told.size,
         "gid": outcome.gid,
         "origin": outcome.origin,

@@ -49,11 +49,11 @@ class RowQuery:
     table: str
     shapes: Mapping[int, Mapping[int, TableShape]]
     schema: pa.Schema
-    fates: frozenset[TransactionStatus]
-    where: Mapping[str, Any]
+    statuses: frozenset[TransactionStatus]
+    conditions: Mapping[str, Any]
 
     @classmethod
-    def of(
+    def of_inspection(
         cls,
         view: RowView,
         table: str,
@@ -111,8 +111,8 @@ def _kinds(
         of_table, ended = only(rows, decided, pc.equal(relations, oid))
         numbers, is_ended = versions_of(of_table, ended, view.versions[oid]), pc.is_valid(ended.commit_ts)
         for number, shape in asked.shapes[oid].items():
-            for fate in asked.fates:
-                of_both = pa.array((numbers == number) & (ended.fate == STATUSES.index(fate)))
+            for fate in asked.statuses:
+                of_both = pa.array((numbers == number) & (ended.status == STATUSES.index(fate)))
                 for chosen in (pc.and_(of_both, is_ended), pc.and_not(of_both, is_ended)):
                     if pc.any(chosen).as_py():
                         yield only(of_table, ended, chosen), fate, shape
@@ -132,7 +132,7 @@ def _typed(
     has_commit = of_kind[1].commit_ts.null_count == 0
     for events in every_event(_as_rows(*of_kind), shape):
         is_told = pc.not_equal(events.column("_op"), MOVED_OUT)  # what moved in tells of it
-        events = events.filter(pc.and_(is_told, _matches(events, shape, asked.where)))
+        events = events.filter(pc.and_(is_told, _matches(events, shape, asked.conditions)))
         if events.num_rows:
             columns = _own_columns(events, shape, asked.schema) | _added_columns(events, fate, shape)
             if not has_commit:

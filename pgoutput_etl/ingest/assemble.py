@@ -31,7 +31,7 @@ class ScanOutput:
     controls: dict[int, list[Control]]
     errors: dict[int, ScanError]
 
-    def of(self, numbers: Collection[int]) -> ScanOutput:
+    def from_rows(self, numbers: Collection[int]) -> ScanOutput:
         """Without the other files."""
         scans = {number: scan for number, scan in self.scans.items() if number in numbers}
         return ScanOutput(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})

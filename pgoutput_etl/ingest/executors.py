@@ -97,7 +97,7 @@ def batch_statistics(blocks: DataFrame, fates: StatusLookup, request: Statistics
     looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
     total = BatchStatistics(request)
     for row in looked_at.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
-        total.take(BatchStatistics.from_json(row["tally"]))
+        total.merge(BatchStatistics.from_json(row["tally"]))
     return total
 
 
@@ -108,7 +108,7 @@ class TransactionFilter:
     of_files: Mapping[int, tuple[int, int]]
     xids: frozenset[int]
 
-    def chosen(self, file: pa.Array, xid: pa.Array) -> pa.Array:
+    def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
         """Which rows; `xid` without NULL."""
         found = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
@@ -129,12 +129,12 @@ def ended_transactions(blocks: DataFrame, fates: StatusLookup, which: Transactio
         for block in _each_row(batches):
             rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
             decided = fates.decide(rows)
-            names = pa.array([fate.value for fate in STATUSES]).take(pa.array(decided.fate))
+            names = pa.array([fate.value for fate in STATUSES]).take(pa.array(decided.status))
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
             own |= {"commit_ts": decided.commit_ts}
             own |= {name: rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")}
             found = pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
-            yield found if which is None else found.filter(which.chosen(rows.column("file"), own["xid"].fill_null(-1)))
+            yield found if which is None else found.filter(which.select(rows.column("file"), own["xid"].fill_null(-1)))
 
     commits = of_kind(blocks, BlockKind.COMMIT).select("rows", "head", "tuples")
     return commits.mapInArrow(end, spark_schema(_ENDED))

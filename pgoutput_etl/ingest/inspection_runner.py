@@ -97,17 +97,17 @@ class SparkRunner:
         self._kept = [(frame, of_frame - numbers) for frame, of_frame in self._kept if not of_frame <= numbers]
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        found = self._ask(lambda heads: ends(heads, xids))
+        found = self._run(lambda heads: ends(heads, xids))
         return [end for _, of_file in found for end in of_file]
 
     def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         held = dict(held_from)
-        return dict(self._ask(lambda heads: count(heads, fates, held)))
+        return dict(self._run(lambda heads: count(heads, fates, held)))
 
     def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
-        return dict(self._ask(lambda heads: commits(heads, fates)))
+        return dict(self._run(lambda heads: commits(heads, fates)))
 
-    def _ask(self, question: Callable[[bytes], Any]) -> Iterator[tuple[int, Any]]:
+    def _run(self, question: Callable[[bytes], Any]) -> Iterator[tuple[int, Any]]:
         def answered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for file, heads in zip(batch.column("file").to_pylist(), batch.column("heads"), strict=True):
@@ -119,7 +119,7 @@ class SparkRunner:
             for row in kept.mapInArrow(answered, spark_schema(_PRINTED)).toArrow().to_pylist():
                 yield row["file"], pickle.loads(row["told"])
 
-    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         of_paths, limit = {scene.path: scene for scene in scenes}, size_limit(self.spark)
         if not of_paths:
             return

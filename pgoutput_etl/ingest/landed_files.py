@@ -50,29 +50,29 @@ class FileBatch:
     """
 
     blocks: DataFrame
-    scanned: ScanOutput
+    scan_output: ScanOutput
     parts: dict[int, FilePart]
     remarks: tuple[str, ...] = ()
-    looked_at: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+    inspected: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
     later: tuple[FileSelection, ...] = ()
     read_again: Callable[[MaskingPolicy], DataFrame] | None = None
     _kept: list[DataFrame] = field(default_factory=list)
 
-    def protected(self, protection: MaskingPolicy | None) -> DataFrame:
+    def masked(self, protection: MaskingPolicy | None) -> DataFrame:
         """The blocks of all rows. Raises ArchiveError if a file is not as it was a moment ago."""
         if protection is None or self.read_again is None:
             return self.blocks
         self._kept.append(self.read_again(protection))
         return self._kept[-1]
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         for blocks in (self.blocks, *self._kept):
             unpersist(blocks)
 
     def messages(self) -> dict[str, int]:
         """How many of each type."""
         found: Counter[str] = Counter()
-        for scan in self.scanned.scans.values():
+        for scan in self.scan_output.scans.values():
             found.update(scan.messages)
         return dict(sorted(found.items()))
 
@@ -136,7 +136,7 @@ def new_files(
 
 
 def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
-    files = index.to_look_at(listing)
+    files = index.to_inspect(listing)
     return candidates(files, index.known([file.path for file in files]))
 
 
@@ -154,7 +154,7 @@ def read_files(
     try:
         scanned = _collect(blocks, tasks)
         closer = partial(_scan_closer, spark, config)
-        arrangement, scans = index.arrange(files, listing, known, scanned.scans, scanned.errors, closer)
+        arrangement, scans = index.select(files, listing, known, scanned.scans, scanned.errors, closer)
         scanned = replace(scanned, scans=scans)
         if config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(index, arrangement, partial(list_names, spark, config.source.landing))
@@ -163,10 +163,10 @@ def read_files(
     except BaseException:
         unpersist(blocks)
         raise
-    if steps[0].scan_again:
+    if steps[0].rescan:
         unpersist(blocks)
         return _read_arranged(spark, config, steps)
-    to_apply = scanned.of(arrangement.to_read)
+    to_apply = scanned.from_rows(arrangement.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
     again = partial(_protected, spark, config, arrangement.parts)
     return FileBatch(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)

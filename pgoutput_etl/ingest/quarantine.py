@@ -77,7 +77,7 @@ def parts_of_transactions(
     """
     if not quarantined(assembly):
         return None
-    of_units = {unit: outcome for outcome in quarantined(assembly) for unit in outcome.units}
+    of_units = {unit: outcome for outcome in quarantined(assembly) for unit in outcome.fragments}
     own = fated.where(F.col("fate") == TransactionStatus.QUARANTINED.value).groupBy("file", "unit")
     parts = own.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
     described = []

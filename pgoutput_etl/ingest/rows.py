@@ -60,59 +60,59 @@ class MessageRows:
     assembly: Assembly
 
     @cached_property
-    def fates(self) -> StatusLookup:
+    def statuses(self) -> StatusLookup:
         """Once all files are assembled."""
         outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
         return StatusLookup.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
-    def tally(self, request: StatisticsRequest) -> BatchStatistics:
+    def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
-        return batch_statistics(blocks, self.fates, request)
+        return batch_statistics(blocks, self.statuses, request)
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """Of each committed row of these relations."""
-        return committed_positions(self.changes().where(F.col("relation").isin(*oids)), self.fates, windows)
+        return committed_positions(self.changes().where(F.col("relation").isin(*oids)), self.statuses, windows)
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, those that waited too."""
-        return self._of_kinds(BlockKind.CHANGE, BlockKind.WAITING)
+        return self._blocks_of_kinds(BlockKind.CHANGE, BlockKind.WAITING)
 
     def logical_messages(self) -> DataFrame:
         """The logical decoding Messages that count, those that waited too; those of no transaction maybe repeatedly."""
-        return logical_messages(self._of_kinds(BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL), self.fates)
+        return logical_messages(self._blocks_of_kinds(BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL), self.statuses)
 
-    def _of_kinds(self, new: BlockKind, waiting: BlockKind) -> DataFrame:
+    def _blocks_of_kinds(self, new: BlockKind, waiting: BlockKind) -> DataFrame:
         found = of_kind(self.blocks, new)
         return found if self.waiting is None else found.unionByName(of_kind(self.waiting, waiting))
 
     def ended(self, which: TransactionFilter | None = None) -> DataFrame:
         """The ordinary transactions within a file."""
-        return ended_transactions(self.blocks, self.fates, which)
+        return ended_transactions(self.blocks, self.statuses, which)
 
     def messages(self, *kinds: BlockKind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""
-        return self._of_batch(message_rows(of_kind(self.blocks, *kinds)))
+        return self._in_batch(message_rows(of_kind(self.blocks, *kinds)))
 
-    def fated(self) -> DataFrame:
+    def with_status(self) -> DataFrame:
         """A row per message, of changes that waited, too, with its fate: for what is rare."""
         rows = self.messages(*BlockKind)
-        return self._with_fates(rows if self.waiting is None else rows.unionByName(message_rows(self.waiting)))
+        return self._with_status(rows if self.waiting is None else rows.unionByName(message_rows(self.waiting)))
 
-    def fated_changes(self, oids: Collection[int] | None = None) -> DataFrame:
+    def changes_with_status(self, oids: Collection[int] | None = None) -> DataFrame:
         """The same of changes, of all relations or some."""
         blocks = self.changes()
         if oids is not None:
             blocks = blocks.where(F.col("relation").isin(*oids))
-        return self._with_fates(self._of_batch(message_rows(blocks)))
+        return self._with_status(self._in_batch(message_rows(blocks)))
 
-    def fated_content(self) -> DataFrame:
+    def content_with_status(self) -> DataFrame:
         """The same of changes and Messages, of the batch's files alone."""
-        return self._with_fates(self.messages(BlockKind.CHANGE, BlockKind.LOGICAL))
+        return self._with_status(self.messages(BlockKind.CHANGE, BlockKind.LOGICAL))
 
-    def _of_batch(self, rows: DataFrame) -> DataFrame:
+    def _in_batch(self, rows: DataFrame) -> DataFrame:
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
-    def _with_fates(self, rows: DataFrame) -> DataFrame:
+    def _with_status(self, rows: DataFrame) -> DataFrame:
         return with_status(self.spark, rows, self.assembly)
 
 

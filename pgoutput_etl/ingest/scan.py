@@ -67,7 +67,7 @@ def scan_files(
             except ArchiveError as error:
                 yield scan_error(error).note(task.number)
             else:
-                yield from scanned.batches if protection is None else map(protection.rewritten, scanned.batches)
+                yield from scanned.batches if protection is None else map(protection.mask, scanned.batches)
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())

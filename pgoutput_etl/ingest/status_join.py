@@ -36,7 +36,7 @@ def with_status(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Dat
         {
             "file": file,
             "unit": unit,
-            "of_unit": outcome.fate.value,
+            "of_unit": outcome.status.value,
             "unit_lsn": outcome.commit_lsn,
             "unit_ts": outcome.commit_ts,
             "unit_xid": outcome.xid,
@@ -44,9 +44,9 @@ def with_status(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Dat
             "aborted": list(outcome.aborted_subxids),
         }
         for outcome in (*assembly.outcomes, *assembly.open_outcomes())
-        for file, unit in outcome.units
+        for file, unit in outcome.fragments
     ]
-    marks = [{"file": mark.file, "stretch": mark.stretch, "mark": mark.lsn} for mark in assembly.watermarks]
+    marks = [{"file": mark.file, "stretch": mark.epoch, "mark": mark.lsn} for mark in assembly.watermarks]
     of_units = frame(spark, pa.Table.from_pylist(units, _BY_FRAGMENT))
     of_stretches = frame(spark, pa.Table.from_pylist(marks, _BY_EPOCH))
     return joined_with_status(rows, of_units, of_stretches, assembly.origins)

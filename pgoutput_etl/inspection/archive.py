@@ -45,7 +45,7 @@ class Runner(Protocol):
     def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         """Of all that was scanned, as looking.commits, by file."""
 
-    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         """The lines of messages, in order."""
 
 
@@ -56,11 +56,11 @@ class Inspection:
     """
 
     landed: list[LandedFile]
-    looks: dict[int, FileInspection]
+    inspections: dict[int, FileInspection]
     paths: dict[int, str]
-    arrangement: FileSelection
-    placing: LenientAssembly
-    counted: dict[int, FragmentCounts]
+    selection: FileSelection
+    assembled: LenientAssembly
+    counts: dict[int, FragmentCounts]
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
     tasks: dict[str, ScanTask]  # how those that are read are, by path
@@ -70,7 +70,7 @@ class Inspection:
 
     @property
     def scans(self) -> dict[int, FileScan]:
-        return {number: look.scan for number, look in self.looks.items() if look.scan is not None}
+        return {number: look.scan for number, look in self.inspections.items() if look.scan is not None}
 
     def messages(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -80,42 +80,42 @@ class Inspection:
 
     def transactions(self) -> Counter[str]:
         """By fate, of those that have ended; and those that are open."""
-        found = transactions_by_status(self.placing.ended, self.total.tally)
-        found["open"] = len(self.placing.open)
+        found = transactions_by_status(self.assembled.ended, self.total.statistics)
+        found["open"] = len(self.assembled.open)
         return found
 
     def accounts(self) -> Counter[str]:
         """Bytes by what became of them, of all files whose content can be had."""
         found: Counter[str] = Counter()
-        for of_file in self.total.tally.accounts().values():
+        for of_file in self.total.statistics.accounts().values():
             found.update(of_file)
-        for part in self.arrangement.with_status(FileStatus.DUPLICATE).values():
+        for part in self.selection.with_status(FileStatus.DUPLICATE).values():
             found["resent"] += part.consumed
-        for number in self.placing.left_out:
+        for number in self.assembled.excluded_files:
             found["quarantined"] += self.scans[number].consumed
         return found
 
     def content_bytes(self) -> int:
         """Decompressed: what was read, of duplicates, too."""
         read = sum(scan.consumed - scan.offset for scan in self.scans.values())
-        return read + sum(part.consumed for part in self.arrangement.with_status(FileStatus.DUPLICATE).values())
+        return read + sum(part.consumed for part in self.selection.with_status(FileStatus.DUPLICATE).values())
 
-    def noted(self) -> MessageCensus:
+    def census(self) -> MessageCensus:
         found = MessageCensus()
-        for look in self.looks.values():
-            found.take(look.noted)
+        for look in self.inspections.values():
+            found.merge(look.census)
         return found
 
     def settings(self) -> SettingsSample:
         found: SettingsSample = Counter()
-        for look in self.looks.values():
+        for look in self.inspections.values():
             found.update(look.settings)
         return found
 
     @property
     def is_damaged(self) -> bool:
         """Whether apply would stop at it, or put anything in quarantine."""
-        in_order = all(each.is_beginning and not each.is_left_out for each in self.placing.breaks)
+        in_order = all(each.is_beginning and not each.is_excluded for each in self.assembled.breaks)
         damaged = any(scan.damages for scan in self.scans.values())
         return bool(self.errors or self.missing or damaged or not in_order)
 
@@ -128,11 +128,11 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
     looks = runner.scan(tasks)
     found = _arranged(files, tasks, looks, runner, progress)
     progress("putting transactions together")
-    for number in sorted(found.looks):
-        found.placing.add(found.looks[number])
-    begun = found.placing.assembly.streams_begun()
+    for number in sorted(found.inspections):
+        found.assembled.add(found.inspections[number])
+    begun = found.assembled.assembly.streams_begun()
     ends = runner.ends(frozenset(begun)) if begun else []
-    found.placing.finish((xid, unit) for xid, unit in ends if unit[0] in found.looks)
+    found.assembled.finish((xid, unit) for xid, unit in ends if unit[0] in found.inspections)
     progress("counting")
     _count(found, runner, files)
     return found
@@ -151,7 +151,7 @@ def _arranged(
     scans = {n: look.scan for n, look in looks.items() if look.scan is not None}
     arrangement = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
     to_read = arrangement.to_read
-    if arrangement.scan_again:
+    if arrangement.rescan:
         progress("looking again, as a file that others follow ends within a message")
         tasks = tasks_of(to_read)
         looks = runner.scan(tasks)
@@ -188,32 +188,32 @@ def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
 
 
 def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
-    placing = found.placing
-    others = frozenset(files) - found.looks.keys()
-    fates = StatusLookup.of((*placing.ended, *placing.open), placing.watermarks, placing.left_out | others)
+    placing = found.assembled
+    others = frozenset(files) - found.inspections.keys()
+    fates = StatusLookup.of((*placing.ended, *placing.open), placing.watermarks, placing.excluded_files | others)
     counted = runner.count(fates, {})
     total = _together(counted.values())
     if placing.assembly.was_damaged and not placing.breaks:
-        held_from = {oid: cut.lsn for oid, cut in find_cutoffs(placing.assembly, total.tally, ()).items()}
+        held_from = {oid: cut.lsn for oid, cut in find_cutoffs(placing.assembly, total.statistics, ()).items()}
         if held_from:
             counted = runner.count(fates, held_from)
             total = _together(counted.values())
-    if placing.looks_back:
+    if placing.needs_history:
         commits = CommitColumns()
         for number, of_file in runner.commits(fates).items():
-            if number in found.looks:
+            if number in found.inspections:
                 commits.add(number, *of_file)
         commits.add_outcomes(placing.ended)
         others_commits = find_foreign_transactions(commits, found.paths)
         found.missing += others_commits.wrong
         found.remarks += others_commits.open
-    found.counted, found.total = {n: c for n, c in counted.items() if n in found.looks}, total
+    found.counts, found.total = {n: c for n, c in counted.items() if n in found.inspections}, total
 
 
 def _together(counted: Iterable[FragmentCounts]) -> FragmentCounts:
     total = FragmentCounts()
     for each in counted:
-        total.take(each)
+        total.merge(each)
     return total
 
 
@@ -221,14 +221,14 @@ def inspection_contexts(
     found: Inspection, wanted: MessageFilter, shows_values: bool, as_json: bool
 ) -> list[InspectionContext]:
     """Of all files that are read, in order."""
-    placing = found.placing
+    placing = found.assembled
     units: dict[int, dict[int, Outcome]] = {}
     for outcome in (*placing.ended, *placing.open):
-        for file, unit in outcome.units:
-            units.setdefault(file, {})[unit] = replace(outcome, units=())
+        for file, unit in outcome.fragments:
+            units.setdefault(file, {})[unit] = replace(outcome, fragments=())
     marks: dict[int, dict[int, int]] = {}
     for mark in placing.watermarks:
-        marks.setdefault(mark.file, {})[mark.stretch] = mark.lsn
+        marks.setdefault(mark.file, {})[mark.epoch] = mark.lsn
     history = placing.assembly.relations
     versions = {oid: history.versions(oid) for oid in history.oids()}
     user_types = UserTypes.of(placing.assembly.types.values(), {})

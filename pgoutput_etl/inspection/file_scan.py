@@ -52,7 +52,7 @@ class FileInspection:
     scan: FileScan | None = None
     error: str | None = None
     controls: tuple[Control, ...] = ()
-    noted: MessageCensus = field(default_factory=MessageCensus)
+    census: MessageCensus = field(default_factory=MessageCensus)
     settings: SettingsSample = field(default_factory=Counter)
 
 
@@ -66,7 +66,7 @@ def inspect_file(
     except ArchiveError as error:
         return FileInspection(task.number, error=str(error)), b""
     controls = control_rows(scanned.rows)
-    noted = scanned.noted or MessageCensus()
+    noted = scanned.census or MessageCensus()
     found = FileInspection(task.number, scanned.summary, None, tuple(controls), noted, sampled_settings(scanned.rows))
     return found, _heads(scanned.batches)
 
@@ -113,7 +113,7 @@ class FragmentSize:
 
     file: int
     xid: int | None
-    fate: str
+    status: str
     changes: int
     size: int
     commit_lsn: int | None
@@ -137,19 +137,19 @@ class FragmentCounts:
     changes. own_units: those with an outcome of their own. times: of the first and the last commit.
     """
 
-    tally: BatchStatistics = field(default_factory=BatchStatistics)
+    statistics: BatchStatistics = field(default_factory=BatchStatistics)
     changes: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     digits: Counter[int] = field(default_factory=Counter)
     biggest: list[FragmentSize] = field(default_factory=list)
-    own_units: dict[FragmentId, FragmentTotals] = field(default_factory=dict)
+    own_fragments: dict[FragmentId, FragmentTotals] = field(default_factory=dict)
     times: tuple[int, int] | None = None
 
-    def take(self, other: FragmentCounts) -> None:
-        self.tally.take(other.tally)
+    def merge(self, other: FragmentCounts) -> None:
+        self.statistics.merge(other.statistics)
         self.changes.update(other.changes)
         self.digits.update(other.digits)
         self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
-        self.own_units.update(other.own_units)
+        self.own_fragments.update(other.own_fragments)
         self.times = joined_span(self.times, other.times)
 
 
@@ -170,18 +170,18 @@ def count(heads: bytes, fates: StatusLookup, held_from: Mapping[int, int]) -> Fr
         rows = fates.of_batch(unpacked(block, _COUNTED))
         if not rows.num_rows:
             continue
-        found.tally.add(kind, relation, rows, 0, fates)
+        found.statistics.add(kind, relation, rows, 0, fates)
         decided = fates.decide(rows)
         units.add(rows, decided, kind is BlockKind.CHANGE)
         if kind is BlockKind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
             _count_changes(found, relation, rows, decided)
-    own = fates.units_of(units.file)
+    own = fates.fragments_of(units.file)
     for rows, decided in commits:
         is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
         _count_commits(found, units, rows, decided, is_own)
-    found.own_units = {(units.file, unit): units.size(unit) for unit in own.tolist()}
+    found.own_fragments = {(units.file, unit): units.size(unit) for unit in own.tolist()}
     return found
 
 
@@ -195,7 +195,7 @@ def commits(heads: bytes, fates: StatusLookup) -> tuple[Integers, Integers, Inte
             xid, lsn = (
                 pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
             )
-            found.append((xid, lsn, decided.fate.astype(np.int64)))
+            found.append((xid, lsn, decided.status.astype(np.int64)))
     nothing = np.zeros(0, np.int64)
     xid, lsn, fate = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
     is_known = lsn >= 0
@@ -203,7 +203,7 @@ def commits(heads: bytes, fates: StatusLookup) -> tuple[Integers, Integers, Inte
 
 
 def _count_changes(found: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-    of_fates = pa.array(decided.fate)
+    of_fates = pa.array(decided.status)
     pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
     for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
         found.changes[relation, row["tag"], STATUSES[row["fate"]].value] += row["count_all"]
@@ -219,7 +219,7 @@ def _count_commits(
     """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
     unit = rows.column("unit").to_numpy(zero_copy_only=False)
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
-    is_committed = decided.fate == _COMMITTED
+    is_committed = decided.status == _COMMITTED
     done = counts[is_committed & ~is_own]
     for digits, number in enumerate(np.bincount(_digits(done)).tolist()):
         found.digits[digits] += number
@@ -232,7 +232,7 @@ def _count_commits(
         FragmentSize(
             units.file,
             decided.top_xid[i].as_py(),
-            STATUSES[decided.fate[i]].value,
+            STATUSES[decided.status[i]].value,
             int(counts[i]),
             int(sizes[i]),
             decided.commit_lsn[i].as_py(),
@@ -241,7 +241,7 @@ def _count_commits(
         for i in of_biggest.tolist()
         if not is_own[i]
     ]
-    found.take(FragmentCounts(biggest=listed))
+    found.merge(FragmentCounts(biggest=listed))
 
 
 def _digits(numbers: Integers) -> Integers:
@@ -274,7 +274,7 @@ class _FragmentCounter:
         self.bytes += np.bincount(unit, size, len(self.bytes)).astype(np.int64)
         if are_changes:
             self.changes += np.bincount(unit, minlength=len(self.changes))
-            self.aborted += np.bincount(unit[decided.fate == _ABORTED], minlength=len(self.changes))
+            self.aborted += np.bincount(unit[decided.status == _ABORTED], minlength=len(self.changes))
 
     def size(self, unit: int) -> FragmentTotals:
         at = unit + 1

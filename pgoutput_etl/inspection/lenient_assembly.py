@@ -29,7 +29,7 @@ class SequenceBreak:
     file: int
     reason: str
     is_beginning: bool
-    is_left_out: bool = False
+    is_excluded: bool = False
 
 
 @dataclass(slots=True)
@@ -67,18 +67,18 @@ class LenientAssembly:
     def _break(self, scan: FileScan, controls: Iterable[Control], before: dict[str, Any], reason: str) -> None:
         listed = list(controls)
         is_beginning = self._is_empty
-        self._begin_anew(scan.file, before, _missing_tail(scan, listed, reason))
+        self._restart(scan.file, before, _missing_tail(scan, listed, reason))
         try:
             self.assembly.add_file(scan, listed)
         except SequenceError as error:
-            self._begin_anew(scan.file, before, None)
+            self._restart(scan.file, before, None)
             self._first = scan.file + 1
-            self.breaks.append(SequenceBreak(scan.file, str(error), is_beginning, is_left_out=True))
+            self.breaks.append(SequenceBreak(scan.file, str(error), is_beginning, is_excluded=True))
             return
         self._lose_head(scan, reason)
         self.breaks.append(SequenceBreak(scan.file, reason, is_beginning))
 
-    def _begin_anew(self, file: int, before: dict[str, Any], tail: dict[str, Any] | None) -> None:
+    def _restart(self, file: int, before: dict[str, Any], tail: dict[str, Any] | None) -> None:
         """Without what the file changed before it was refused."""
         assembly = self.assembly
         self._ended += _without(file, assembly.outcomes)
@@ -111,21 +111,21 @@ class LenientAssembly:
         return self._unknown_prepared + len(self.assembly.unknown_prepared)
 
     @property
-    def looks_back(self) -> bool:
+    def needs_history(self) -> bool:
         """Whether any transaction may be one that came before, or another server's."""
-        return bool(self._marks or self.breaks) or self.assembly.looks_back
+        return bool(self._marks or self.breaks) or self.assembly.needs_history
 
     @property
-    def left_out(self) -> frozenset[int]:
-        return frozenset(each.file for each in self.breaks if each.is_left_out)
+    def excluded_files(self) -> frozenset[int]:
+        return frozenset(each.file for each in self.breaks if each.is_excluded)
 
-    def fates(self) -> StatusLookup:
-        return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.left_out)
+    def statuses(self) -> StatusLookup:
+        return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.excluded_files)
 
 
 def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    kept = [replace(o, units=tuple(unit for unit in o.units if unit[0] != file)) for o in outcomes]
-    return [outcome for outcome in kept if outcome.units]
+    kept = [replace(o, fragments=tuple(unit for unit in o.fragments if unit[0] != file)) for o in outcomes]
+    return [outcome for outcome in kept if outcome.fragments]
 
 
 def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[
     for row in controls:
         if not isinstance(row, ControlRow):
             continue
-        message = decode(row.body, False) if row.unit == HEAD and row.body[:1] in (b"C", b"P") else None
+        message = decode(row.body, False) if row.fragment == HEAD and row.body[:1] in (b"C", b"P") else None
         match message:
             case Prepare():
                 return {"kind": "prepared", "of": {**of, "xid": message.xid, "gid": message.gid}}

@@ -112,23 +112,23 @@ class LocalRunner:
         if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _WORTH_PROCESSES:
             # Not forked: Arrow's threads don't live on in a fork.
             self._pool = ProcessPoolExecutor(min(self.processes, len(tasks)), get_context("spawn"))
-        looks = self.each(partial(_scan, self.folder, self.framing), tasks.items())
+        looks = self._map(partial(_scan, self.folder, self.framing), tasks.items())
         return {found.number: found for found in looks}
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        return [end for found in self.each(partial(_ends, xids), self._heads()) for end in found]
+        return [end for found in self._map(partial(_ends, xids), self._heads()) for end in found]
 
     def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         heads = self._heads()
-        counted = self.each(partial(_count, fates, dict(held_from)), heads)
+        counted = self._map(partial(_count, fates, dict(held_from)), heads)
         return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
 
     def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         heads = self._heads()
-        found = self.each(partial(_commits, fates), heads)
+        found = self._map(partial(_commits, fates), heads)
         return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
 
-    def tell(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         if self._pool is None:
             for scene in scenes:
                 _print_messages(scene, emit)
@@ -146,7 +146,7 @@ class LocalRunner:
                     emit(line.removesuffix("\n"))
             path.unlink()
 
-    def each(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+    def _map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         """In order."""
         if self._pool is None:
             return map(function, items)

@@ -65,7 +65,7 @@ class MessageFilter:
     last_time: int | None = None
     names: str | None = None
 
-    def takes(self, line: MessageLine) -> bool:
+    def accepts(self, line: MessageLine) -> bool:
         if self.table is not None and not any(fnmatchcase(name, self.table) for name in line.tables):
             return False
         if self.xid is not None and self.xid not in (line.xid, line.subxid):
@@ -141,10 +141,10 @@ class InspectionContext:
     begins_in_stream: bool
     end: int
     outcomes: Mapping[int, Outcome]
-    marks: Mapping[int, int]
+    watermarks: Mapping[int, int]
     versions: Mapping[int, RelationVersions]
     user_types: UserTypes
-    wanted: MessageFilter = MessageFilter()
+    filter: MessageFilter = MessageFilter()
     shows_values: bool = False
     as_json: bool = False
 
@@ -208,18 +208,18 @@ class MessagePrinter(Scanner):
         self._emit(MessageLine(self.scene.path, gap.offset, None, None, None, "Damage", what))
 
     def _emit(self, line: MessageLine) -> None:
-        if self.scene.wanted.takes(line):
+        if self.scene.filter.accepts(line):
             self.emit(line)
 
     def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> MessageLine:
         line = MessageLine(self.scene.path, offset, lsn, None, None, type(message).__name__, "")
-        self._whose(line, message, unit)
+        self._owner_of(line, message, unit)
         MessageDescription(self.scene, line, (self.scene.file, self.ordinal), self.scene.outcomes.get(unit)).describe(
             message
         )
         return line
 
-    def _whose(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
+    def _owner_of(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
         outcome = self.scene.outcomes.get(number)
         unit = self.unit
         line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
@@ -228,12 +228,12 @@ class MessagePrinter(Scanner):
         if outcome is not None:
             line.xid, line.commit_lsn, line.committed_at = outcome.xid, outcome.commit_lsn, outcome.commit_ts
             is_aborted = line.subxid in outcome.aborted_subxids
-            line.fate = TransactionStatus.ABORTED.value if is_aborted else outcome.fate.value
+            line.fate = TransactionStatus.ABORTED.value if is_aborted else outcome.status.value
         elif number not in (NO_FRAGMENT, HEAD):
             known = unit if unit is not None and unit.number == number else self._ended_unit
             if known is not None:
                 line.xid, line.commit_lsn, line.committed_at = known.xid, known.commit_lsn, known.commit_ts
-                mark = self.scene.marks.get(len(self.summary.stretches) - 1, -1)
+                mark = self.scene.watermarks.get(len(self.summary.epochs) - 1, -1)
                 is_new = known.commit_lsn is None or known.commit_lsn > mark
                 line.fate = TransactionStatus.COMMITTED.value if is_new else TransactionStatus.RESENT.value
         if line.xid is None:

@@ -30,13 +30,15 @@ _STREAMED, _PREPARED = frozenset("SEc"), frozenset("bPKr")
 
 def report_on(found: Inspection) -> ArchiveReport:
     scans = found.scans
-    noted, messages = found.noted(), found.messages()
+    noted, messages = found.census(), found.messages()
     framings = {scan.framing for scan in scans.values() if scan.messages}
-    commits = [each for scan in scans.values() for each in scan.stretches if each is not None]
-    commits += [(o.commit_lsn, o.commit_lsn) for o in found.placing.ended if o.commit_lsn is not None]
+    commits = [each for scan in scans.values() for each in scan.epochs if each is not None]
+    commits += [(o.commit_lsn, o.commit_lsn) for o in found.assembled.ended if o.commit_lsn is not None]
     seen = [lsn for scan in scans.values() for lsn in (scan.first_lsn, scan.last_lsn) if lsn is not None]
     times = [
-        o.commit_ts for o in found.placing.ended if o.commit_ts is not None and o.fate is TransactionStatus.COMMITTED
+        o.commit_ts
+        for o in found.assembled.ended
+        if o.commit_ts is not None and o.status is TransactionStatus.COMMITTED
     ]
     times += found.total.times or ()
     settings: dict[str, dict[str, int]] = {}
@@ -61,12 +63,12 @@ def report_on(found: Inspection) -> ArchiveReport:
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
         transactions={fate.value: found.transactions()[fate.value] for fate in TransactionStatus},
-        unknown_prepared=found.placing.unknown_prepared,
+        unknown_prepared=found.assembled.unknown_prepared,
         sizes=_sizes(found),
         biggest=tuple(_biggest(found)),
-        open=tuple(transaction_report(found, outcome) for outcome in found.placing.open),
+        open=tuple(transaction_report(found, outcome) for outcome in found.assembled.open),
         relations=tuple(_relations(found)),
-        types={str(oid): f"{t.namespace}.{t.name}" for oid, t in sorted(found.placing.assembly.types.items())},
+        types={str(oid): f"{t.namespace}.{t.name}" for oid, t in sorted(found.assembled.assembly.types.items())},
         origins=dict(noted.origins.most_common()),
         prefixes={prefix: asdict(count) for prefix, count in sorted(noted.prefixes.items())},
         accounts={name: accounts[name] for name in sorted(accounts) if accounts[name]},
@@ -113,16 +115,16 @@ def _server(messages: Counter[str], parallel: bool, is_binary: bool) -> str:
 
 def _files(found: Inspection) -> Iterable[FileReport]:
     numbers = {path: number for number, path in found.paths.items()}
-    parts = {part.path: part for part in found.arrangement.parts.values()}
+    parts = {part.path: part for part in found.selection.parts.values()}
     for file in found.landed:
         number = numbers.get(file.path)
-        scan = None if number is None or number not in found.looks else found.looks[number].scan
+        scan = None if number is None or number not in found.inspections else found.inspections[number].scan
         status = _status(file.path, parts.get(file.path), found)
         content = found.sizes.get(file.path)
         if scan is None:
             yield FileReport(file.path, status, file.size, content)
             continue
-        commits = [each for each in scan.stretches if each is not None]
+        commits = [each for each in scan.epochs if each is not None]
         yield FileReport(
             file.path,
             status,
@@ -134,7 +136,7 @@ def _files(found: Inspection) -> Iterable[FileReport]:
             _lsn(scan.last_lsn),
             _lsn(min((first for first, _ in commits), default=None)),
             _lsn(max((last for _, last in commits), default=None)),
-            len(scan.stretches) - 1,
+            len(scan.epochs) - 1,
             scan.tail,
         )
 
@@ -149,8 +151,8 @@ def _status(path: str, part: FilePart | None, found: Inspection) -> str:
 
 def _size_of(found: Inspection, outcome: Outcome) -> tuple[int, int]:
     """Changes and bytes; without changes of subtransactions that were aborted, unless all of it was."""
-    totals = [found.total.own_units.get(unit, FragmentTotals()) for unit in outcome.units]
-    aborted = 0 if outcome.fate is TransactionStatus.ABORTED else sum(unit.aborted for unit in totals)
+    totals = [found.total.own_fragments.get(unit, FragmentTotals()) for unit in outcome.fragments]
+    aborted = 0 if outcome.status is TransactionStatus.ABORTED else sum(unit.aborted for unit in totals)
     return sum(unit.changes for unit in totals) - aborted, sum(unit.size for unit in totals)
 
 
@@ -163,11 +165,11 @@ def transaction_report(found: Inspection, outcome: Outcome) -> TransactionReport
     return TransactionReport(
         outcome.xid,
         kind_of_transaction(outcome),
-        outcome.fate.value,
+        outcome.status.value,
         changes,
         size,
         outcome.gid,
-        found.paths.get(outcome.units[0][0], "") if outcome.units else "",
+        found.paths.get(outcome.fragments[0][0], "") if outcome.fragments else "",
         _lsn(outcome.commit_lsn),
         as_time(outcome.commit_ts),
         len(outcome.aborted_subxids),
@@ -175,12 +177,12 @@ def transaction_report(found: Inspection, outcome: Outcome) -> TransactionReport
 
 
 def _biggest(found: Inspection) -> list[TransactionReport]:
-    others = [transaction_report(found, outcome) for outcome in (*found.placing.ended, *found.placing.open)]
+    others = [transaction_report(found, outcome) for outcome in (*found.assembled.ended, *found.assembled.open)]
     ordinary = [
         TransactionReport(
             each.xid,
             "ordinary",
-            each.fate,
+            each.status,
             each.changes,
             each.size,
             None,
@@ -195,8 +197,8 @@ def _biggest(found: Inspection) -> list[TransactionReport]:
 
 def _sizes(found: Inspection) -> dict[str, int]:
     digits = Counter(found.total.digits)
-    for outcome in found.placing.ended:
-        if outcome.fate is TransactionStatus.COMMITTED:
+    for outcome in found.assembled.ended:
+        if outcome.status is TransactionStatus.COMMITTED:
             changes, _ = _size_of(found, outcome)
             digits[len(str(changes)) if changes else 0] += 1
     return {_class(n): count for n, count in sorted(digits.items()) if count}
@@ -207,8 +209,8 @@ def _class(digits: int) -> str:
 
 
 def _relations(found: Inspection) -> Iterable[RelationReport]:
-    history = found.placing.assembly.relations
-    user_types = UserTypes.of(found.placing.assembly.types.values(), {})
+    history = found.assembled.assembly.relations
+    user_types = UserTypes.of(found.assembled.assembly.types.values(), {})
     entries: dict[int, list[RelationEntry]] = {}
     for entry in history.entries:
         entries.setdefault(entry.relation.oid, []).append(entry)
@@ -265,9 +267,9 @@ def _damages(found: Inspection) -> list[str]:
 
 def _gaps(found: Inspection) -> list[str]:
     lines = [*found.missing]
-    for each in found.placing.breaks:
-        if not each.is_beginning or each.is_left_out:
-            left = "; nothing of it is counted" if each.is_left_out else ""
+    for each in found.assembled.breaks:
+        if not each.is_beginning or each.is_excluded:
+            left = "; nothing of it is counted" if each.is_excluded else ""
             lines.append(f"{found.paths[each.file]}: {each.reason}{left}")
     return lines
 
@@ -275,12 +277,12 @@ def _gaps(found: Inspection) -> list[str]:
 def _remarks(found: Inspection) -> list[str]:
     lines = [
         f"{found.paths[each.file]}: begins in the middle of an archive: {each.reason}"
-        for each in found.placing.breaks
-        if each.is_beginning and not each.is_left_out
+        for each in found.assembled.breaks
+        if each.is_beginning and not each.is_excluded
     ]
     lines += [
         f"{part.path}: the same content as {found.paths.get(part.same_as or 0, 'another')}"
-        for part in found.arrangement.with_status(FileStatus.DUPLICATE).values()
+        for part in found.selection.with_status(FileStatus.DUPLICATE).values()
     ]
     for number, scan in sorted(found.scans.items()):
         if scan.tail is not None:

@@ -40,9 +40,9 @@ class CommitColumns:
 
     def add_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for o in outcomes:
-            if o.xid is not None and o.commit_lsn is not None and o.units:
-                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, STATUSES.index(o.fate)))
-                self.add(o.units[0][0], *numbers)
+            if o.xid is not None and o.commit_lsn is not None and o.fragments:
+                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, STATUSES.index(o.status)))
+                self.add(o.fragments[0][0], *numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class FileIndex:
 
     # What a run asks for
 
-    def to_look_at(self, listing: Listing) -> list[LandedFile]:
+    def to_inspect(self, listing: Listing) -> list[LandedFile]:
         """The files that are new or not as they were, and those of which bytes were left: no other is a candidate."""
         changed = self._changed(listing)
         seen = {file.path for file in changed}
@@ -145,7 +145,7 @@ class FileIndex:
         hashes = self.table.column("prefix_hash").take(pa.array(rows)).to_pylist()
         return UnkeyedContents.of(zip(self._consumed[rows].tolist(), hashes, self._file[rows].tolist(), strict=True))
 
-    def arrange(
+    def select(
         self,
         files: Mapping[int, LandedFile],
         listing: Listing,
@@ -170,7 +170,7 @@ class FileIndex:
             found = {n: each for n, each in found.items() if n not in failed}
         arrangement = select_files(files, found, failed, known, listing.among(known.places(tasks)))
         if others.intersection(arrangement.to_read):
-            arrangement = replace(arrangement, scan_again=True)
+            arrangement = replace(arrangement, rescan=True)
         return arrangement, found
 
     def _lookalikes(

@@ -242,7 +242,7 @@ class ScanTask:
     number: int
     size: int
     leaves_tail: bool = True
-    part: FilePart | None = None
+    known_part: FilePart | None = None
     end: int | None = None
 
 

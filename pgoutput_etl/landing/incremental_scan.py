@@ -63,7 +63,7 @@ def _scan(
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
     hashes = Hashes(data)
-    match = known.match(path, hashes) if task.part is None else PrefixMatch(_with_beginning_decided(hashes, task))
+    match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_with_beginning_decided(hashes, task))
     part = ScanRequest(data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, notes=notes)
     start = match.prefix
     if start is not None:
@@ -71,7 +71,7 @@ def _scan(
         if start.framing is not None:
             part = replace(part, framing=Framing(start.framing))
     heads = heads_of(data)
-    unkeyed = known.unkeyed.beginnings(data) if task.part is None and known.unkeyed is not None else []
+    unkeyed = known.unkeyed.beginnings(data) if task.known_part is None and known.unkeyed is not None else []
     try:
         scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
     except ArchiveError as error:
@@ -89,14 +89,14 @@ def _scan(
 
 def _framing_of(task: ScanTask, configured: Framing) -> Framing:
     """A part that was looked at before has the framing that it had then, whatever the configuration says now."""
-    if task.part is None or task.part.framing is None:
+    if task.known_part is None or task.known_part.framing is None:
         return configured
-    return Framing(task.part.framing)
+    return Framing(task.known_part.framing)
 
 
 def _with_beginning_decided(hashes: Hashes, task: ScanTask) -> Prefix | None:
     """Where a part begins that was looked at before. Raises FramingError if it isn't there any more."""
-    part = task.part
+    part = task.known_part
     assert part is not None
     if len(hashes.data) < part.consumed or hashes.of(part.consumed) != part.prefix_hash:
         raise FramingError("it has changed since an earlier run began to apply it; put it back as it was")
@@ -173,5 +173,5 @@ def nothing_to_read(number: int, part: FilePart) -> FileScan:
 def _empty(number: int, framing: Framing, size: int, start: int) -> FileScan:
     summary = FileScan(number, framing.value, size, FileBeginning.EITHER.value)
     summary.offset = summary.consumed = start
-    summary.open_unit = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
+    summary.open_fragment = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
     return summary

@@ -53,7 +53,7 @@ class KnownFiles:
     names: Mapping[int, str]
     by_path: Mapping[str, tuple[int, FilePart]]
     extended: Collection[int]
-    left: Mapping[str, int]
+    unread: Mapping[str, int]
     last: int | None
     next_number: int
     other_newest: str | None = None
@@ -82,17 +82,17 @@ class KnownFiles:
         return newest_of([*self.names.values(), self.other_newest])
 
     @property
-    def left_behind(self) -> dict[str, int]:
+    def left_unread(self) -> dict[str, int]:
         """Of the files that were left, those behind which others were read since."""
         newest = self.newest
         if newest is None:
             return {}
-        return {path: n for path, n in self.left.items() if natural_order(path) < natural_order(newest)}
+        return {path: n for path, n in self.unread.items() if natural_order(path) < natural_order(newest)}
 
     def places(self, looked_at: Iterable[str]) -> set[str]:
         """All paths that matter if files with the paths `looked_at` are arranged."""
         paths = set(looked_at)
-        return {*paths, *map(uncompressed_name, paths), *self.names.values(), *self.by_path, *self.left}
+        return {*paths, *map(uncompressed_name, paths), *self.names.values(), *self.by_path, *self.unread}
 
     def contents(self, unkeyed: UnkeyedContents | None = None) -> KnownContents:
         """`unkeyed`: those that can't be looked up."""
@@ -142,8 +142,8 @@ def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, Lan
     files = {file.path: file for file in landed}
     found = {path: file for path, file in files.items() if not _is_as_it_was(file, known)}
     last = None if known.last is None else known.names[known.roots[known.last]]
-    behind = known.left_behind
-    for path in known.left:
+    behind = known.left_unread
+    for path in known.unread:
         part = known.by_path[path][1]
         # A version that didn't ask whether bytes can become a message gave no reason for leaving them.
         is_due = path in behind or part.reason is None
@@ -172,7 +172,7 @@ class FileSelection:
     """
 
     parts: dict[int, FilePart]
-    scan_again: bool
+    rescan: bool
     remarks: tuple[str, ...] = ()
 
     def with_status(self, *status: FileStatus) -> dict[int, FilePart]:
@@ -196,7 +196,7 @@ def select_files(
     partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
     arranging = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
     arranging.remarks += [f"{files[n].path}: left for the next run, as it is still being compressed" for n in partial]
-    return arranging.arrange()
+    return arranging.select()
 
 
 def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
@@ -229,15 +229,15 @@ class _Selector:
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
         ]
 
-    def arrange(self) -> FileSelection:
+    def select(self) -> FileSelection:
         for number in sorted(self.fresh - set(self.errors)):
             self._renamed(number)
-        grown = self._follow_names()
+        grown = self._extend_by_name()
         self.newest = newest_of([*self.names.values(), self.known.other_newest])
         new = self._new_files(grown)
         ordered = [*grown, *self._in_order(new)]
         if any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
-            self._say_what_is_gone()
+            self._report_missing()
         else:
             waiting = [(number, part) for number, part in grown if not part.was_read]
             ordered = [each for each in ordered if each not in waiting]
@@ -282,10 +282,10 @@ class _Selector:
     def _has_moved(self, part: FilePart) -> bool:
         return part.same_as is not None and part.path != self.known.names[self.known.roots[part.same_as]]
 
-    def _say_what_is_gone(self) -> None:
+    def _report_missing(self) -> None:
         """Bytes that were left where the archive ended, and that no file has any more."""
         known, last = self.known, self.known.last
-        ends = {path: number for path, number in known.left.items() if last is None or number > last}
+        ends = {path: number for path, number in known.unread.items() if last is None or number > last}
         if last is not None and _is_unfinished(known.names[known.roots[last]], known):
             ends[self.names[known.roots[last]]] = last
         self.remarks += [
@@ -294,7 +294,7 @@ class _Selector:
             if path not in self.landed
         ]
 
-    def _follow_names(self) -> list[tuple[int, FilePart]]:
+    def _extend_by_name(self) -> list[tuple[int, FilePart]]:
         """Notes the files that hold nothing new; gives the one that goes on where the archive ended."""
         grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
@@ -313,7 +313,7 @@ class _Selector:
                 self.noted.append((number, self._part(number, FileStatus.MOVED)))
                 self.names[root] = path
             elif path != name and self._has_own_end(number, name):
-                self._is_sent_anew(number)
+                self._is_resent(number)
             elif path != name:
                 self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
             else:
@@ -341,7 +341,7 @@ class _Selector:
                     "the others"
                 )
             elif has_more:
-                self._is_sent_anew(number)
+                self._is_resent(number)
             elif path != self.names[root]:
                 self.noted.append((number, self._part(number, FileStatus.MOVED)))
                 self.names[root] = path
@@ -354,7 +354,7 @@ class _Selector:
         same = None if holder is None or holder in self.errors else self.scans[holder].tail_hash
         return scan.size > scan.consumed and scan.tail_hash != same
 
-    def _is_sent_anew(self, number: int) -> None:
+    def _is_resent(self, number: int) -> None:
         scan = self.scans[number]
         if scan.consumed == scan.offset:
             self.own_ends.add(number)
@@ -384,7 +384,7 @@ class _Selector:
                 self.noted.append((number, self._refused(number, _has_other_bytes(path))))
                 continue
             if error is not None:
-                if path in self.known.left and self._is_late(path):
+                if path in self.known.unread and self._is_late(path):
                     self.noted.append((number, self._refused(number, _left_behind(path))))
                 else:
                     unreadable.append(error.text)
@@ -426,7 +426,7 @@ class _Selector:
         for number, part in others:
             if not (part.was_read or part.unfinished) or not self._is_late(part.path):
                 in_place.append((number, part))
-            elif part.path in self.known.left:
+            elif part.path in self.known.unread:
                 self.noted.append((number, self._refused(number, _left_behind(part.path))))
             elif number in self.own_ends:
                 self.noted.append((number, self._refused(number, _ends_on_its_own(part.path))))

@@ -86,7 +86,7 @@ class LedgerArchive:
         return self.last if self.last.resumed else replace(self.last, number=self.last.number + 1)
 
     def _read(self, table: str) -> DataFrame:
-        return self.ledger.derived(table, self._next)
+        return self.ledger.extend(table, self._next)
 
     @cached_property
     def _assembled(self) -> Assembly:
@@ -96,7 +96,7 @@ class LedgerArchive:
     def assembly(self) -> Assembly:
         """Its relations are as rows stand when they are read again. Raises ConfigError."""
         assembly = self._assembled
-        assembly.relations.view = self.protection
+        assembly.relations.mask = self.masking_policy
         return assembly
 
     @property
@@ -104,12 +104,12 @@ class LedgerArchive:
         return self.assembly.relations
 
     @cached_property
-    def protection(self) -> MaskingPolicy | None:
+    def masking_policy(self) -> MaskingPolicy | None:
         """What is done to rows of files that are read again. Raises ConfigError."""
         if not has_masks(self.config):
             return None
         assembly = self._assembled
-        scoped = self._units().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
+        scoped = self._fragments().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
         scopes = {(row["file"], row["unit"]): row["scope"] for row in scoped.collect()}
         scopes |= scopes_of(assembly.open_outcomes())
         return masking_policy(self.config, assembly.relations, self.user_types, scopes)
@@ -119,7 +119,7 @@ class LedgerArchive:
         return UserTypes.of(self._assembled.types.values(), self.config.types)
 
     @cached_property
-    def known(self) -> KnownFiles:
+    def prior_state(self) -> KnownFiles:
         return self.ledger.file_index(self._next, before=self._next.number).every_file()
 
     @cached_property
@@ -131,7 +131,7 @@ class LedgerArchive:
     @cached_property
     def files(self) -> tuple[ReadFile, ...]:
         rows = self._read("files").select("file", "changes", "first_commit_lsn", "last_commit_lsn").orderBy("file")
-        known = self.known
+        known = self.prior_state
         found = []
         for row in rows.toArrow().to_pylist():
             number, first = row["file"], row["first_commit_lsn"]
@@ -156,13 +156,13 @@ class LedgerArchive:
     def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
         """Where tables stood that are not begun with nothing: at the version that is said, or where a snapshot left
         them, of which the archive has not all rows."""
-        return self.snapshots(oids) if version is None else {oid: self._begun(oid, version) for oid in oids}
+        return self.snapshots(oids) if version is None else {oid: self._started(oid, version) for oid in oids}
 
     def snapshots(self, oids: Iterable[int]) -> dict[int, TableState]:
         states = {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
-        return {o: self._begun(o, s.snapshot) for o, s in states.items() if s.snapshot is not None}
+        return {o: self._started(o, s.snapshot) for o, s in states.items() if s.snapshot is not None}
 
-    def _begun(self, oid: int, version: int) -> TableState:
+    def _started(self, oid: int, version: int) -> TableState:
         """Raises RunError if Delta has that version no more."""
         state = self.state_at(oid, version)
         try:
@@ -176,7 +176,7 @@ class LedgerArchive:
             ) from error
         return state
 
-    def cut_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
+    def cutoff_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
         """Of these tables, those whose rows up to that commit may be among bytes that could not be read."""
         states = {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
         damaged = self.assembly.was_damaged
@@ -231,7 +231,7 @@ class LedgerArchive:
         having = [file for file in self.files if not wanted.isdisjoint(file.changes)]
         if commits.first == 0 and commits.last >= self.last.last_commit_lsn:
             return having
-        ended = self._units().where(
+        ended = self._fragments().where(
             (F.col("of_unit") == TransactionStatus.COMMITTED.value)
             & F.col("unit_lsn").between(commits.first, commits.last)
         )
@@ -252,8 +252,8 @@ class LedgerArchive:
     def unread_roots(self) -> frozenset[int]:
         """The first parts of contents in which no message could be read."""
         rows = self._read("files").where(F.size(F.map_keys("messages")) > 0).select("file").toArrow().to_pylist()
-        roots = self.known.roots
-        return frozenset(self.known.names) - {roots[row["file"]] for row in rows}
+        roots = self.prior_state.roots
+        return frozenset(self.prior_state.names) - {roots[row["file"]] for row in rows}
 
     def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
         """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
@@ -261,11 +261,11 @@ class LedgerArchive:
         Raises ArchiveError if a file isn't there. One that is not as it was is a row for `refuse_unreadable`.
         """
         files = list(files)
-        blocks = self._blocks(files, self.protection)
+        blocks = self._blocks(files, self.masking_policy)
         of_these = F.col("relation").isin(*oids) | (F.col("kind") == BlockKind.CONTROL.value)
         messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
-        rows = self._with_fates(messages.where(wanted), [file.number for file in files])
+        rows = self._with_status(messages.where(wanted), [file.number for file in files])
         counts = (F.col("fate") == TransactionStatus.COMMITTED.value) & F.col("commit_lsn").between(
             commits.first, commits.last
         )
@@ -291,13 +291,13 @@ class LedgerArchive:
             blocks = blocks.unionByName(scanned)
         return blocks
 
-    def _with_fates(self, rows: DataFrame, files: Iterable[int]) -> DataFrame:
+    def _with_status(self, rows: DataFrame, files: Iterable[int]) -> DataFrame:
         of_these = F.col("file").isin(*files)
         marks = self._read("files").where(of_these).select("file", F.explode("watermarks").alias("of"))
         marks = marks.select("file", "of.stretch", F.col("of.lsn").alias("mark"))
-        return joined_with_status(rows, self._units().where(of_these), marks, self.config.source.origins)
+        return joined_with_status(rows, self._fragments().where(of_these), marks, self.config.source.origins)
 
-    def _units(self) -> DataFrame:
+    def _fragments(self) -> DataFrame:
         """The outcome of every unit that has one of its own. Which origins are refused, the configuration says now."""
         is_either = F.col("fate").isin(TransactionStatus.COMMITTED.value, TransactionStatus.REFUSED.value)
         now = F.when(is_refused(self.config.source.origins), TransactionStatus.REFUSED.value).otherwise(
@@ -313,7 +313,7 @@ class LedgerArchive:
             "aborted",
         )
         ended = ended.select("of.file", "of.unit", *ended.columns[1:])
-        waiting = [(file, unit) for o in self._assembled.open_outcomes() for file, unit in o.units]
+        waiting = [(file, unit) for o in self._assembled.open_outcomes() for file, unit in o.fragments]
         opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
         return ended.unionByName(opened, allowMissingColumns=True)
 

@@ -86,7 +86,7 @@ class BatchResult:
     """
 
     rows: MessageRows
-    before: PriorState
+    prior: PriorState
     scans: Mapping[int, FileScan]
     tables: list[TableState]
     schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]]

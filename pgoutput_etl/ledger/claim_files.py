@@ -61,7 +61,7 @@ class ClaimFiles:
     spark: SparkSession
     folder: str
     source: str
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     _java: Any = field(init=False)
     _files: Any = field(init=False)
 
@@ -105,7 +105,7 @@ class ClaimFiles:
         if self._files.exists(path):
             return False
         if not self._files.hasPathCapability(path, _CAPABILITY):
-            self.say(
+            self.report(
                 "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop 3.4.2 can: "
                 + _MAY_BOTH_WORK
             )
@@ -114,7 +114,7 @@ class ClaimFiles:
         if not self._make_once(name, row):
             return False
         if self._make_once(name, row):
-            self.say(f"this storage puts an object also where there is one that must stay: {_MAY_BOTH_WORK}")
+            self.report(f"this storage puts an object also where there is one that must stay: {_MAY_BOTH_WORK}")
         return True
 
     def _make_once(self, name: str, row: Mapping[str, Any]) -> bool:

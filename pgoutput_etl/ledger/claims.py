@@ -150,24 +150,24 @@ class Claims:
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
         mine = Claim(batch, attempt, uuid4().hex, Process.current(), CLAIMED, datetime.now(timezone.utc))
         holding = HeldClaim(self, mine, progress)
-        self.say(mine, f"{attempt}")
+        self.report(mine, f"{attempt}")
         with ThreadPoolExecutor(1) as pool:
             confirmed = pool.submit(confirm)
-            holding.ask()
+            holding.confirm()
         renewing = threading.Thread(target=holding.keep_renewing, name="claim", daemon=True)
         renewing.start()
         try:
             confirmed.result()
             yield holding.check
         finally:
-            holding.let_go.set()
+            holding.release.set()
             renewing.join(RETRY.total_seconds())  # no longer: storage that answers nothing must not keep the run
             try:
-                self.say(_as(mine, RELEASED), f"{attempt} {RELEASED}")
+                self.report(_as(mine, RELEASED), f"{attempt} {RELEASED}")
             except Exception as error:  # noqa: BLE001  # what the run did, or failed with, is what counts
                 progress(f"the claim could not be released, and ends by itself: {_first_line(error)}")
 
-    def say(self, claim: Claim, name: str) -> None:
+    def report(self, claim: Claim, name: str) -> None:
         process = {"machine": claim.process.machine, "pid": claim.process.pid, "started": claim.process.started}
         row = {"attempt": claim.attempt, "run": claim.run, **process, "status": claim.status, "at": claim.at}
         self.append(row, claim.batch, name)
@@ -181,8 +181,8 @@ class HeldClaim:
     claims: Claims
     mine: Claim
     progress: Callable[[str], None]
-    let_go: threading.Event = field(default_factory=threading.Event)
-    lost: RunError | None = None
+    release: threading.Event = field(default_factory=threading.Event)
+    is_lost: RunError | None = None
     wall: float = field(default_factory=time.time)
     steady: float = field(default_factory=time.monotonic)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -190,14 +190,14 @@ class HeldClaim:
     def check(self) -> None:
         """Asks the ledger only where the renewals have failed to: a run pays nothing for it."""
         since = max(time.time() - self.wall, time.monotonic() - self.steady)
-        if self.lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
+        if self.is_lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
             self.renew()
-        if self.lost is not None:
-            raise self.lost
+        if self.is_lost is not None:
+            raise self.is_lost
 
     def keep_renewing(self) -> None:
         wait = RENEWAL
-        while self.lost is None and not self.let_go.wait(wait.total_seconds()):
+        while self.is_lost is None and not self.release.wait(wait.total_seconds()):
             wait = RENEWAL
             try:
                 self.renew()
@@ -209,15 +209,15 @@ class HeldClaim:
 
     def renew(self) -> None:
         wall, steady = time.time(), time.monotonic()
-        self.claims.say(_as(self.mine, RENEWED), f"{self.mine.attempt} {RENEWED} {next(self.numbers)}")
-        self.ask()
+        self.claims.report(_as(self.mine, RENEWED), f"{self.mine.attempt} {RENEWED} {next(self.numbers)}")
+        self.confirm()
         self.wall, self.steady = wall, steady
 
-    def ask(self) -> None:
+    def confirm(self) -> None:
         found = newest(self.claims.read(self.mine.batch))
         if found is None or found.run != self.mine.run:
-            self.lost = _taken(found or self.mine, datetime.now(timezone.utc))
-            raise self.lost
+            self.is_lost = _taken(found or self.mine, datetime.now(timezone.utc))
+            raise self.is_lost
 
 
 def _as(claim: Claim, status: str) -> Claim:

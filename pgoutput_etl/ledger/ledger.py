@@ -107,7 +107,7 @@ class Ledger:
             return _frame(self.spark, table, [])
         return self._read(self.spark, table)
 
-    def _look_up(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> list[dict[str, Any]]:
+    def _latest_batch(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> list[dict[str, Any]]:
         """Few rows, chosen of a table; none if it isn't there, without asking Spark."""
         chosen = self._choose(table, choose)
         return [] if chosen is None else chosen.to_pylist()
@@ -140,9 +140,9 @@ class Ledger:
     def _rows(self, spark: SparkSession, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
         return _frame(spark, table, [{"source": self.source, "batch": batch, **row} for row in rows])
 
-    def _standing(self) -> tuple[int, int] | None:
+    def _current(self) -> tuple[int, int] | None:
         """The number of the newest batch, and of the newest that is done, 0 if none is. None before the first."""
-        batches = self._look_up("batches", lambda rows: rows.select("batch", "status"))
+        batches = self._latest_batch("batches", lambda rows: rows.select("batch", "status"))
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
@@ -150,11 +150,11 @@ class Ledger:
 
     def last_batch(self) -> Batch | None:
         """The batch to finish, if one was begun; else the last one that is done; None before the first."""
-        standing = self._standing()
+        standing = self._current()
         if standing is None:
             return None
         newest, last_done = standing
-        found = self._look_up("batches", lambda rows: rows.where(F.col("batch").isin(*{newest, last_done})))
+        found = self._latest_batch("batches", lambda rows: rows.where(F.col("batch").isin(*{newest, last_done})))
         rows = {(row["batch"], row["status"]): row for row in found}
         nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0}
         done = rows.get((last_done, "done"), nothing)
@@ -177,7 +177,7 @@ class Ledger:
             )
         return last
 
-    def derived(self, table: str, batch: Batch) -> DataFrame:
+    def extend(self, table: str, batch: Batch) -> DataFrame:
         """What assembly wrote before the batch, of the files that count."""
         return self._before(self.read(table), batch)
 
@@ -197,13 +197,13 @@ class Ledger:
             tables = batches.where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
             return tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
 
-        found = self._look_up("batches", of_it)
+        found = self._latest_batch("batches", of_it)
         return table_state(max(found, key=lambda row: row["batch"])["t"]) if found else None
 
     def states_after(self, batch: int) -> dict[int, TableState]:
         """By OID: where all tables stood when a batch was done."""
         of_it = (F.col("batch") == batch) & (F.col("status") == "done")
-        [found] = self._look_up("batches", lambda batches: batches.where(of_it).select("tables"))
+        [found] = self._latest_batch("batches", lambda batches: batches.where(of_it).select("tables"))
         return {row["oid"]: table_state(row) for row in found["tables"]}
 
     @property
@@ -217,7 +217,7 @@ class Ledger:
         files = claim_files(self.spark, self.root, self.source, progress)
 
         def read(batch: int) -> list[dict[str, Any]]:
-            rows = self._look_up("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
+            rows = self._latest_batch("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
             return rows if files is None else rows + files.read(batch)
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
@@ -239,7 +239,7 @@ class Ledger:
         was put together: with `last` for the last one, and `claim` for the last claim, if that is known."""
 
         def confirm() -> None:
-            standing = self._standing()
+            standing = self._current()
             now = None if standing is None else (standing[0], standing[0] != standing[1])
             if (last and (last.number, last.resumed)) != now:
                 raise RunError("another run has just finished; this one changes nothing. Run again")
@@ -259,13 +259,13 @@ class Ledger:
         row |= {"backfill": batch.backfill, "settings": batch.settings}
         self._append_rows("batches", [row], batch.number, "begun")
         of_it = (F.col("batch") == batch.number) & (F.col("status") == "begun")
-        [found] = self._look_up("batches", lambda rows: rows.where(of_it).select("ledger_id", "files", "backfill"))
+        [found] = self._latest_batch("batches", lambda rows: rows.where(of_it).select("ledger_id", "files", "backfill"))
         if (found["ledger_id"], found["files"], found["backfill"]) != (batch.ledger_id, files, batch.backfill):
             raise RunError(
                 f"another run has begun batch {batch.number} before this one, which changes nothing. Run again"
             )
 
-    def note(self, batch: Batch, rows: MessageRows, before: PriorState, messages: Mapping[str, int]) -> None:
+    def record_ahead(self, batch: Batch, rows: MessageRows, before: PriorState, messages: Mapping[str, int]) -> None:
         """What of a batch that was begun doesn't depend on how its tables are written: this may go on beside them.
         `messages`: as `Tally.messages`."""
         assembly = rows.assembly
@@ -296,7 +296,7 @@ class Ledger:
         ]
         self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
         still_open = set(_open_fragments(assembly))
-        self._forget([unit for unit in results.before.open_units if unit not in still_open])
+        self._delete([unit for unit in results.prior.open_units if unit not in still_open])
 
     def close_backfill(
         self,
@@ -323,29 +323,31 @@ class Ledger:
             quarantine = delta_table(self.spark, self.path("quarantine"))
             quarantine.update(before & which, {"redriven": F.lit(batch.number).cast("long")})
 
-    def note_trimmed(self, last: Batch, lsn: int) -> None:
+    def record_trimmed(self, last: Batch, lsn: int) -> None:
         """That ordinary transactions up to a commit may be gone (retention.py). `last`: the newest batch."""
         self._append_rows("transactions", [{"fate": TRIMMED, "commit_lsn": lsn}], last.number, f"{TRIMMED}:{lsn}")
 
     def trimmed_to(self) -> int:
         """The last commit up to which ordinary transactions may be gone; 0 if all are there."""
         is_note = F.col("fate") == TRIMMED
-        found = self._look_up("transactions", lambda rows: rows.where(is_note).agg(F.max("commit_lsn").alias("lsn")))
+        found = self._latest_batch(
+            "transactions", lambda rows: rows.where(is_note).agg(F.max("commit_lsn").alias("lsn"))
+        )
         return max((row["lsn"] or 0 for row in found), default=0)
 
     def has_lost_bytes(self) -> bool:
         """Whether any are in quarantine that nothing sent again, and that no batch has taken up since."""
         left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("offset").isNotNull()
         lost = left & ~F.col("reason").endswith(TORN)
-        return bool(self._look_up("quarantine", lambda rows: rows.where(lost).select("file").limit(1)))
+        return bool(self._latest_batch("quarantine", lambda rows: rows.where(lost).select("file").limit(1)))
 
     def leftovers(self) -> Leftovers:
         """What the last batch that read files set aside, as far as none has taken it up since."""
-        newest = self._look_up("files", lambda rows: rows.agg(F.max("batch").alias("batch")))
+        newest = self._latest_batch("files", lambda rows: rows.agg(F.max("batch").alias("batch")))
         of_batch = F.col("batch") >= max((row["batch"] or 0 for row in newest), default=0)
         names = ("file", "path", "offset", "length", "xid", "lsn", "reason")
         left = of_batch & F.col("redriven").isNull() & F.col("relation").isNull()
-        return Leftovers.of(self._look_up("quarantine", lambda rows: rows.where(left).select(*names)))
+        return Leftovers.of(self._latest_batch("quarantine", lambda rows: rows.where(left).select(*names)))
 
     def _append_done(
         self, batch: Batch, last_commit_lsn: int, state: dict[str, Any] | None, tables: Iterable[TableState]
@@ -369,14 +371,14 @@ class Ledger:
         """With what was done to the columns of protected tables, and which of theirs stayed as they were."""
         if not _open_fragments(rows.assembly):
             return
-        content = rows.fated_content()
+        content = rows.content_with_status()
         waiting = content.where((F.col("fate") == TransactionStatus.OPEN.value) & (F.col("file") >= batch.first_file))
         waiting = waiting.join(F.broadcast(self._stamps(rows.assembly.relations)), "relation", "left")
         of_them = (*self._stamp(batch), *MESSAGE_SCHEMA.names, "uses")
         self._append("open_transactions", waiting.select(*of_them), batch.number)
 
     def _stamps(self, relations: RelationHistory) -> DataFrame:
-        uses = [(oid, relations.done_to(oid)) for oid in sorted(relations.oids())]
+        uses = [(oid, relations.masks_of(oid)) for oid in sorted(relations.oids())]
         stamps = [{"relation": oid, "uses": json.dumps(dict(of_it))} for oid, of_it in uses if of_it]
         return frame(self.spark, pa.Table.from_pylist(stamps, _RECORD_COLUMNS))
 
@@ -394,13 +396,13 @@ class Ledger:
             first = F.min(F.struct("file", "ordinal")).alias("first")
             again = [F.first(name).alias(name) for name in ("transactional", "xid", "commit_lsn", "commit_ts")]
             others = others.groupBy(*IDENTIFIED_BY).agg(first, *again).select("*", "first.*").drop("first")
-            found = found.where(~of_none).unionByName(self._not_known(others, batch))
+            found = found.where(~of_none).unionByName(self._unrecorded(others, batch))
         if batch.since == batch.number:
-            found = self._not_known(found, batch)
+            found = self._unrecorded(found, batch)
         time = F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
         self._append("messages", found.withColumn("commit_ts", time).select(*self._stamp(batch), "*"), batch.number)
 
-    def _not_known(self, messages: DataFrame, batch: Batch) -> DataFrame:
+    def _unrecorded(self, messages: DataFrame, batch: Batch) -> DataFrame:
         """Those that no batch before kept, as what was sent again is."""
         if not is_delta_table(self.spark, self.path("messages")):
             return messages
@@ -445,10 +447,10 @@ class Ledger:
             for t in news
         ]
         rows = results.rows
-        keeps_bytes = rows.assembly.relations.view is None
+        keeps_bytes = rows.assembly.relations.mask is None
         parts = [
             unreadable(self.spark, rows.messages(BlockKind.DAMAGE), results.scans, path_of),
-            parts_of_transactions(self.spark, rows.fated(), rows.assembly, path_of, keeps_bytes),
+            parts_of_transactions(self.spark, rows.with_status(), rows.assembly, path_of, keeps_bytes),
         ]
         frames = [part.select(*self._stamp(batch), "*") for part in parts if part is not None]
         if held or frames:
@@ -478,7 +480,7 @@ class Ledger:
     def _append_files(self, batch: Batch, results: BatchResult) -> None:
         marks: dict[int, list[dict[str, int]]] = {}
         for mark in results.rows.assembly.watermarks:
-            marks.setdefault(mark.file, []).append({"stretch": mark.stretch, "lsn": mark.lsn})
+            marks.setdefault(mark.file, []).append({"stretch": mark.epoch, "lsn": mark.lsn})
         rows = []
         for number, file in batch.files.items():
             row = {"file": number, **asdict(file), "modified": time_of(file.modified)}
@@ -492,7 +494,7 @@ class Ledger:
         """Transactions, relations and types as they stood before the batch. `all_scopes`: with what described rows of
         streamed transactions that have ended, for those who read such rows again."""
         history = self._relations(batch, None if all_scopes else open_scopes(batch.state or NOTHING_OPEN))
-        types = self._look_up("types", lambda rows: self._before(rows, batch))
+        types = self._latest_batch("types", lambda rows: self._before(rows, batch))
         types.sort(key=lambda row: row["batch"])
         by_oid = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in types}
         if batch.state is None:
@@ -510,7 +512,7 @@ class Ledger:
 
         return RelationHistory.of(
             RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
-            for row in self._look_up("relations", choose)
+            for row in self._latest_batch("relations", choose)
         )
 
     def append_relations(self, relations: Iterable[RelationEntry], batch: Batch) -> None:
@@ -521,7 +523,7 @@ class Ledger:
         """Of a batch that has them from elsewhere than the archive."""
         self._append_rows("types", [type_row(t) for t in types], batch.number)
 
-    def known(self, assembly: Assembly) -> PriorState:
+    def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), _open_fragments(assembly))
 
     def path_of(self, batch: Batch, number: int) -> str:
@@ -529,7 +531,7 @@ class Ledger:
         if number in batch.files:
             return batch.files[number].path
         of_it = (F.col("file") == number) & (F.col("batch") >= batch.since) & (F.col("batch") < batch.number)
-        found = self._look_up("files", lambda rows: rows.where(of_it).select("path"))
+        found = self._latest_batch("files", lambda rows: rows.where(of_it).select("path"))
         return found[0]["path"] if found else f"file {number}"
 
     def file_index(self, batch: Batch | None, before: int | None = None) -> FileIndex:
@@ -563,10 +565,10 @@ class Ledger:
         units = _open_fragments(assembly)
         if not units:
             return None
-        rows = self.completed("open_transactions", self.derived("open_transactions", batch))
+        rows = self.completed("open_transactions", self.extend("open_transactions", batch))
         return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
 
-    def uses_of_open_rows(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
+    def masks_of_open_rows(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
         """Of changes that earlier batches left open: relations, and what was done to their columns then."""
         waiting = self._waiting(assembly, batch)
         if waiting is None:
@@ -574,13 +576,13 @@ class Ledger:
         found = waiting.where(F.col("relation").isNotNull()).select("relation", "uses").distinct()
         return [(row["relation"], json.loads(row["uses"] or "{}")) for row in found.toArrow().to_pylist()]
 
-    def forget_ended(self, last: Batch) -> None:
+    def delete_ended(self, last: Batch) -> None:
         """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""
         still_open = set(_open_fragments(self.assembly(Batch.after(last, {}))))
         waiting = self.read("open_transactions").select("file", "unit").distinct().collect()
-        self._forget([unit for unit in map(tuple, waiting) if unit not in still_open])
+        self._delete([unit for unit in map(tuple, waiting) if unit not in still_open])
 
-    def _forget(self, ended: list[FragmentId]) -> None:
+    def _delete(self, ended: list[FragmentId]) -> None:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
         if not ended:
             return
@@ -606,4 +608,4 @@ def _all_at_once(*effects: Callable[[], None]) -> None:
 
 
 def _open_fragments(assembly: Assembly) -> list[FragmentId]:
-    return [unit for outcome in assembly.open_outcomes() for unit in outcome.units]
+    return [unit for outcome in assembly.open_outcomes() for unit in outcome.fragments]

@@ -72,8 +72,8 @@ class ChangeBlocks:
     """A batch's changes."""
 
     rows: MessageRows
-    cuts: Mapping[int, Cutoff]
-    _here: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    cutoffs: Mapping[int, Cutoff]
+    _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[TableTask]) -> None:
         """Takes what is typed on the driver there. Before any of `events`."""
@@ -83,19 +83,19 @@ class ChangeBlocks:
             if size is None or size > min(FEW, room):
                 continue
             room -= size
-            self._here[task.oid] = []
-        if self._here:
-            few = self.rows.changes().where(F.col("relation").isin(*self._here))
+            self._local[task.oid] = []
+        if self._local:
+            few = self.rows.changes().where(F.col("relation").isin(*self._local))
             for block in few.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
-                self._here[block["relation"]].append(block)
+                self._local[block["relation"]].append(block)
 
     def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents:
         shape, changes = segment.shape, task.changes
-        window = window_of(task, segment, self.cuts)
+        window = window_of(task, segment, self.cutoffs)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
-        if task.oid in self._here:
+        if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
-        blocks, fates = self.rows.changes(), self.rows.fates
+        blocks, fates = self.rows.changes(), self.rows.statuses
         keys = ranges = None
         if only_inserts and not shape.is_bag:
             keys = keys_of_blocks(blocks, fates, window, shape, changes.inserts)
@@ -108,7 +108,7 @@ class ChangeBlocks:
         return TableEvents(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
-        events = _as_one(list(events_of(self._here[task.oid], self.rows.fates, window, shape)), shape)
+        events = _as_one(list(events_of(self._local[task.oid], self.rows.statuses, window, shape)), shape)
         keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and can_supersede(shape):
@@ -117,12 +117,12 @@ class ChangeBlocks:
         return TableEvents(there, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
 
     def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
-        shape, window = segment.shape, window_of(task, segment, self.cuts)
-        if task.oid in self._here:
-            batches = list(every_event_of(self._here[task.oid], self.rows.fates, window, shape))
+        shape, window = segment.shape, window_of(task, segment, self.cutoffs)
+        if task.oid in self._local:
+            batches = list(every_event_of(self._local[task.oid], self.rows.statuses, window, shape))
             found = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
         else:
-            found = every_event_of_blocks(self.rows.changes(), self.rows.fates, window, shape)
+            found = every_event_of_blocks(self.rows.changes(), self.rows.statuses, window, shape)
         return EventLog(found, task.changes.size, bool(task.changes.truncates))
 
 

@@ -46,10 +46,10 @@ class DeltaTransaction:
         return {
             "spark.databricks.delta.write.txnAppId": f"{self.application}:{self.step}",
             "spark.databricks.delta.write.txnVersion": str(self.batch),
-            **self.note(),
+            **self.user_metadata(),
         }
 
-    def note(self) -> dict[str, str]:
+    def user_metadata(self) -> dict[str, str]:
         """What stands in the table's history beside the commit."""
         return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(asdict(self))}
 

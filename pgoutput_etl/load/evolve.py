@@ -69,7 +69,7 @@ def evolve(
         reshaping.check_key()
     if is_plain:
         # Under another name than the step's: one of its statements alone doesn't make it done.
-        with session_settings(spark, replace(commit, step=f"{commit.step}:log").note()) as session:
+        with session_settings(spark, replace(commit, step=f"{commit.step}:log").user_metadata()) as session:
             _alter(session, path, reshaping)
         return
     with session_settings(spark, commit.settings()) as session:
@@ -87,7 +87,7 @@ def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
 
 def _is_plain(reshaping: SchemaMigration) -> bool:
     """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
-    fates = [reshaping.fate(place) for place in range(len(reshaping.after))]
+    fates = [reshaping.value_change(place) for place in range(len(reshaping.after))]
     if ValueChange.CONVERTED in fates or ValueChange.UNSENT in fates:
         return False
     before = {column.name.lower() for column in reshaping.before}
@@ -138,7 +138,7 @@ def _clauses(reshaping: SchemaMigration, there: Mapping[str, DataType]) -> Itera
     for place, column in enumerate(reshaping.before):
         if place not in reshaping.origins and column.name in there:
             yield f"DROP COLUMN {quoted(column.name)}"
-    if any(reshaping.fate(place) is ValueChange.WIDENED for place in range(len(reshaping.after))):
+    if any(reshaping.value_change(place) is ValueChange.WIDENED for place in range(len(reshaping.after))):
         yield "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     last = ""
     for place, column in enumerate(reshaping.after):

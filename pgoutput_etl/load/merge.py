@@ -66,7 +66,7 @@ def write(
 ) -> WriteResult:
     """One commit. `events` are all of the table's since its last truncate in the batch. `rows`: how many it has, if
     that is known."""
-    is_small = events.is_here and (before is TargetRows.NOTHING or (rows is not None and rows <= _FEW_ROWS))
+    is_small = events.is_local and (before is TargetRows.NOTHING or (rows is not None and rows <= _FEW_ROWS))
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
@@ -118,7 +118,7 @@ def _merge(
 ) -> None:
     """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known. `is_few`:
     rows of the target."""
-    if events.is_here:
+    if events.is_local:
         _merge_kept(spark, path, shape, net, events.ranges or {}, deletes)
         return
     net = net.localCheckpoint()  # persisted, it would be refused

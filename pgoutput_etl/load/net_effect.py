@@ -39,7 +39,7 @@ class TableEvents:
     frame: DataFrame
     is_net: bool = False
     size: int | None = None
-    is_here: bool = False
+    is_local: bool = False
     only_inserts: bool = False
     keys: BatchKeys | None = None
     ranges: Ranges | None = None

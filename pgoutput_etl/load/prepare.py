@@ -33,7 +33,7 @@ class Prepared:
     """before: what the ledger knew before the batch."""
 
     rows: MessageRows
-    before: PriorState
+    prior: PriorState
     plan: BatchPlan
 
 
@@ -44,17 +44,17 @@ def prepare(
     can't be applied for."""
     path_of = partial(ledger.path_of, batch)
     assembly.origins = config.source.origins
-    before = ledger.known(assembly)
+    before = ledger.prior_state(assembly)
     ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
-    waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.uses_of_open_rows(assembly, batch)
-    assemble(landed.blocks, landed.scanned, batch.paths, assembly)
+    waiting, done_to_waiting = ledger.open_rows(assembly, batch), ledger.masks_of_open_rows(assembly, batch)
+    assemble(landed.blocks, landed.scan_output, batch.paths, assembly)
     user_types = UserTypes.of(assembly.types.values(), config.types)
     protected = masking_policy_of(config, assembly, user_types)
     if not all(_is_as_now(protected, assembly, *done) for done in done_to_waiting):
         waiting = LedgerArchive(spark, config, ledger, batch).waiting(before.open_units, protected)
-    assembly.relations.view = protected
-    rows = MessageRows(spark, landed.protected(protected), waiting, landed.looked_at, assembly)
-    if assembly.looks_back:
+    assembly.relations.mask = protected
+    rows = MessageRows(spark, landed.masked(protected), waiting, landed.inspected, assembly)
+    if assembly.needs_history:
         earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
         check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
 
@@ -77,6 +77,6 @@ def _is_as_now(protected: MaskingPolicy | None, assembly: Assembly, oid: int, th
     """Whether changes of a relation that wait had done to them what the configuration asks for."""
     if oid not in assembly.relations.oids():
         return not then  # nothing describes them: they are kept as nothing, or were kept as they are
-    versions, _ = assembly.relations.as_sent(oid)
+    versions, _ = assembly.relations.unmasked(oid)
     clear = {column.name for relation in versions.relations for column in relation.columns} - then.keys()
-    return not changed_masks(then, frozenset(clear), {} if protected is None else protected.done_to(oid))
+    return not changed_masks(then, frozenset(clear), {} if protected is None else protected.masks_of(oid))

@@ -80,7 +80,7 @@ class Rebuild:
         return built, left
 
     def _task(self, task: TableTask) -> TableTask:
-        if len(task.segments) == 1 and task.moved_from is None:
+        if len(task.spans) == 1 and task.moved_from is None:
             return replace(task, replaces=True)
         return replace(task, path=f"{self.scratch}/{task.oid}")
 
@@ -88,7 +88,7 @@ class Rebuild:
         self.progress(f"putting {task.shape.relation.namespace}.{task.shape.relation.name} in its place")
         built = outcome.state
         commit = self.writer.commit(task.oid, "rebuilt")
-        self.writer.check()
+        self.writer.check_claim()
         merge_commit.move(self.spark, built.path, built.version, task.path, commit)
         merge_commit.empty(self.spark, built.path, self.writer.commit(task.oid, "emptied"))
         version = merge_commit.write_result(self.spark, task.path).version

@@ -82,7 +82,7 @@ class Writer:
     last_commit_lsn: int
     threads: int
     resumed: bool
-    check: Callable[[], None]
+    check_claim: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
     choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
@@ -120,7 +120,7 @@ class Writer:
         still_there = {outcome.state.path for outcome in outcomes}
         for path in plan.vacated:
             if path not in still_there:
-                self.check()
+                self.check_claim()
                 commit = merge_commit.DeltaTransaction(
                     f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn
                 )
@@ -132,7 +132,7 @@ class Writer:
         if task.moved_from is None:
             return
         self.progress(f"moving {_name(task)} to its new place")
-        self.check()
+        self.check_claim()
         merge_commit.check_target_exists(self.spark, task.moved_from[0])
         merge_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
 
@@ -141,12 +141,12 @@ class Writer:
         try:
             written = self._commit_changes(changes, task)
         except TableError as error:
-            return self._held_on_the_way(task, str(error))
+            return self._hold_midway(task, str(error))
         except (ArchiveError, PySparkException) as error:
-            reason = table_fault(error, self.path_of) or self._why_gone(task)
+            reason = table_fault(error, self.path_of) or self._missing_reason(task)
             if reason is None:
                 raise
-            return self._held_on_the_way(task, reason)
+            return self._hold_midway(task, reason)
         relation = task.shape.relation
         rows = self._rows(task, written)
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
@@ -156,9 +156,9 @@ class Writer:
             relation.name,
             task.path,
             written.version,
-            self._reached(task) if task.cut is None else task.cut.lsn - 1,
-            APPLIED if task.cut is None else HELD,
-            None if task.cut is None else task.cut.reason,
+            self._applied_to(task) if task.cutoff is None else task.cutoff.lsn - 1,
+            APPLIED if task.cutoff is None else HELD,
+            None if task.cutoff is None else task.cutoff.reason,
             relation,
             key,
             task.retired,
@@ -183,7 +183,7 @@ class Writer:
         )
         return TableResult(state, summary, task.schema_changes)
 
-    def _why_gone(self, task: TableTask) -> str | None:
+    def _missing_reason(self, task: TableTask) -> str | None:
         """Of a table that was written before."""
         try:
             if task.state is not None:
@@ -192,7 +192,7 @@ class Writer:
             return str(error)
         return None
 
-    def _reached(self, task: TableTask) -> int:
+    def _applied_to(self, task: TableTask) -> int:
         """A table that a snapshot brought further stays there."""
         return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
 
@@ -204,24 +204,24 @@ class Writer:
 
     def _rows_before(self, task: TableTask) -> int | None:
         """What the table had is known from the batch before, unless it was put there in another way."""
-        is_known = task.moved_from is None and not self.resumed and bool(task.segments)
+        is_known = task.moved_from is None and not self.resumed and bool(task.spans)
         return task.state.rows if task.state is not None and is_known else None
 
     def _commit_changes(self, changes: ChangeSource, task: TableTask) -> merge_commit.WriteResult:
         """A commit per segment, and one or more in between where columns change."""
         if self.resumed and not marks_commits(self.spark):
-            self._take_back(task)  # by its version: what a run that died wrote bears no mark
+            self._restore(task)  # by its version: what a run that died wrote bears no mark
         done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: merge_commit.WriteResult | None = None
-        for number, segment in enumerate(task.segments):
+        for number, segment in enumerate(task.spans):
             if number < reached or f"changes:{number}" in done:
                 continue  # and columns may have changed since
-            if segment.reshaping is not None and f"columns:{number}" not in done:
-                self.check()
+            if segment.migration is not None and f"columns:{number}" not in done:
+                self.check_claim()
                 self.progress(f"changing the columns of {_name(task)}")
                 columns = self.commit(task.oid, f"columns:{number}")
-                evolve(self.spark, task.path, segment.reshaping, columns, task.mode)
+                evolve(self.spark, task.path, segment.migration, columns, task.mode)
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             before = merge_commit.TargetRows.ROWS if has_rows else merge_commit.TargetRows.NOTHING
             commit = self.commit(task.oid, f"changes:{number}")
@@ -245,24 +245,24 @@ class Writer:
         """`rows`: how many the table has, if that is known."""
         if task.mode is not Mode.MIRROR:
             every = changes.every_event(task, segment)
-            self.check()
+            self.check_claim()
             settings = {**commit.settings(), **merge.for_size(self.spark, every.size)}
             with session_settings(self.spark, settings) as session:
                 return _WAYS[task.mode](session, task.path, segment.shape, every, before)
         events = changes.events(task, segment)
         events = replace(events, frame=self.choose(events.frame, segment.shape))
-        self.check()
+        self.check_claim()
         return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
 
-    def _take_back(self, task: TableTask) -> None:
+    def _restore(self, task: TableTask) -> None:
         """To where the batch found it; what begins by overwriting needs no such thing."""
         if task.moved_from is None and not task.replaces:
-            self.check()
+            self.check_claim()
             merge_commit.restore(self.spark, task.path, None if task.state is None else task.state.version)
 
-    def _held_on_the_way(self, task: TableTask, reason: str) -> TableResult:
+    def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """What segments before the one that failed have changed is taken back."""
-        self._take_back(task)
+        self._restore(task)
         return self._held(_held_for(task, reason))
 
     def _held(self, held: HeldTable) -> TableResult:
@@ -288,14 +288,14 @@ class Writer:
             return replace(after, last_row=last_row)
         reached = max(held.complete_to or 0, state.last_commit_lsn)
         reason = held.reason if state.is_complete or status == HELD else state.reason
-        return replace(self._out_of_the_way(held, state), status=status, reason=reason, last_commit_lsn=reached)
+        return replace(self._make_room(held, state), status=status, reason=reason, last_commit_lsn=reached)
 
-    def _out_of_the_way(self, held: HeldTable, state: TableState) -> TableState:
+    def _make_room(self, held: HeldTable, state: TableState) -> TableState:
         """A table that can't be brought further keeps its rows when another one takes its place."""
         if held.moves_to is None:
             return state
         self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
-        self.check()
+        self.check_claim()
         try:
             merge_commit.check_target_exists(self.spark, state.path)
         except TableError:
@@ -332,7 +332,7 @@ def _is_not_the_next(written: merge_commit.WriteResult, segment: SchemaSpan, tas
     """Others may have committed between the last batch and this one, and nobody knows how many rows they left."""
     if written.rows is not None or task.state is None:
         return False
-    return segment.reshaping is not None or written.version > task.state.version + 1
+    return segment.migration is not None or written.version > task.state.version + 1
 
 
 def _name(task: TableTask) -> str:

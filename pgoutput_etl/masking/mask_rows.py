@@ -42,7 +42,7 @@ def masked_relation(relation: Relation, uses: Mapping[str, ColumnRule]) -> Relat
         use = uses.get(column.name)
         if use is None:
             columns.append(column)
-        elif use.kind is not ColumnAction.DROP:
+        elif use.action is not ColumnAction.DROP:
             columns.append(RelationColumn(column.is_key, column.name, _TEXT, -1))
     return replace(relation, columns=tuple(columns))
 
@@ -51,7 +51,7 @@ def masked_relation(relation: Relation, uses: Mapping[str, ColumnRule]) -> Relat
 class WithholdRows:
     """For a first look at files, which no Relation message was seen of: no tuple at all."""
 
-    def rewritten(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         tag = batch.column("tag")
         return _without_damage(batch.filter(pc.invert(pc.is_in(tag, pa.array(_ROW_TAGS)))))
 
@@ -61,8 +61,8 @@ class MaskedTable:
     """One relation's versions, as they were sent, and what is done to its columns."""
 
     versions: RelationVersions
-    uses: Mapping[str, ColumnRule]
-    why_not: str | None = None
+    rules: Mapping[str, ColumnRule]
+    reason_unmaskable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,24 +78,24 @@ class MaskingPolicy:
     scopes: Mapping[FragmentId, int]
     user_types: UserTypes = field(repr=False)
 
-    def seen(self, relation: Relation) -> Relation:
+    def masked(self, relation: Relation) -> Relation:
         table = self.tables.get(relation.oid)
-        return relation if table is None else masked_relation(relation, table.uses)
+        return relation if table is None else masked_relation(relation, table.rules)
 
-    def done_to(self, oid: int) -> Mapping[str, str]:
+    def masks_of(self, oid: int) -> Mapping[str, str]:
         table = self.tables.get(oid)
-        return {} if table is None else {name: str(use) for name, use in sorted(table.uses.items())}
+        return {} if table is None else {name: str(use) for name, use in sorted(table.rules.items())}
 
-    def why_not(self, oid: int) -> str | None:
+    def reason_unmaskable(self, oid: int) -> str | None:
         table = self.tables.get(oid)
-        return None if table is None else table.why_not
+        return None if table is None else table.reason_unmaskable
 
     def of_relation(self, relation: Relation) -> MaskedVersion:
         """How tuples of a relation are written anew that don't come from a file."""
         table = self.tables.get(relation.oid)
-        return self._described(relation.columns, {} if table is None else table.uses)
+        return self._described(relation.columns, {} if table is None else table.rules)
 
-    def rewritten(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Message rows with other tuples, in their order."""
         batch = _without_damage(batch)
         others = pa.array(sorted(self.known - self.tables.keys()), pa.int64())
@@ -110,7 +110,7 @@ class MaskingPolicy:
             of_version = rows.take(pa.array(which))
             at.append(places.to_numpy()[which])
             for name in ("old", "new"):
-                made[name].append(version.rewritten(of_version.column(name)))
+                made[name].append(version.mask(of_version.column(name)))
             unchanged = unchanged_in(made["new"][-1], of_version.column("unchanged").is_valid())
             made["unchanged"].append(pa.array(unchanged, MESSAGE_SCHEMA.field("unchanged").type))
         return _put_in(batch, np.concatenate(at), {name: pa.concat_arrays(parts) for name, parts in made.items()})
@@ -146,13 +146,13 @@ class MaskingPolicy:
         found = self._versions.get((oid, number))
         if found is None:
             table = self.tables[oid]
-            found = self._described(table.versions.relations[number].columns, table.uses)
+            found = self._described(table.versions.relations[number].columns, table.rules)
             self._versions[oid, number] = found
         return found
 
     def _described(self, columns: tuple[RelationColumn, ...], of_table: Mapping[str, ColumnRule]) -> MaskedVersion:
         uses = {i: of_table[c.name] for i, c in enumerate(columns) if c.name in of_table}
-        hashed = [i for i, use in uses.items() if use.kind is ColumnAction.HASH]
+        hashed = [i for i, use in uses.items() if use.action is ColumnAction.HASH]
         types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
         return MaskedVersion(columns, uses, types)
 

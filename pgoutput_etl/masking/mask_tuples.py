@@ -50,38 +50,38 @@ class MaskedVersion:
     Without columns: nothing describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
-    uses: Mapping[int, ColumnRule]
+    rules: Mapping[int, ColumnRule]
     types: Mapping[int, ColumnType]
 
-    def rewritten(self, tuples: pa.Array) -> pa.Array:
+    def mask(self, tuples: pa.Array) -> pa.Array:
         """Of BinaryArray, NULL for none."""
         if jit.AVAILABLE and self.columns:
             try:
-                return self._at_once(tuples)
+                return self._mask_compiled(tuples)
             except (UnsureError, OverflowError, ValueTextError):
                 pass
         found: list[bytes | None] = tuples.to_pylist()
         there = [data for data in found if data is not None]
-        made = iter(self.one_by_one(there))
+        made = iter(self.mask_readable(there))
         found = [None if data is None else next(made) for data in found]
         return pa.array(found, tuples.type)
 
-    def _at_once(self, tuples: pa.Array) -> pa.Array:
+    def _mask_compiled(self, tuples: pa.Array) -> pa.Array:
         raw = RawTuples.of(tuples)
         split = split_tuples(raw, len(self.columns))
         hashes = np.zeros((max(len(self.types), 1), len(raw), HASH_SIZE), np.uint8)
         for n, (place, of) in enumerate(sorted(self.types.items())):
-            _hash_all(split, place, of, _salt(self.uses[place]), hashes[n])
+            _hash_all(split, place, of, _salt(self.rules[place]), hashes[n])
         actions = np.full(len(self.columns), _KEEP, np.uint8)
         number = np.zeros(len(self.columns), np.int64)
-        texts = [self.uses[i].text.encode() if i in self.uses else b"" for i in range(len(self.columns))]
-        for place, use in self.uses.items():
-            actions[place] = _ACTIONS[use.kind]
-            number[place] = sorted(self.types).index(place) if use.kind is ColumnAction.HASH else 0
+        texts = [self.rules[i].text.encode() if i in self.rules else b"" for i in range(len(self.columns))]
+        for place, use in self.rules.items():
+            actions[place] = _ACTIONS[use.action]
+            number[place] = sorted(self.types).index(place) if use.action is ColumnAction.HASH else 0
         ends = np.cumsum([len(text) for text in texts])
         replacements = np.frombuffer(b"".join(texts), np.uint8)
         longest = int(max(len(text) for text in texts))
-        room = len(split.data) + len(raw) * (2 + (HASH_SIZE + 5) * len(self.types) + (longest + 5) * len(self.uses))
+        room = len(split.data) + len(raw) * (2 + (HASH_SIZE + 5) * len(self.types) + (longest + 5) * len(self.rules))
         if room > _MOST:
             raise OverflowError
         out = np.empty(room, np.uint8)
@@ -94,7 +94,7 @@ class MaskedVersion:
         buffers = [None if validity is None else validity.buffers()[1], pa.py_buffer(offsets), pa.py_buffer(out[:size])]
         return pa.Array.from_buffers(pa.binary(), len(raw), buffers, tuples.null_count)
 
-    def one_by_one(self, tuples: Sequence[bytes]) -> list[bytes]:
+    def mask_readable(self, tuples: Sequence[bytes]) -> list[bytes]:
         if not self.columns:
             return [_withheld("no Relation message describes it")] * len(tuples)
         parsed = [read_tuple(data) for data in tuples]
@@ -103,26 +103,26 @@ class MaskedVersion:
         fine = [i for i in range(len(parsed)) if i not in odd]
         hashed: dict[int, dict[int, bytes]] = {}
         for place, of in self.types.items():
-            salt, name = _salt(self.uses[place]), self.columns[place].name
+            salt, name = _salt(self.rules[place]), self.columns[place].name
             texts, faults = _texts(of, {i: parsed[i] for i in fine}, place)
             odd |= {i: f"column {name!r}, which is to be hashed: {why}" for i, why in faults.items()}
             hashed[place] = dict(zip(texts, salt.hashed(texts.values()), strict=True))
         return [
-            _withheld(odd[i]) if i in odd else self._made_anew(data, {p: found.get(i) for p, found in hashed.items()})
+            _withheld(odd[i]) if i in odd else self._rebuilt(data, {p: found.get(i) for p, found in hashed.items()})
             for i, data in enumerate(parsed)
         ]
 
-    def _made_anew(self, data: TupleData, hashes: Mapping[int, bytes | None]) -> bytes:
+    def _rebuilt(self, data: TupleData, hashes: Mapping[int, bytes | None]) -> bytes:
         kinds, values = bytearray(), []
         for place, (kind, value) in enumerate(zip(data.kinds, data.values, strict=True)):
-            use = self.uses.get(place)
+            use = self.rules.get(place)
             if use is None:
                 kinds.append(kind)
                 values.append(value)
-            elif use.kind is ColumnAction.HASH:
+            elif use.action is ColumnAction.HASH:
                 kinds.append(_T if kind in (_T, _B) else kind)
                 values.append(hashes[place])
-            elif use.kind is ColumnAction.REDACT:
+            elif use.action is ColumnAction.REDACT:
                 # TOAST that is unchanged is no NULL, and says as much as any value.
                 kinds.append(_N if kind == _N else _T)
                 values.append(None if kind == _N else use.text.encode())

@@ -27,7 +27,7 @@ _SPELLED_ALIKE = ({"int2", "int4", "int8"}, {"text", "varchar", "citext", "name"
 
 
 def has_masks(config: Config) -> bool:
-    return any(rule.uses for rule in config.tables)
+    return any(rule.column_rules for rule in config.tables)
 
 
 def masking_policy(
@@ -41,10 +41,10 @@ def masking_policy(
     of_rules: dict[int, list[Relation]] = {}
     for entry in history.entries:
         rule = config.rule_for(entry.relation.namespace, entry.relation.name)
-        if rule.uses:
+        if rule.column_rules:
             of_rules.setdefault(_number(config, rule), []).append(entry.relation)
     for oid in sorted({relation.oid for relations in of_rules.values() for relation in relations}):
-        versions, latest = history.as_sent(oid)
+        versions, latest = history.unmasked(oid)
         rule = config.rule_for(latest.namespace, latest.name)
         uses = _rules_of(config, rule, latest, versions.relations)
         if uses:
@@ -63,7 +63,7 @@ def masking_policy_of(config: Config, assembly: Assembly, user_types: UserTypes)
 
 def scopes_of(outcomes: Iterable[Outcome]) -> dict[FragmentId, int]:
     """Of the units of streamed transactions."""
-    return {unit: each.scope for each in outcomes if each.scope is not None for unit in each.units}
+    return {unit: each.scope for each in outcomes if each.scope is not None for unit in each.fragments}
 
 
 def _number(config: Config, rule: TableRule) -> int:
@@ -75,7 +75,9 @@ def _name(relation: Relation) -> str:
 
 
 def _of(rule: TableRule, relation: Relation) -> dict[str, ColumnRule]:
-    return {column.name: rule.uses[column.name] for column in relation.columns if column.name in rule.uses}
+    return {
+        column.name: rule.column_rules[column.name] for column in relation.columns if column.name in rule.column_rules
+    }
 
 
 def _rules_of(
@@ -101,7 +103,7 @@ def _rules_of(
 
 def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> None:
     there = {column.name for relation in relations for column in relation.columns}
-    for name in config.tables[number].uses:
+    for name in config.tables[number].column_rules:
         if name not in there:
             latest = {_name(relation): relation for relation in relations}
             described = [f"{table} has {', '.join(c.name for c in each.columns)}" for table, each in latest.items()]
@@ -132,7 +134,7 @@ def _refuse_of_key(relation: Relation, uses: Mapping[str, ColumnRule]) -> None:
         return  # a key is the configuration's, which was checked by itself
     for column in relation.columns:
         use = uses.get(column.name)
-        if use is not None and use.kind is not ColumnAction.HASH and column.is_key:
+        if use is not None and use.action is not ColumnAction.HASH and column.is_key:
             raise ConfigError(
                 f"tables: {column.name!r} of {_name(relation)} belongs to its key, by which UPDATE and DELETE name "
                 "rows: it can be hashed, and no more"
@@ -178,7 +180,7 @@ def _between(
                 f"tables: column {name!r} of {_name(latest)} was called {was!r} before, and `columns` doesn't say the "
                 "same of both: say it"
             )
-        is_hashed = says is not None and says.kind is ColumnAction.HASH
+        is_hashed = says is not None and says.action is ColumnAction.HASH
         if is_hashed and not _spells_alike(sent[was], sent_after[name], types):
             return (
                 f"column {name!r}, which is hashed, changed its type: hashes of the rows that are there are of its "

@@ -49,7 +49,7 @@ class ReplayedSpan:
     """Rows that stood under one shape of their table. reshaping: what those from before go through; None for none."""
 
     shape: TableShape
-    reshaping: SchemaMigration | None
+    migration: SchemaMigration | None
     rows: list[Row]
 
 
@@ -90,14 +90,14 @@ class Replay:
 
     def _committed(self, rows: Iterable[Row]) -> Iterator[Row]:
         fates = fragment_outcomes(self.assembly)
-        marks = {(mark.file, mark.stretch): mark.lsn for mark in self.assembly.watermarks}
+        marks = {(mark.file, mark.epoch): mark.lsn for mark in self.assembly.watermarks}
         for row in rows:
             outcome = fates.get((row["file"], row["unit"]))
             if outcome is None:
                 is_new = row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1)
                 if is_new and self.origins.accepts(row["origin"]):
                     yield {**row, "scope": None}
-            elif outcome.fate is TransactionStatus.COMMITTED and row["xid"] not in outcome.aborted_subxids:
+            elif outcome.status is TransactionStatus.COMMITTED and row["xid"] not in outcome.aborted_subxids:
                 committed = {"commit_lsn": outcome.commit_lsn, "commit_ts": outcome.commit_ts, "top_xid": outcome.xid}
                 yield {**row, **committed, "scope": outcome.scope}
 
@@ -123,7 +123,7 @@ class Replay:
         found.sort(key=lambda r: (r["file"], r["ordinal"]))
         return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in found]
 
-    def cuts(self) -> dict[int, Cutoff]:
+    def cutoffs(self) -> dict[int, Cutoff]:
         """By relation: from which commit on it can't be applied to."""
         if not self.assembly.was_damaged:
             return {}
@@ -133,7 +133,7 @@ class Replay:
         for row in changes:
             outcome = outcomes.get((row["file"], row["unit"]))
             is_aborted = outcome is not None and row["xid"] in outcome.aborted_subxids
-            if outcome is not None and outcome.fate is TransactionStatus.QUARANTINED and not is_aborted:
+            if outcome is not None and outcome.status is TransactionStatus.QUARANTINED and not is_aborted:
                 lsn = outcome.commit_lsn or 0
                 own[row["relation"]] = min(own.get(row["relation"], lsn), lsn)
         return cutoffs_by_relation(self.assembly, own, {row["relation"] for row in changes}, ())
@@ -162,10 +162,10 @@ class Replay:
         """`rows`: what is applied to it, in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
-        for stretch in self.stretches(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+        for stretch in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
             new = rows_under(stretch.shape)
-            if table is not None and stretch.reshaping is not None:
-                for event in migrated_row(table.events(), stretch.reshaping):
+            if table is not None and stretch.migration is not None:
+                for event in migrated_row(table.events(), stretch.migration):
                     new.put(event)
             table = new
             apply_rows(table, stretch.rows)
@@ -187,7 +187,7 @@ class Replay:
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
         """What is applied to each table, in order."""
         by_relation: dict[int, list[Row]] = {}
-        found = self.cuts()
+        found = self.cutoffs()
         for row in self.committed():
             cut = found.get(row["relation"])
             is_before = until is None or row["commit_lsn"] <= until
@@ -195,7 +195,7 @@ class Replay:
                 by_relation.setdefault(row["relation"], []).append(row)
         return by_relation
 
-    def stretches(
+    def spans(
         self,
         oid: int,
         rows: list[Row],
@@ -247,7 +247,7 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
 
 def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
     """The outcome of every unit that has one of its own."""
-    return {unit: outcome for outcome in (*assembly.outcomes, *assembly.open_outcomes()) for unit in outcome.units}
+    return {unit: outcome for outcome in (*assembly.outcomes, *assembly.open_outcomes()) for unit in outcome.fragments}
 
 
 class KeyedRows:

@@ -61,7 +61,7 @@ def remembered(
     found = {}
     for oid, rows in replay.rows_by_relation().items():
         memory = _Memory()
-        for stretch in replay.stretches(oid, rows, keys or {}, declared or {}, types or {}):
+        for stretch in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
             memory.take(stretch)
         memory.look()
         found[oid] = memory.told()
@@ -81,7 +81,7 @@ class _Memory:
     def take(self, stretch: ReplayedSpan) -> None:
         if self.table is None:
             self.table = rows_under(stretch.shape)
-        elif stretch.reshaping is not None:
+        elif stretch.migration is not None:
             self._reshape(stretch)
         for commit, rows in groupby(stretch.rows, key=_commit_of):
             if self.commit is not None and commit != self.commit:
@@ -106,9 +106,9 @@ class _Memory:
     def _reshape(self, stretch: ReplayedSpan) -> None:
         """Versions that have ended, too: they are rows of the same table."""
         assert self.table is not None
-        assert stretch.reshaping is not None
+        assert stretch.migration is not None
         before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, migrated_row(before.values(), stretch.reshaping), strict=True))
+        after = dict(zip(before, migrated_row(before.values(), stretch.migration), strict=True))
         table = rows_under(stretch.shape)
         for event in self.table.events():
             table.put(after[id(event)])

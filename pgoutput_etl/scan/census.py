@@ -25,7 +25,7 @@ class PrefixCounts:
     non_transactional: int = 0
     size: int = 0
 
-    def take(self, other: PrefixCounts) -> None:
+    def merge(self, other: PrefixCounts) -> None:
         self.transactional += other.transactional
         self.non_transactional += other.non_transactional
         self.size += other.size
@@ -39,7 +39,7 @@ class MessageCensus:
     prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
     is_parallel: bool = False
 
-    def note(self, message: PgoutputMessage) -> None:
+    def add(self, message: PgoutputMessage) -> None:
         match message:
             case Origin():
                 known = message.name in self.origins or len(self.origins) < _MOST_NAMES
@@ -52,14 +52,14 @@ class MessageCensus:
             case _:
                 pass
 
-    def note_all(self, bodies: Iterable[bytes], in_stream: bool) -> None:
+    def add_all(self, bodies: Iterable[bytes], in_stream: bool) -> None:
         """Of messages one after the other, that are right."""
         for body in bodies:
             if chr(body[0]) in CENSUS_TAGS:
-                self.note(decode(body, in_stream))
+                self.add(decode(body, in_stream))
             in_stream = stands_in_stream(body[0], in_stream)
 
-    def take(self, other: MessageCensus) -> None:
+    def merge(self, other: MessageCensus) -> None:
         self.origins.update(other.origins)
         for prefix, count in other.prefixes.items():
             self._count(prefix, count)
@@ -67,4 +67,4 @@ class MessageCensus:
 
     def _count(self, prefix: str, count: PrefixCounts) -> None:
         known = prefix in self.prefixes or len(self.prefixes) < _MOST_NAMES
-        self.prefixes.setdefault(prefix if known else OTHERS, PrefixCounts()).take(count)
+        self.prefixes.setdefault(prefix if known else OTHERS, PrefixCounts()).merge(count)

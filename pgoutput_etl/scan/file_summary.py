@@ -29,13 +29,13 @@ class FileBeginning(Enum):
 class OpenFragment:
     """The unit that a file ends in. commit_lsn, commit_ts and origin only for an ordinary transaction."""
 
-    unit: int
+    fragment: int
     kind: str
     xid: int | None
     commit_lsn: int | None
     commit_ts: int | None
     is_damaged: bool = False
-    stretch: int = 0
+    epoch: int = 0
     origin: str | None = None
     origin_lsn: int | None = None
 
@@ -50,7 +50,7 @@ class Damage:
     may_hold_rows: False for what can only have been a control message.
     """
 
-    unit: int
+    fragment: int
     ordinal: int  # of the message behind
     offset: int
     size: int
@@ -75,8 +75,8 @@ class Damage:
 class InterruptedFragment:
     """An ordinary transaction's unit that another beginning cut off; next_lsn: of the first commit behind it."""
 
-    unit: int
-    stretch: int
+    fragment: int
+    epoch: int
     xid: int | None
     commit_lsn: int | None
     next_lsn: int | None = None
@@ -102,8 +102,8 @@ class FileScan:
     damages: list[Damage] = field(default_factory=list)
     damaged: list[OpenFragment] = field(default_factory=list)  # ordinary units with damage that were committed here
     orphans: list[int] = field(default_factory=list)  # units whose beginning is in bytes that can't be read
-    open_unit: OpenFragment | None = None
-    stretches: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
+    open_fragment: OpenFragment | None = None
+    epochs: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
     offset: int = 0  # of the first byte that was read: what is before it was read from an earlier part
@@ -123,10 +123,10 @@ class FileScan:
     @property
     def ends_in_stream(self) -> bool | None:
         """Whether a part that goes on from this one begins inside a stream segment. None: that can't be told."""
-        if self.open_unit is None:
+        if self.open_fragment is None:
             return False
-        if self.open_unit.kind != FragmentKind.HEAD.value:
-            return self.open_unit.kind == FragmentKind.SEGMENT.value
+        if self.open_fragment.kind != FragmentKind.HEAD.value:
+            return self.open_fragment.kind == FragmentKind.SEGMENT.value
         if self.begins == FileBeginning.EITHER.value:
             return self.begins_in_stream
         return self.begins == FileBeginning.INSIDE.value
@@ -137,14 +137,14 @@ class FileScan:
     @classmethod
     def from_json(cls, text: bytes) -> FileScan:
         fields: dict[str, Any] = json.loads(text)
-        if fields["open_unit"] is not None:
-            fields["open_unit"] = OpenFragment(**fields["open_unit"])
+        if fields["open_fragment"] is not None:
+            fields["open_fragment"] = OpenFragment(**fields["open_fragment"])
         fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
         fields["interrupted"] = [InterruptedFragment(**each) for each in fields["interrupted"]]
         fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
         fields["damaged"] = [OpenFragment(**each) for each in fields["damaged"]]
         fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
-        fields["stretches"] = [None if s is None else (s[0], s[1]) for s in fields["stretches"]]
+        fields["epochs"] = [None if s is None else (s[0], s[1]) for s in fields["epochs"]]
         return cls(**fields)
 
 

@@ -23,7 +23,7 @@ class ScanResult:
     summary: FileScan
     rows: list[pa.RecordBatch]
     left: int = 0
-    noted: MessageCensus | None = None
+    census: MessageCensus | None = None
 
     @property
     def batches(self) -> list[pa.RecordBatch]:

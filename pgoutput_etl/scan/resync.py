@@ -98,7 +98,7 @@ def next_connection(data: bytes, framing: Framing, start: int, last: int, budget
         if position >= last or budget.left < 0:
             return None
         trial = follow(data, framing, position, False, last)
-        budget.left -= _COST_OF_A_TRIAL + trial.looked_to - position
+        budget.left -= _COST_OF_A_TRIAL + trial.scanned_to - position
         if trial.to_the_end or (trial.is_convincing(framing) and trial.end > last):
             return Resumption(position, False)
     return None
@@ -114,7 +114,7 @@ def _next_convincing(
             return None
         for reading in (in_stream, not in_stream):
             trial = follow(data, framing, position, reading, 0 if within is None else last)
-            budget.left -= _COST_OF_A_TRIAL + trial.looked_to - position
+            budget.left -= _COST_OF_A_TRIAL + trial.scanned_to - position
             if trial.is_convincing(framing) and (within is None or trial.end > last):
                 return Resumption(position, reading)
     return None
@@ -139,7 +139,7 @@ class FrameRun:
     """
 
     end: int
-    looked_to: int
+    scanned_to: int
     frames: int = 0
     has_time: bool = False
     to_the_end: bool = False
@@ -155,7 +155,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
     try:
         while trial.end < len(data):
             frame = frame_at(data, framing, trial.end, in_stream)
-            trial.looked_to = frame.next
+            trial.scanned_to = frame.next
             if framing is Framing.COPYDATA and not _has_plausible_head(data, frame):
                 return trial
             if frame.has_message:
@@ -171,7 +171,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
         trial.to_the_end = True
     except FramingError as error:
         trial.to_the_end = error.short
-        trial.looked_to = max(trial.looked_to, error.looked_to)
+        trial.scanned_to = max(trial.scanned_to, error.looked_to)
     except WireError:
         pass
     return trial

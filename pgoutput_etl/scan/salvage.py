@@ -104,16 +104,16 @@ class SalvageReader:
     framing: Framing
     begins_in_stream: bool
     start: int
-    refuses: Callable[[], bool]
-    takes: Callable[[Frame, bool], ReadPosition | None] | None = None
-    begun: Callable[[], int | None] = lambda: None
+    must_refuse: Callable[[], bool]
+    read_fast: Callable[[Frame, bool], ReadPosition | None] | None = None
+    announced_commit: Callable[[], int | None] = lambda: None
 
     def messages(self) -> Iterator[Read | Gap]:
         """All messages in order, and what stands between them. Raises ArchiveError naming offset and LSN."""
         position, in_stream, ordinal = self.start, self.begins_in_stream, 0
         budget = Budget.of(self.data)
         for number in count(1):
-            gap, ordinal = yield from self._up_to_a_gap(position, in_stream, ordinal, budget)
+            gap, ordinal = yield from self._until_gap(position, in_stream, ordinal, budget)
             if gap is None:
                 return
             if number == _MOST_GAPS:
@@ -128,7 +128,7 @@ class SalvageReader:
         """What begins at a position where a frame was refused."""
         return self._refused(position, in_stream, reason, Budget.of(self.data))
 
-    def _up_to_a_gap(
+    def _until_gap(
         self, position: int, in_stream: bool, ordinal: int, budget: Budget
     ) -> Generator[Read | Gap, None, tuple[Gap | None, int]]:
         """A message is given once it is known that one follows it, or the file's end: one that is cut off may claim
@@ -143,35 +143,35 @@ class SalvageReader:
                 wrong = refusal or error
                 inside = None if wrong is None else self._inside(held[1], held_in_stream, budget)
                 if wrong is not None and inside is not None:
-                    if self.refuses():
+                    if self.must_refuse():
                         raise located_error(held[1], ordinal, wrong)
                     return self._gap(held[1].offset, inside, held_in_stream, str(wrong), budget), ordinal
                 yield held
                 ordinal += 1
                 position = held[1].next
             if refusal is not None:
-                if self.refuses():
+                if self.must_refuse():
                     raise refusal
                 return self._refused(position, in_stream, str(refusal), budget), ordinal
             if frame is None:
                 return None, ordinal
             if error is not None or message is None:
                 assert error is not None
-                if self.refuses():
+                if self.must_refuse():
                     raise located_error(frame, ordinal, error)
                 return self._unreadable(frame, in_stream, error, budget), ordinal
-            reached = None if self.takes is None else self.takes(frame, in_stream)
+            reached = None if self.read_fast is None else self.read_fast(frame, in_stream)
             if reached is not None:
                 ordinal += reached.messages
                 position, in_stream = reached.position, reached.in_stream
-                walk, held = self._behind(reached)
+                walk, held = self._after(reached)
                 if held is None:
                     continue
                 message, frame = held
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 
-    def _behind(self, reached: ReadPosition) -> tuple[Iterator[Frame], Read | None]:
+    def _after(self, reached: ReadPosition) -> tuple[Iterator[Frame], Read | None]:
         """The frames from there on; or those behind the message that stands there, if it is right, with that."""
         if reached.position < len(self.data):
             walk = frames(self.data, self.framing, reached.in_stream, reached.position)
@@ -191,12 +191,12 @@ class SalvageReader:
             return None, error
         if _has_nul(message):
             return None, _NUL_IN_TEXT
-        wrong = None if self.refuses() else _wrong_commit(message, self._begun(before))
+        wrong = None if self.must_refuse() else _wrong_commit(message, self._announced(before))
         return (message, None) if wrong is None else (None, wrong)
 
-    def _begun(self, before: Read | None) -> int | None:
+    def _announced(self, before: Read | None) -> int | None:
         last = None if before is None else before[0]
-        return last.final_lsn if isinstance(last, Begin) else self.begun()
+        return last.final_lsn if isinstance(last, Begin) else self.announced_commit()
 
     def _refused(self, position: int, in_stream: bool, reason: str, budget: Budget) -> Gap:
         """Of the keepalives that stand before what is refused, the last may be cut off and claim what follows."""

@@ -165,13 +165,13 @@ class Scanner:
             self.bulk = FastScanner(self.data, self.framing, self.file)
         before, position = self.ordinal, frame.offset
         while self.bulk.find(position, in_stream):
-            taken = self.bulk.take(self._place(), len(self.summary.stretches) - 1, self._known_origin())
+            taken = self.bulk.take(self._cursor_here(), len(self.summary.epochs) - 1, self._known_origin())
             if not taken.messages:
                 break
             self._compare(islice(self.bulk.bodies(), taken.messages))
             if self.noted is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in taken.tags):
-                self.noted.note_all(islice(self.bulk.bodies(), taken.messages), in_stream)
-            self._put(taken)
+                self.noted.add_all(islice(self.bulk.bodies(), taken.messages), in_stream)
+            self._restore(taken)
             position, in_stream = taken.position, taken.in_stream
             if not taken.more:
                 break
@@ -183,17 +183,17 @@ class Scanner:
         unit = self.unit
         return None if unit is None or unit.origin is None else (unit.origin, unit.origin_lsn)
 
-    def _place(self) -> ScanCursor:
+    def _cursor_here(self) -> ScanCursor:
         unit, summary = self.unit, self.summary
-        stretch, xids = summary.stretches[-1], summary.xids
+        stretch, xids = summary.epochs[-1], summary.xids
         is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
         return ScanCursor(
             kind=fragment_kind(unit),
-            unit=self.unit_number,
-            units=self.units,
-            unit_xid=0 if unit is None else unit.xid or 0,
-            unit_lsn=0 if unit is None else unit.commit_lsn or 0,
-            unit_ts=0 if unit is None else unit.commit_ts or 0,
+            fragment=self.fragment_number,
+            fragments=self.units,
+            fragment_xid=0 if unit is None else unit.xid or 0,
+            fragment_lsn=0 if unit is None else unit.commit_lsn or 0,
+            fragment_ts=0 if unit is None else unit.commit_ts or 0,
             changes=0 if unit is None else unit.changes,
             is_damaged=unit is not None and unit.is_damaged,
             is_pending=is_pending,
@@ -212,25 +212,30 @@ class Scanner:
             origin=KNOWN_ORIGIN if unit is not None and unit.origin is not None else NO_ORIGIN,
         )
 
-    def _put(self, taken: FastRows) -> None:
+    def _restore(self, taken: FastRows) -> None:
         """Goes on behind what was taken."""
-        place, summary = taken.place, self.summary
+        place, summary = taken.cursor, self.summary
         if place.kind == NO_KIND:
             self.unit = None
-        elif self.unit is None or self.unit.number != place.unit:
+        elif self.unit is None or self.unit.number != place.fragment:
             if place.kind == TRANSACTION:
                 self.unit = Fragment(
-                    place.unit, FragmentKind.TRANSACTION, place.unit_xid, place.unit_lsn, place.unit_ts, place.changes
+                    place.fragment,
+                    FragmentKind.TRANSACTION,
+                    place.fragment_xid,
+                    place.fragment_lsn,
+                    place.fragment_ts,
+                    place.changes,
                 )
             else:
-                self.unit = Fragment(place.unit, FragmentKind.SEGMENT, place.unit_xid, changes=place.changes)
+                self.unit = Fragment(place.fragment, FragmentKind.SEGMENT, place.fragment_xid, changes=place.changes)
         else:
             self.unit.changes = place.changes
         if self.unit is not None and taken.origin is not None:
             self.unit.origin, self.unit.origin_lsn = taken.origin
-        self.units, self.commit_lsn = place.units, place.commit_lsn
+        self.units, self.commit_lsn = place.fragments, place.commit_lsn
         if place.has_commits:
-            summary.stretches[-1] = (place.first_commit, place.last_commit)
+            summary.epochs[-1] = (place.first_commit, place.last_commit)
         if place.has_xids:
             summary.xids = (place.oldest_xid, place.newest_xid)
         summary.first_lsn, summary.last_lsn = place.first_lsn or None, place.last_lsn or None
@@ -263,26 +268,26 @@ class Scanner:
             check_time(message)
             self._message(message, frame)
             if self.noted is not None:
-                self.noted.note(message)
+                self.noted.add(message)
         except SequenceError as error:
             raise located_error(frame, self.ordinal, error) from None
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
         """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
-        place = (self.unit_number, self.ordinal, self.lsn, self.commit_lsn)
+        place = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
         damage = damage_of(self.data, self.framing, gap, *place, self._may_end_with)
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
-        self._append(DAMAGE_TAG, damage.unit, body=self.data[gap.offset : gap.end])
+        self._append(DAMAGE_TAG, damage.fragment, body=self.data[gap.offset : gap.end])
         if not damage.begins_anew and (self.unit is None or self.in_stream != gap.in_stream):
-            self._new_unit(FragmentKind.SEGMENT if gap.in_stream else FragmentKind.TRANSACTION, None)
+            self._new_fragment(FragmentKind.SEGMENT if gap.in_stream else FragmentKind.TRANSACTION, None)
             self.summary.orphans.append(self.units)
         if self.unit is not None and (not damage.is_torn or gap.end == len(self.data)):
             self.unit.is_damaged = True
 
     @property
-    def unit_number(self) -> int:
+    def fragment_number(self) -> int:
         return NO_FRAGMENT if self.unit is None else self.unit.number
 
     def _lsn_range(self, frame: Frame) -> None:
@@ -314,21 +319,21 @@ class Scanner:
             case Prepare():
                 self._prepare(message, frame)
             case StreamStart():
-                self._new_unit(FragmentKind.SEGMENT, message.xid)
+                self._new_fragment(FragmentKind.SEGMENT, message.xid)
                 self._control(frame)
             case BeginPrepare():
-                self._new_unit(FragmentKind.PREPARED, message.xid)
+                self._new_fragment(FragmentKind.PREPARED, message.xid)
                 self._control(frame)
             case StreamCommit() | CommitPrepared():
-                self._end_unit()
+                self._end_fragment()
                 self._committed(message.commit_lsn)
                 self._control(frame)
             case StreamAbort() | StreamPrepare() | RollbackPrepared():
-                self._end_unit()
+                self._end_fragment()
                 self._control(frame)
 
     def _change(self, message: Insert | Update | Delete | Truncate) -> None:
-        unit = self._current_unit(message)
+        unit = self._current_fragment(message)
         unit.changes += 1
         match message:
             case Insert():
@@ -342,7 +347,7 @@ class Scanner:
                 for oid in message.relation_oids:
                     self._row("T", unit, message.xid, oid)
 
-    def _current_unit(self, message: PgoutputMessage) -> Fragment:
+    def _current_fragment(self, message: PgoutputMessage) -> Fragment:
         if self.unit is None:
             raise SequenceError(f"{type(message).__name__} outside any transaction")
         if self.unit.kind is FragmentKind.HEAD:
@@ -397,13 +402,13 @@ class Scanner:
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
-        self._new_unit(FragmentKind.TRANSACTION, message.xid)
+        self._new_fragment(FragmentKind.TRANSACTION, message.xid)
         assert self.unit is not None
         self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
-        self._goes_on_at(message.final_lsn)
+        self._continues_at(message.final_lsn)
         last = self._last_commit()
         if last is not None and message.final_lsn <= last:
-            self.summary.stretches.append(None)
+            self.summary.epochs.append(None)
 
     def _commit(self, message: Commit, frame: Frame) -> None:
         unit = self.unit
@@ -416,7 +421,7 @@ class Scanner:
             raise SequenceError("Commit without a Begin before it")
         if unit.is_damaged:
             lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
-            stretch = len(self.summary.stretches) - 1
+            stretch = len(self.summary.epochs) - 1
             ended = OpenFragment(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
             self.summary.damaged.append(ended)
         elif unit.commit_lsn != message.commit_lsn:
@@ -434,15 +439,15 @@ class Scanner:
         """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
         if lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
-        self._goes_on_at(lsn)
+        self._continues_at(lsn)
         self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
         if last is not None and lsn <= last:
-            self.summary.stretches.append(None)
-        current = self.summary.stretches[-1]
-        self.summary.stretches[-1] = (lsn if current is None else current[0], lsn)
+            self.summary.epochs.append(None)
+        current = self.summary.epochs[-1]
+        self.summary.epochs[-1] = (lsn if current is None else current[0], lsn)
 
-    def _goes_on_at(self, lsn: int) -> None:
+    def _continues_at(self, lsn: int) -> None:
         """The first commit behind what was interrupted."""
         for number in range(len(self.summary.interrupted) - 1, -1, -1):
             if self.summary.interrupted[number].next_lsn is not None:
@@ -450,7 +455,7 @@ class Scanner:
             self.summary.interrupted[number] = replace(self.summary.interrupted[number], next_lsn=lsn)
 
     def _last_commit(self) -> int | None:
-        current = self.summary.stretches[-1]
+        current = self.summary.epochs[-1]
         return None if current is None else current[1]
 
     def _stream_stop(self, frame: Frame) -> None:
@@ -467,7 +472,7 @@ class Scanner:
         """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
         number = NO_FRAGMENT
         if self.unit is None or not self._may_end_with(message):
-            self._end_unit()
+            self._end_fragment()
         else:
             number = self.unit.number
             if self.in_head and (self.head_matters or self.summary.head_needs_owner):
@@ -492,19 +497,19 @@ class Scanner:
         self.head_matters = True
         self.unit = None
 
-    def _end_unit(self) -> None:
+    def _end_fragment(self) -> None:
         """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
         unit = self.unit
         if unit is not None and unit.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
         if unit is not None and unit.kind is FragmentKind.TRANSACTION:
             self.summary.interrupted.append(
-                InterruptedFragment(unit.number, len(self.summary.stretches) - 1, unit.xid, unit.commit_lsn)
+                InterruptedFragment(unit.number, len(self.summary.epochs) - 1, unit.xid, unit.commit_lsn)
             )
         self.unit = None
 
-    def _new_unit(self, kind: FragmentKind, xid: int | None) -> None:
-        self._end_unit()
+    def _new_fragment(self, kind: FragmentKind, xid: int | None) -> None:
+        self._end_fragment()
         self.units += 1
         self.unit = Fragment(self.units, kind, xid)
 
@@ -546,7 +551,7 @@ class Scanner:
 
     def _append(self, tag: str, unit: int, **fields: Any) -> None:
         fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
-        fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.stretches) - 1}
+        fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.epochs) - 1}
         fields = {"begin": self.accounted_to, "end": self.read_to, **fields}
         self.accounted_to = fields["end"]
         self.rows.append(fields)
@@ -564,7 +569,7 @@ class Scanner:
             self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
         if self.unit is not None:
             unit = self.unit
-            self.summary.open_unit = OpenFragment(
+            self.summary.open_fragment = OpenFragment(
                 unit.number,
                 unit.kind.value,
                 unit.xid,

@@ -42,7 +42,7 @@ class SchemaMigration:
     origins: tuple[int | None, ...]
     unsent: tuple[int, ...] = ()
 
-    def fate(self, place: int) -> ValueChange:
+    def value_change(self, place: int) -> ValueChange:
         origin = self.origins[place]
         if origin is None:
             return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
@@ -54,7 +54,7 @@ class SchemaMigration:
     @property
     def changes_nothing(self) -> bool:
         same = [column.name for column in self.before] == [column.name for column in self.after]
-        return same and all(self.fate(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins))
+        return same and all(self.value_change(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins))
 
     def check_key(self) -> None:
         """Raises TableError if rows that are there would have no key; not to be asked of an empty table."""
@@ -116,7 +116,7 @@ def _column(
     origin = reshaping.origins[place]
     assert origin is not None
     old, new = reshaping.before[origin].type, reshaping.after[place].type
-    match reshaping.fate(place):
+    match reshaping.value_change(place):
         case ValueChange.STAYS | ValueChange.NEW | ValueChange.UNSENT:
             return array, odd
         case ValueChange.WIDENED:

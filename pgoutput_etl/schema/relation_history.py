@@ -35,12 +35,12 @@ class RelationEntry:
 class RelationMask(Protocol):
     """How rows stand in a batch's blocks, where that is not as they were sent."""
 
-    def seen(self, relation: Relation) -> Relation: ...
+    def masked(self, relation: Relation) -> Relation: ...
 
-    def done_to(self, oid: int) -> Mapping[str, str]:
+    def masks_of(self, oid: int) -> Mapping[str, str]:
         """By column what is done to its values."""
 
-    def why_not(self, oid: int) -> str | None:
+    def reason_unmaskable(self, oid: int) -> str | None:
         """Why a table can't go on with what is done to its columns."""
 
 
@@ -73,7 +73,7 @@ class RelationHistory:
     """
 
     entries: list[RelationEntry] = field(default_factory=list)
-    view: RelationMask | None = None
+    mask: RelationMask | None = None
     _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
     _for_all: dict[int, RelationEntry] = field(default_factory=dict)
     _declared: dict[int, Position] = field(default_factory=dict)
@@ -139,30 +139,30 @@ class RelationHistory:
     def newest(self, oid: int) -> Relation | None:
         """The last description of a relation, whether or not its transaction was committed: for people, and where no
         committed row says more. None if nothing describes it."""
-        return self.seen(self._newest_as_sent(oid)) if oid in self._by_oid else None
+        return self.masked(self._newest_unmasked(oid)) if oid in self._by_oid else None
 
-    def _newest_as_sent(self, oid: int) -> Relation:
+    def _newest_unmasked(self, oid: int) -> Relation:
         return self._for_all.get(oid, self._by_oid[oid][-1]).relation
 
-    def seen(self, relation: Relation) -> Relation:
-        return relation if self.view is None else self.view.seen(relation)
+    def masked(self, relation: Relation) -> Relation:
+        return relation if self.mask is None else self.mask.masked(relation)
 
     def oids(self) -> frozenset[int]:
         return frozenset(self._by_oid)
 
-    def done_to(self, oid: int) -> Mapping[str, str]:
+    def masks_of(self, oid: int) -> Mapping[str, str]:
         """By column what is done to its values, of those that don't stay as they were sent."""
-        return {} if self.view is None else self.view.done_to(oid)
+        return {} if self.mask is None else self.mask.masks_of(oid)
 
-    def as_sent(self, oid: int) -> tuple[RelationVersions, Relation]:
+    def unmasked(self, oid: int) -> tuple[RelationVersions, Relation]:
         """`versions` without the view, and the relation that the table is known by."""
         entries = self._by_oid[oid]
-        return self._versions(oid, entries), self._newest_as_sent(oid)
+        return self._versions(oid, entries), self._newest_unmasked(oid)
 
     def versions(self, oid: int) -> RelationVersions:
         """What is needed to find the version of any row of one relation: small, and shipped to executors."""
         mine = self._by_oid.get(oid, [])
-        return self._versions(oid, [replace(entry, relation=self.seen(entry.relation)) for entry in mine])
+        return self._versions(oid, [replace(entry, relation=self.masked(entry.relation)) for entry in mine])
 
     def _versions(self, oid: int, mine: list[RelationEntry]) -> RelationVersions:
         in_order = sorted(mine, key=lambda e: e.position)

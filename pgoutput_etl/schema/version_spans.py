@@ -33,7 +33,7 @@ class RowPositions:
     ordinal: Numbers
     scope: Numbers
 
-    def place(self, row: int) -> CommitPosition:
+    def position(self, row: int) -> CommitPosition:
         return int(self.lsn[row]), int(self.file[row]), int(self.ordinal[row])
 
 
@@ -109,7 +109,7 @@ def _limits(rows: RowPositions, chosen: Numbers) -> tuple[CommitPosition, Commit
         for column in (rows.lsn, rows.file, rows.ordinal):
             values = column[left]
             left = left[values == (values.min() if smallest else values.max())]
-        found.append(rows.place(int(left[0])))
+        found.append(rows.position(int(left[0])))
     return found[0], found[1]
 
 
@@ -136,4 +136,4 @@ def relation_spans_of_rows(rows: RowPositions, versions: RelationVersions) -> li
     numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, versions.holds_from)[order]
     order, numbers = order[numbers >= 0], numbers[numbers >= 0]
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()] if len(numbers) else []
-    return [RelationSpan(rows.place(int(order[at])), versions.relations[int(numbers[at])]) for at in starts]
+    return [RelationSpan(rows.position(int(order[at])), versions.relations[int(numbers[at])]) for at in starts]

@@ -26,9 +26,9 @@ from pgoutput_etl.types import UserTypes
 class BatchRows(Protocol):
     """A batch's message rows once its files are assembled, those that waited in earlier batches among them."""
 
-    def tally(self, request: StatisticsRequest) -> BatchStatistics: ...
+    def statistics(self, request: StatisticsRequest) -> BatchStatistics: ...
 
-    def places(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """Of each committed row of these relations."""
         ...
 
@@ -37,8 +37,8 @@ class BatchRows(Protocol):
 class BatchPlan:
     """tally: of all rows, as if no table were held. cuts: by OID, where bytes that can't be read hold a table."""
 
-    tally: BatchStatistics
-    cuts: Mapping[int, Cutoff]
+    statistics: BatchStatistics
+    cutoffs: Mapping[int, Cutoff]
     tables: TablePlan
 
 
@@ -59,17 +59,17 @@ def plan_batch(
     versions = {oid: history.versions(oid) for oid in history.oids()}
     windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
     request = StatisticsRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
-    tally = counted = rows.tally(request)
+    tally = counted = rows.statistics(request)
     if tally.last_commit is not None:
-        assembly.see_commit(*tally.last_commit)
+        assembly.record_commit(*tally.last_commit)
     found = {oid: cut.with_paths(path_of) for oid, cut in find_cutoffs(assembly, tally, states).items()}
     if found:
         windows = {
             oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
             for oid in {*windows, *found}
         }
-        counted = rows.tally(replace(request, windows=windows))
-    changes = table_changes(counted, versions, lambda oids: rows.places(oids, windows))
+        counted = rows.statistics(replace(request, windows=windows))
+    changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
     plan = make_plan(config, history, changes, states, user_types, cuts=found, ahead=ahead)
     return BatchPlan(tally, found, plan)
 

@@ -94,7 +94,7 @@ class SchemaSpan:
     shape: TableShape
     start: CommitPosition | None
     end: CommitPosition | None
-    reshaping: SchemaMigration | None
+    migration: SchemaMigration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class TableTask:
     cut: the table is held afterwards.
     """
 
-    segments: tuple[SchemaSpan, ...]
+    spans: tuple[SchemaSpan, ...]
     path: str
     changes: TableChanges
     state: TableState | None
@@ -114,14 +114,14 @@ class TableTask:
     replaces: bool
     schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...]
     retired: Retired
-    cut: Cutoff | None = None
+    cutoff: Cutoff | None = None
     mode: Mode = Mode.MIRROR
     uses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:
         """At the end of the batch."""
-        return self.segments[-1].shape
+        return self.spans[-1].shape
 
     @property
     def oid(self) -> int:

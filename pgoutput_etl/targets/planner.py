@@ -113,9 +113,9 @@ class _Case:
     oid: int
     changes: TableChanges | None
     state: TableState | None
-    cut: Cutoff | None
+    cutoff: Cutoff | None
     is_ahead: bool
-    is_placed: bool
+    has_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class _Planner:
 
     def add(self, plan: TablePlan, case: _Case) -> None:
         changes, state = case.changes, case.state
-        if changes is None and (case.cut is not None or state is None):
+        if changes is None and (case.cutoff is not None or state is None):
             self._hold(plan, case)
             return
         seen = self._runs(case)
@@ -149,7 +149,7 @@ class _Planner:
         of_table = changes or TableChanges(case.oid)
         try:
             task = self._task(case, of_table, path, seen)
-            plan.tasks.append(replace(task, cut=case.cut, uses=self.history.done_to(case.oid)))
+            plan.tasks.append(replace(task, cutoff=case.cutoff, uses=self.history.masks_of(case.oid)))
         except TableError as error:
             plan.held.append(HeldTable(case.oid, relation, str(error), of_table, state, moves_to=self._moves_to(state)))
 
@@ -161,7 +161,7 @@ class _Planner:
             return [RelationSpan((0, 0, 0), case.state.relation)]
         if case.changes.runs:
             return case.changes.runs
-        if case.cut is not None:
+        if case.cutoff is not None:
             return None
         raise SequenceError(
             f"no Relation message describes OID {case.oid}, which has changes: the archive begins after the server "
@@ -170,7 +170,7 @@ class _Planner:
 
     def _hold(self, plan: TablePlan, case: _Case) -> None:
         """A table of which everything that is new is behind its cut."""
-        assert case.cut is not None
+        assert case.cutoff is not None
         state = case.state
         relation = state.relation if state is not None else self.history.newest(case.oid)
         if relation is None:  # its description is among what can't be read
@@ -178,11 +178,11 @@ class _Planner:
         if self.config.rule_for(relation.namespace, relation.name).skip:
             return
         was_held = state is not None and not state.is_complete
-        reason = state.reason if state is not None and was_held else case.cut.reason
-        complete_to = None if was_held else case.cut.lsn - 1
+        reason = state.reason if state is not None and was_held else case.cutoff.reason
+        complete_to = None if was_held else case.cutoff.lsn - 1
         no_changes, moves_to = TableChanges(case.oid), self._moves_to(state)
         plan.held.append(
-            HeldTable(case.oid, relation, reason or case.cut.reason, no_changes, state, complete_to, moves_to)
+            HeldTable(case.oid, relation, reason or case.cutoff.reason, no_changes, state, complete_to, moves_to)
         )
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
@@ -213,11 +213,11 @@ class _Planner:
         if state is not None and not state.is_complete:
             raise TableError(state.reason or "held by an earlier batch")
         relation = seen[-1].relation
-        why_not = self.history.view and self.history.view.why_not(relation.oid)
+        why_not = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
         if why_not is not None:
             raise TableError(why_not)
         check_location(config, relation, path)
-        is_there = case.is_placed or (state is not None and state.path == path)
+        is_there = case.has_place or (state is not None and state.path == path)
         if is_catalog_place(path) and not is_there:
             check_is_only(config, relation, self.holders)
         rule = config.rule_for(relation.namespace, relation.name)
@@ -227,7 +227,7 @@ class _Planner:
             of_table = replace(of_table, truncated_at=None)
         start = _start(state, case.is_ahead)
         tracer = _SpanPlanner(self.history, of_table, state, self.user_types, start)
-        segments, retired, changes = tracer.segments(_merged(seen), rule.key, rule.lineage)
+        segments, retired, changes = tracer.spans(_merged(seen), rule.key, rule.lineage)
         for segment in segments:
             check_names(segment.shape, rule.mode)
             if rule.mode is Mode.SOFT_DELETE and segment.shape.is_bag:
@@ -260,7 +260,7 @@ class _SpanPlanner:
     user_types: UserTypes
     start: CommitPosition | None
 
-    def segments(
+    def spans(
         self, runs: Sequence[RelationSpan], key: tuple[str, ...] | None, declared: Declared
     ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
         state, truncated_at = self.state, self.changes.truncated_at
@@ -330,7 +330,7 @@ def _check_uses(history: RelationHistory, state: TableState | None) -> None:
     if state is None or not state.is_complete:
         return
     clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.uses.keys()
-    found = changed_masks(state.uses, frozenset(clear), history.done_to(state.oid))
+    found = changed_masks(state.uses, frozenset(clear), history.masks_of(state.oid))
     if found:
         name = f"{state.schema}.{state.table}"
         raise RunError(

@@ -84,7 +84,7 @@ class Assembly:
         self.last_commit_lsn = 0
         self.outcomes: list[Outcome] = []
         self.watermarks: list[Watermark] = []
-        self.losses: list[UnreadableRange] = []
+        self.unreadable_ranges: list[UnreadableRange] = []
         # What may be a transaction that came before, or another server's: of these files those from an oldest xid to a
         # newest one, and these xids. Transactions that ran side by side look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
@@ -108,7 +108,7 @@ class Assembly:
 
     def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
         """The next file in order. Raises SequenceError if it can't follow what came before."""
-        watermarks = self._stretch_watermarks(scan)
+        watermarks = self._epoch_watermarks(scan)
         head_has_changes = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner
         self._file = FileState(scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans)
         self._newest_before = self._newest_xid
@@ -116,7 +116,7 @@ class Assembly:
             oldest, newest = scan.xids
             if self._newest_xid is not None and not is_newer(oldest, self._newest_xid):
                 self.overlaps[scan.file] = (oldest, self._newest_xid)
-            self._see_xid(newest)
+            self._record_xid(newest)
         self._take_head(scan)
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
@@ -136,41 +136,41 @@ class Assembly:
         for unit in scan.interrupted:
             self._interrupted(scan, unit)
         for unit in scan.interrupted:
-            self._forget_streams((scan.file, unit.unit))
-        if len(scan.stretches) > 1:
+            self._forget_streams((scan.file, unit.fragment))
+        if len(scan.epochs) > 1:
             self._forget_streams((scan.file, HEAD))
 
     def _forget_streams(self, before: FragmentId) -> None:
         """Those begun before a new connection: it streams anew what it streams, and may never speak again of what was
         rolled back meanwhile. Where bytes can't be read, only what looks like a new connection is known."""
         for xid, stream in list(self._streams.items()):
-            is_open_here = self._tail is not None and self._tail.of is stream
-            if stream.units[0] < before and not is_open_here and not self.was_damaged:
-                self._note_end(TransactionStatus.RESENT, self._streams.pop(xid))
+            is_open_here = self._tail is not None and self._tail.transaction is stream
+            if stream.fragments[0] < before and not is_open_here and not self.was_damaged:
+                self._record_end(TransactionStatus.RESENT, self._streams.pop(xid))
 
-    def _see_xid(self, xid: int) -> None:
+    def _record_xid(self, xid: int) -> None:
         if self._newest_xid is None or is_newer(xid, self._newest_xid):
             self._newest_xid = xid
 
     @property
-    def looks_back(self) -> bool:
+    def needs_history(self) -> bool:
         """Whether any transaction may be one that came before, or another server's."""
         return bool(self.watermarks or self.overlaps or self.overlapping_xids)
 
-    def see_commit(self, lsn: int, time: int | None) -> None:
+    def record_commit(self, lsn: int, time: int | None) -> None:
         """`time`: microseconds since 2000-01-01 UTC. Notes it if it is the last one."""
         if time is not None and lsn >= self.last_commit_lsn:
             self.last_commit_ts = time
 
     def streams_begun(self) -> dict[int, FragmentId]:
         """The open streamed transactions by xid, with the last unit of each."""
-        return {xid: stream.units[-1] for xid, stream in self._streams.items()}
+        return {xid: stream.fragments[-1] for xid, stream in self._streams.items()}
 
     def replaced(self, xid: int) -> None:
         """A transaction that was streamed in part was sent whole after that, as an ordinary one."""
-        self._note_end(TransactionStatus.RESENT, self._streams.pop(xid))
+        self._record_end(TransactionStatus.RESENT, self._streams.pop(xid))
         tail = self._tail
-        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.of.xid == xid:
+        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.transaction.xid == xid:
             self._tail = None
 
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
@@ -185,12 +185,12 @@ class Assembly:
         """The transactions that wait for a later file."""
         waiting = [*self._streams.values(), *self._prepared.values()]
         if self._tail is not None and self._tail.kind is not OpenAtEndKind.SEGMENT:
-            waiting.append(self._tail.of)
+            waiting.append(self._tail.transaction)
         return [outcome_of(TransactionStatus.OPEN, transaction) for transaction in waiting]
 
-    def _stretch_watermarks(self, scan: FileScan) -> list[int]:
+    def _epoch_watermarks(self, scan: FileScan) -> list[int]:
         before: list[int] = []
-        for number, stretch in enumerate(scan.stretches):
+        for number, stretch in enumerate(scan.epochs):
             before.append(self.last_commit_lsn)
             if self.last_commit_lsn and (stretch is None or stretch[0] <= self.last_commit_lsn):
                 self.watermarks.append(Watermark(scan.file, number, self.last_commit_lsn))
@@ -203,9 +203,9 @@ class Assembly:
         tail = self._tail
         if tail is not None and tail.kind is OpenAtEndKind.SEGMENT:
             self._file.begins_in_stream = True
-            self._file.segments[HEAD] = tail.of
+            self._file.segments[HEAD] = tail.transaction
         if tail is not None:
-            self._file.owners[HEAD] = tail.of
+            self._file.owners[HEAD] = tail.transaction
         if scan.begins == FileBeginning.EITHER.value:
             if tail is None and scan.head_needs_owner:
                 raise SequenceError(
@@ -213,7 +213,7 @@ class Assembly:
                     "them is missing"
                 )
             if tail is not None and scan.head_may_have_owner:
-                tail.of.units.append((scan.file, HEAD))
+                tail.transaction.fragments.append((scan.file, HEAD))
             if scan.head_ended and not scan.head_prepared:
                 self._cut_off_tail()
             return
@@ -224,57 +224,57 @@ class Assembly:
             raise SequenceError(
                 f"begins {where}, but {before} is open where the file before it ends: a file between them is missing"
             )
-        tail.of.units.append((scan.file, HEAD))
+        tail.transaction.fragments.append((scan.file, HEAD))
 
     def _take_tail(self, scan: FileScan) -> None:
         """Keeps what is open where the file ends."""
-        last = scan.open_unit
-        if last is not None and last.unit == HEAD:
+        last = scan.open_fragment
+        if last is not None and last.fragment == HEAD:
             return  # the head goes on into the next file, and so does the tail before it
         if last is None:
             self._cut_off_tail()
         elif last.kind == FragmentKind.TRANSACTION.value:
             self._cut_off_tail()
-            begun = OpenTransaction(last.xid, [(scan.file, last.unit)], lsn=last.commit_lsn)
+            begun = OpenTransaction(last.xid, [(scan.file, last.fragment)], lsn=last.commit_lsn)
             begun.origin, begun.origin_lsn = last.origin, last.origin_lsn
             for damage in scan.damages if last.is_damaged else ():
-                if damage.unit == last.unit:
-                    begun.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
+                if damage.fragment == last.fragment:
+                    begun.record_damage(describe_transaction(scan, damage), self._possible_relations(damage))
             if last.is_damaged and begun.damage is None:
                 begun.damage = transaction_without_beginning(scan.file)
             self._tail = OpenAtEnd(OpenAtEndKind.TRANSACTION, begun)
-        elif last.unit in scan.orphans:
+        elif last.fragment in scan.orphans:
             self._stream_stop()
-        elif self._tail is None or self._tail.of.units[-1] != (scan.file, last.unit):
-            raise SequenceError(f"unit {last.unit} is open where the file ends, but nothing began it")
+        elif self._tail is None or self._tail.transaction.fragments[-1] != (scan.file, last.fragment):
+            raise SequenceError(f"unit {last.fragment} is open where the file ends, but nothing began it")
 
     def _damage(self, scan: FileScan, damage: Damage) -> None:
         """Whatever is open where it stands may be the worse for it, and is not applied if it is committed."""
         reaches_end = damage.reaches(scan.size)
-        nothing_open = damage.unit == NO_FRAGMENT or (damage.unit == HEAD and self._tail is None)
+        nothing_open = damage.fragment == NO_FRAGMENT or (damage.fragment == HEAD and self._tail is None)
         if damage.is_torn and (nothing_open or not reaches_end):
             return  # the server sends it again; that it does so is seen to where something was cut off
-        last = scan.open_unit
+        last = scan.open_fragment
         if (
             damage.is_torn
             and last is not None
-            and (last.unit, last.kind) == (damage.unit, FragmentKind.TRANSACTION.value)
+            and (last.fragment, last.kind) == (damage.fragment, FragmentKind.TRANSACTION.value)
         ):
             return  # the next file tells; `_take_tail` keeps it with the transaction
         self.was_damaged = True
         reason = describe_transaction(scan, damage)
-        lost = self._may_be_about(damage)
-        owner = self._file.owners.get(damage.unit)
+        lost = self._possible_relations(damage)
+        owner = self._file.owners.get(damage.fragment)
         if owner is not None:
-            owner.take_damage(reason, lost)
-        elif damage.unit in (NO_FRAGMENT, HEAD) or damage.unit in scan.orphans:
+            owner.record_damage(reason, lost)
+        elif damage.fragment in (NO_FRAGMENT, HEAD) or damage.fragment in scan.orphans:
             for transaction in (*self._streams.values(), *self._prepared.values()):
-                transaction.take_damage(reason, lost)
+                transaction.record_damage(reason, lost)
         if not damage.is_torn and (lost is None or (owner is None and lost)):
             before = max(damage.commit_lsn, self._file.watermarks[0])
-            self.losses.append(UnreadableRange(before + 1, lost, reason))
+            self.unreadable_ranges.append(UnreadableRange(before + 1, lost, reason))
 
-    def _may_be_about(self, damage: Damage) -> frozenset[int] | None:
+    def _possible_relations(self, damage: Damage) -> frozenset[int] | None:
         if damage.oids is None:
             return None
         known = frozenset(damage.oids) & self.relations.oids()
@@ -283,18 +283,18 @@ class Assembly:
     def _damaged_transaction(self, scan: FileScan, ended: OpenFragment) -> None:
         """An ordinary one that ends in the file in which it begins."""
         assert ended.commit_lsn is not None
-        own = [damage for damage in scan.damages if damage.unit == ended.unit]
-        damaged = OpenTransaction(ended.xid, [(scan.file, ended.unit)])
+        own = [damage for damage in scan.damages if damage.fragment == ended.fragment]
+        damaged = OpenTransaction(ended.xid, [(scan.file, ended.fragment)])
         for damage in own:
-            damaged.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
+            damaged.record_damage(describe_transaction(scan, damage), self._possible_relations(damage))
         if not own:  # an orphan: what it began with stands before it
             damaged.damage = transaction_without_beginning(scan.file)
         fate = (
             TransactionStatus.QUARANTINED
-            if ended.commit_lsn > self._file.watermarks[ended.stretch]
+            if ended.commit_lsn > self._file.watermarks[ended.epoch]
             else TransactionStatus.RESENT
         )
-        self._note_end(fate, damaged, ended.commit_lsn, ended.commit_ts)
+        self._record_end(fate, damaged, ended.commit_lsn, ended.commit_ts)
 
     def _orphan(self, scan: FileScan, unit: int) -> None:
         """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
@@ -302,13 +302,13 @@ class Assembly:
         orphan = OpenTransaction(
             None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read"
         )
-        self._note_end(TransactionStatus.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
+        self._record_end(TransactionStatus.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
 
     def _orphaned_segments(self, scan: FileScan) -> None:
-        ended = (*(each.unit for each in scan.damaged), *(each.unit for each in scan.interrupted))
+        ended = (*(each.fragment for each in scan.damaged), *(each.fragment for each in scan.interrupted))
         elsewhere = {*ended, *self._file.owners}
-        if scan.open_unit is not None and scan.open_unit.kind != FragmentKind.SEGMENT.value:
-            elsewhere.add(scan.open_unit.unit)
+        if scan.open_fragment is not None and scan.open_fragment.kind != FragmentKind.SEGMENT.value:
+            elsewhere.add(scan.open_fragment.fragment)
         for unit in scan.orphans:
             if unit not in elsewhere:
                 self._orphan(scan, unit)
@@ -316,21 +316,21 @@ class Assembly:
     def _interrupted(self, scan: FileScan, unit: InterruptedFragment) -> None:
         """The server sends it again, whole, before anything that was committed later; bytes are missing otherwise."""
         lsn = unit.commit_lsn
-        interrupted = OpenTransaction(unit.xid, [(scan.file, unit.unit)])
-        if unit.unit in scan.orphans:
-            self._orphan(scan, unit.unit)
+        interrupted = OpenTransaction(unit.xid, [(scan.file, unit.fragment)])
+        if unit.fragment in scan.orphans:
+            self._orphan(scan, unit.fragment)
             return
-        damages = [damage for damage in scan.damages if damage.unit == unit.unit and not damage.is_torn]
-        is_new = lsn is not None and lsn > self._file.watermarks[unit.stretch]
+        damages = [damage for damage in scan.damages if damage.fragment == unit.fragment and not damage.is_torn]
+        is_new = lsn is not None and lsn > self._file.watermarks[unit.epoch]
         if lsn is None or not is_new or (unit.next_lsn is not None and unit.next_lsn <= lsn):
-            self._note_end(TransactionStatus.RESENT, interrupted)
+            self._record_end(TransactionStatus.RESENT, interrupted)
         elif damages:
             for damage in damages:
-                interrupted.take_damage(describe_transaction(scan, damage), self._may_be_about(damage))
-            self._note_end(TransactionStatus.QUARANTINED, interrupted, lsn)
+                interrupted.record_damage(describe_transaction(scan, damage), self._possible_relations(damage))
+            self._record_end(TransactionStatus.QUARANTINED, interrupted, lsn)
         elif unit.next_lsn is None:
             self._cut_off_lsn = lsn
-            self._note_end(TransactionStatus.RESENT, interrupted)
+            self._record_end(TransactionStatus.RESENT, interrupted)
         else:
             raise SequenceError(
                 f"goes on with the commit at {format_lsn(unit.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
@@ -344,19 +344,19 @@ class Assembly:
             return
         self._forget_streams((self._file.number + 1, HEAD))
         if tail.kind is OpenAtEndKind.SEGMENT:
-            tail.of.cut_off = True
+            tail.transaction.cut_off = True
             return
-        if tail.kind is OpenAtEndKind.PREPARED and tail.of.gid is not None:
-            self._cut_off_gids.add(tail.of.gid)
-        elif tail.of.lsn is not None and tail.of.lsn > self._file.watermarks[0]:
-            self._cut_off_lsn = tail.of.lsn
-        self._note_end(TransactionStatus.RESENT, tail.of)
+        if tail.kind is OpenAtEndKind.PREPARED and tail.transaction.gid is not None:
+            self._cut_off_gids.add(tail.transaction.gid)
+        elif tail.transaction.lsn is not None and tail.transaction.lsn > self._file.watermarks[0]:
+            self._cut_off_lsn = tail.transaction.lsn
+        self._record_end(TransactionStatus.RESENT, tail.transaction)
 
     def _sent_again(self, scan: FileScan) -> None:
         """Commits go on no later than with that of the transaction that was cut off."""
-        commits = [stretch[0] for stretch in scan.stretches if stretch is not None]
-        if scan.open_unit is not None and scan.open_unit.commit_lsn is not None:
-            commits.append(scan.open_unit.commit_lsn)
+        commits = [stretch[0] for stretch in scan.epochs if stretch is not None]
+        if scan.open_fragment is not None and scan.open_fragment.commit_lsn is not None:
+            commits.append(scan.open_fragment.commit_lsn)
         if self._cut_off_lsn is None or not commits:
             return
         if commits[0] > self._cut_off_lsn:
@@ -374,11 +374,11 @@ class Assembly:
             )
 
     def _control(self, row: ControlRow) -> None:
-        in_stream = self._file.begins_in_stream if row.unit == HEAD else row.in_stream
+        in_stream = self._file.begins_in_stream if row.fragment == HEAD else row.in_stream
         message = decode(row.body, in_stream)
         match message:
             case Relation():
-                stream = self._file.segments.get(row.unit) if in_stream else None
+                stream = self._file.segments.get(row.fragment) if in_stream else None
                 scope = None if stream is None else stream.scope
                 self.relations.declare(message, (self._file.number, row.ordinal), scope)
             case Type():
@@ -392,34 +392,34 @@ class Assembly:
             case Commit():
                 self._commit_of_head(message, row)
             case Origin():
-                owner = self._file.owners.get(row.unit)
+                owner = self._file.owners.get(row.fragment)
                 if owner is not None:
-                    owner.take_origin(message)
+                    owner.record_origin(message)
             case _:
                 self._cut_off_tail()
-                self._between_units(message, row)
+                self._between_fragments(message, row)
 
     def _stream_stop(self) -> None:
         """Of a segment whose beginning can't be read, what was open before it is open no more."""
         tail = self._tail
-        if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.of.damage is not None:
-            self._keep_prepared(tail.of)  # its Prepare is among what can't be read
+        if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
+            self._keep_prepared(tail.transaction)  # its Prepare is among what can't be read
         elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
             self._cut_off_tail()
         self._tail = None
 
-    def _between_units(self, message: PgoutputMessage, row: ControlRow) -> None:
+    def _between_fragments(self, message: PgoutputMessage, row: ControlRow) -> None:
         match message:
             case StreamCommit():
                 self._stream_commit(message, row)
             case BeginPrepare():
                 streamed = self._streams.pop(message.xid, None)
                 if streamed is not None:  # sent again after the receiver connected again, this time in one piece
-                    self._note_end(TransactionStatus.RESENT, streamed)
+                    self._record_end(TransactionStatus.RESENT, streamed)
                 begun = OpenTransaction(
-                    message.xid, [(self._file.number, row.unit)], gid=message.gid, lsn=message.prepare_lsn
+                    message.xid, [(self._file.number, row.fragment)], gid=message.gid, lsn=message.prepare_lsn
                 )
-                self._file.owners[row.unit] = begun
+                self._file.owners[row.fragment] = begun
                 self._tail = OpenAtEnd(OpenAtEndKind.PREPARED, begun)
             case StreamPrepare():
                 self._stream_prepare(message, row)
@@ -434,7 +434,7 @@ class Assembly:
         self._cut_off_tail()
         stream = self._streams.get(message.xid)
         if message.first_segment and stream is not None:
-            self._note_end(TransactionStatus.RESENT, stream)
+            self._record_end(TransactionStatus.RESENT, stream)
         if message.first_segment or (stream is None and self.was_damaged):
             damage = None if message.first_segment else "the beginning of the stream can't be read"
             stream = OpenTransaction(message.xid, [], scope=self._next_scope, damage=damage)
@@ -446,9 +446,9 @@ class Assembly:
                 "not in the archive: an earlier file is missing"
             )
         self._not_cut_off(stream, "Stream Start", row)
-        stream.units.append((self._file.number, row.unit))
-        self._file.segments[row.unit] = stream
-        self._file.owners[row.unit] = stream
+        stream.fragments.append((self._file.number, row.fragment))
+        self._file.segments[row.fragment] = stream
+        self._file.owners[row.fragment] = stream
         self._tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
 
     def _stream_commit(self, message: StreamCommit, row: ControlRow) -> None:
@@ -479,21 +479,21 @@ class Assembly:
             stream.aborted_subxids.extend(subxids[~is_whole].tolist())
             if is_whole.any():
                 del self._streams[xid]
-                self._note_end(TransactionStatus.ABORTED, stream)
+                self._record_end(TransactionStatus.ABORTED, stream)
 
     def _prepare(self, message: Prepare, row: ControlRow) -> None:
         """PostgreSQL 18 sends it without a Begin Prepare for a transaction that has an xid and nothing to decode; so do
         earlier versions for one that is rolled back while it is decoded."""
         tail = self._tail
-        begun = None if tail is None or tail.kind is not OpenAtEndKind.PREPARED else tail.of
-        if row.unit in self._file.orphans:
-            damage, units = transaction_without_beginning(self._file.number), [(self._file.number, row.unit)]
+        begun = None if tail is None or tail.kind is not OpenAtEndKind.PREPARED else tail.transaction
+        if row.fragment in self._file.orphans:
+            damage, units = transaction_without_beginning(self._file.number), [(self._file.number, row.fragment)]
             begun = OpenTransaction(message.xid, units, gid=message.gid, damage=damage)
-            self._file.owners[row.unit] = begun
+            self._file.owners[row.fragment] = begun
         if begun is not None and (begun.xid, begun.gid) == (message.xid, message.gid):
             self._tail = None
             self._keep_prepared(begun)
-        elif row.unit == NO_FRAGMENT or (row.unit == HEAD and not self._file.head_has_changes):
+        elif row.fragment == NO_FRAGMENT or (row.fragment == HEAD and not self._file.head_has_changes):
             self._cut_off_tail()
             self._empty_prepared.add(message.gid)
         else:
@@ -521,7 +521,7 @@ class Assembly:
         self._cut_off_gids.discard(transaction.gid or "")
         again = self._prepared.pop(transaction.xid, None)
         if again is not None:
-            self._note_end(TransactionStatus.RESENT, again)
+            self._record_end(TransactionStatus.RESENT, again)
         self._prepared[transaction.xid] = transaction
 
     def _commit_prepared(self, message: CommitPrepared, row: ControlRow) -> None:
@@ -546,7 +546,7 @@ class Assembly:
         self._cut_off_gids.discard(message.gid)
         self._empty_prepared.discard(message.gid)
         if transaction is not None:
-            self._note_end(TransactionStatus.ABORTED, transaction)
+            self._record_end(TransactionStatus.ABORTED, transaction)
 
     def _take_prepared(self, xid: int, gid: str) -> OpenTransaction | None:
         transaction = self._prepared.get(xid)
@@ -557,28 +557,32 @@ class Assembly:
     def _commit_of_head(self, message: Commit, row: ControlRow) -> None:
         tail = self._tail
         is_open = tail is not None and tail.kind is OpenAtEndKind.TRANSACTION
-        if tail is None or not is_open or (tail.of.lsn != message.commit_lsn and tail.of.damage is None):
+        if (
+            tail is None
+            or not is_open
+            or (tail.transaction.lsn != message.commit_lsn and tail.transaction.damage is None)
+        ):
             raise SequenceError(
                 f"message {row.ordinal}: Commit at {format_lsn(message.commit_lsn)} of a transaction that the file "
                 "before it doesn't leave open: a file between them is missing"
             )
         self._tail = None
-        if tail.of.xid in self._streams:
-            self.replaced(tail.of.xid)
-        self._end(tail.of, message.commit_lsn, message.commit_timestamp, row)
+        if tail.transaction.xid in self._streams:
+            self.replaced(tail.transaction.xid)
+        self._end(tail.transaction, message.commit_lsn, message.commit_timestamp, row)
 
     def _end(self, transaction: OpenTransaction, lsn: int, time: int, row: ControlRow) -> None:
         if transaction.xid is not None:
             if self._newest_before is not None and not is_newer(transaction.xid, self._newest_before):
                 self.overlapping_xids.add(transaction.xid)
-            self._see_xid(transaction.xid)
-        self.see_commit(lsn, time)
+            self._record_xid(transaction.xid)
+        self.record_commit(lsn, time)
         fate = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
         fate = fate if transaction.damage is None else TransactionStatus.QUARANTINED
         fate = fate if lsn > self._watermark(row) else TransactionStatus.RESENT
-        self._note_end(fate, transaction, lsn, time)
+        self._record_end(fate, transaction, lsn, time)
 
-    def _note_end(
+    def _record_end(
         self, fate: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
     ) -> None:
         """Nothing more comes of this sending of the transaction."""
@@ -591,13 +595,13 @@ class Assembly:
         self.relations.promote(stream.scope, (self._file.number, row.ordinal))
 
     def _watermark(self, row: ControlRow) -> int:
-        return self._file.watermarks[row.stretch]
+        return self._file.watermarks[row.epoch]
 
     def state(self) -> dict[str, Any]:
         """What the next run has to know, for JSON. Relations and types are kept apart."""
         tail = None
         if self._tail is not None:
-            tail = {"kind": self._tail.kind.value, "of": self._tail.of.to_state()}
+            tail = {"kind": self._tail.kind.value, "of": self._tail.transaction.to_state()}
         return {
             "version": STATE_VERSION,
             "last_commit_lsn": self.last_commit_lsn,

@@ -29,7 +29,7 @@ class Cutoff:
 
 
 def quarantined(assembly: Assembly) -> list[Outcome]:
-    return [outcome for outcome in assembly.outcomes if outcome.fate is TransactionStatus.QUARANTINED]
+    return [outcome for outcome in assembly.outcomes if outcome.status is TransactionStatus.QUARANTINED]
 
 
 def reason_of(outcome: Outcome) -> str:
@@ -59,8 +59,8 @@ def cutoffs_by_relation(
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
     for oid, lsn in own.items():
         _lower(found, oid, Cutoff(lsn, reasons[lsn]))
-    losses = [(o.commit_lsn or 0, o.lost, reason_of(o)) for o in quarantined(assembly)]
-    losses += [(loss.lsn, loss.relations, loss.reason) for loss in assembly.losses]
+    losses = [(o.commit_lsn or 0, o.unreadable_relations, reason_of(o)) for o in quarantined(assembly)]
+    losses += [(loss.lsn, loss.relations, loss.reason) for loss in assembly.unreadable_ranges]
     for lsn, relations, reason in losses:
         for oid in relations or ():
             _lower(found, oid, Cutoff(lsn, reason))

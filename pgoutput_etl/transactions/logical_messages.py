@@ -49,7 +49,7 @@ def messages_that_count(rows: pa.RecordBatch, fates: StatusLookup) -> pa.RecordB
     decided = fates.decide(rows)
     listed = rows.select(["file", "ordinal", "unit", "xid", "body"]).to_pylist()
     told = zip(
-        decided.fate.tolist(),
+        decided.status.tolist(),
         decided.top_xid.to_pylist(),
         decided.commit_lsn.to_pylist(),
         decided.commit_ts.to_pylist(),

@@ -21,6 +21,12 @@ from pgoutput_etl.transactions.outcome import (
 _XID = "Q"  # as `array` has it
 
 
+# The ledger's names of two fields: they are a format, and outlive names in code.
+_STORED_NAMES = {"fragments": "units", "unreadable_relations": "lost"}
+
+_FIELDS = {stored: name for name, stored in _STORED_NAMES.items()}
+
+
 def _no_xids() -> array[int]:
     return array(_XID)
 
@@ -30,31 +36,35 @@ class OpenTransaction:
     """A transaction whose end has not come. lsn is what Begin or Begin Prepare announced."""
 
     xid: int | None
-    units: list[FragmentId]
+    fragments: list[FragmentId]
     scope: int | None = None
     aborted_subxids: array[int] = field(default_factory=_no_xids)
     gid: str | None = None
     lsn: int | None = None
     cut_off: bool = False  # within a segment
     damage: str | None = None  # what of it can't be read, and why
-    lost: list[int] | None = field(default_factory=list)  # relations that this may be about; None: any
+    unreadable_relations: list[int] | None = field(default_factory=list)  # relations that this may be about; None: any
     origin: str | None = None
     origin_lsn: int | None = None
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> OpenTransaction:
-        units = [(file, unit) for file, unit in state["units"]]
-        return cls(**{**state, "units": units, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
+        values = {_FIELDS.get(name, name): value for name, value in state.items()}
+        values["fragments"] = [(file, fragment) for file, fragment in state["units"]]
+        return cls(**{**values, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
 
     def to_state(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "aborted_subxids": list(self.aborted_subxids)}
+        """The transaction as JSON, under the names that the ledger stores."""
+        values = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
+        return {**values, "aborted_subxids": list(self.aborted_subxids)}
 
-    def take_damage(self, damage: str, lost: frozenset[int] | None) -> None:
+    def record_damage(self, damage: str, lost: frozenset[int] | None) -> None:
         self.damage = self.damage or damage
-        self.lost = None if lost is None or self.lost is None else sorted({*self.lost, *lost})
+        self.unreadable_relations = (
+            None if lost is None or self.unreadable_relations is None else sorted({*self.unreadable_relations, *lost})
+        )
 
-    def take_origin(self, message: Origin) -> None:
+    def record_origin(self, message: Origin) -> None:
         if self.origin is None:
             self.origin, self.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
@@ -70,7 +80,7 @@ class OpenAtEnd:
     """What is open between two files: a transaction to go on with, or the segment of the stream `of.xid`."""
 
     kind: OpenAtEndKind
-    of: OpenTransaction
+    transaction: OpenTransaction
 
 
 @dataclass(slots=True)
@@ -82,9 +92,8 @@ class FileState:
     begins_in_stream: bool = False
     head_has_changes: bool = False
     segments: dict[int, OpenTransaction] = field(default_factory=dict)  # unit -> the transaction it is a part of
-    owners: dict[int, OpenTransaction] = field(
-        default_factory=dict
-    )  # of segments and prepared transactions, and the head's
+    # of segments and prepared transactions, and the head's
+    owners: dict[int, OpenTransaction] = field(default_factory=dict)
     orphans: list[int] = field(default_factory=list)
 
 
@@ -103,14 +112,14 @@ def outcome_of(
     return Outcome(
         fate,
         transaction.xid,
-        tuple(transaction.units),
+        tuple(transaction.fragments),
         transaction.gid,
         transaction.scope,
         lsn,
         time,
         transaction.aborted_subxids,
         transaction.damage,
-        None if transaction.lost is None else frozenset(transaction.lost),
+        None if transaction.unreadable_relations is None else frozenset(transaction.unreadable_relations),
         transaction.origin,
         transaction.origin_lsn,
     )

@@ -59,16 +59,16 @@ class Outcome:
     origin, origin_lsn: where it came from, if it says so, and its commit's LSN there.
     """
 
-    fate: TransactionStatus
+    status: TransactionStatus
     xid: int | None
-    units: tuple[FragmentId, ...]
+    fragments: tuple[FragmentId, ...]
     gid: str | None = None
     scope: int | None = None  # of its Relation messages, if it was streamed
     commit_lsn: int | None = None
     commit_ts: int | None = None
     aborted_subxids: Sequence[int] = ()
     reason: str | None = None
-    lost: frozenset[int] | None = frozenset()
+    unreadable_relations: frozenset[int] | None = frozenset()
     origin: str | None = None
     origin_lsn: int | None = None
 
@@ -97,7 +97,7 @@ class Watermark:
     """Of the ordinary transactions of this stretch, those with a commit LSN up to `lsn` are resent."""
 
     file: int
-    stretch: int
+    epoch: int
     lsn: int
 
 
@@ -106,8 +106,8 @@ class ControlRow:
     """A control message of one file."""
 
     ordinal: int
-    unit: int
-    stretch: int
+    fragment: int
+    epoch: int
     in_stream: bool
     body: bytes
 

@@ -73,7 +73,7 @@ class RelationStatistics:
         known = self.spans.get((span.generation, span.number))
         self.spans[span.generation, span.number] = span if known is None else known.joined(span)
 
-    def take(self, other: RelationStatistics) -> None:
+    def merge(self, other: RelationStatistics) -> None:
         for span in other.spans.values():
             self.add_span(span)
         self.tags.update(other.tags)
@@ -107,27 +107,27 @@ class BatchStatistics:
         if kind not in (BlockKind.WAITING, BlockKind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)
         if kind is BlockKind.COMMIT:
-            for fate, count in enumerate(np.bincount(decided.fate, minlength=len(STATUSES)).tolist()):
+            for fate, count in enumerate(np.bincount(decided.status, minlength=len(STATUSES)).tolist()):
                 self.ended[STATUSES[fate].value] += count
-            self._see_commits(decided)
+            self._record_commits(decided)
         elif kind in (BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL):
             belongs = rows.column("unit").to_numpy(zero_copy_only=False) != NO_FRAGMENT
-            self.messages[TRANSACTIONAL] += int(np.count_nonzero(belongs & (decided.fate == COMMITTED)))
+            self.messages[TRANSACTIONAL] += int(np.count_nonzero(belongs & (decided.status == COMMITTED)))
             self.messages[OTHERS] += int(np.count_nonzero(~belongs))
         elif relation is not None:
             self.block_sizes[relation] += size
             if rows.num_rows:
                 self.changed.add(relation)
-            self._see_quarantined(relation, decided)
+            self._record_quarantined(relation, decided)
             self._count(relation, rows, decided)
 
-    def _see_quarantined(self, relation: int, decided: StatusColumns) -> None:
-        is_quarantined = decided.fate == QUARANTINED
+    def _record_quarantined(self, relation: int, decided: StatusColumns) -> None:
+        is_quarantined = decided.status == QUARANTINED
         if is_quarantined.any():
             lsn = pc.min(pc.fill_null(decided.commit_lsn.filter(pa.array(is_quarantined)), 0)).as_py()
             self.quarantined_from[relation] = min(lsn, self.quarantined_from.get(relation, lsn))
 
-    def _see_commits(self, decided: StatusColumns) -> None:
+    def _record_commits(self, decided: StatusColumns) -> None:
         limits = pc.min_max(decided.commit_lsn).as_py()
         if limits["max"] is None or (self.last_commit is not None and limits["max"] <= self.last_commit[0]):
             return
@@ -137,7 +137,7 @@ class BatchStatistics:
             self.last_commit = limits["max"], time
 
     def _account(self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-        fate = decided.fate
+        fate = decided.status
         if kind is BlockKind.DAMAGE:
             fate = np.full(rows.num_rows, QUARANTINED, np.uint8)
         elif relation is not None and relation in self.request.held_from:
@@ -154,7 +154,7 @@ class BatchStatistics:
             self.sizes[of_file, ACCOUNTS[STATUSES[of_fate].value]] += total
 
     def _count(self, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-        is_committed = decided.fate == COMMITTED
+        is_committed = decided.status == COMMITTED
         if relation in self.request.windows:
             is_committed &= self.request.windows[relation].holds(_numbers(decided.commit_lsn))
         if not is_committed.any():
@@ -173,9 +173,9 @@ class BatchStatistics:
             found.unchanged = set(pc.unique(pc.list_flatten(unchanged)).to_pylist())
             moves = pc.and_(pc.is_valid(unchanged), pc.equal(chosen.column("old_kind"), "K"))
             found.moves_toast = bool(pc.any(moves).as_py())
-        self.relations.setdefault(relation, RelationStatistics()).take(found)
+        self.relations.setdefault(relation, RelationStatistics()).merge(found)
 
-    def take(self, other: BatchStatistics) -> None:
+    def merge(self, other: BatchStatistics) -> None:
         self.sizes.update(other.sizes)
         self.ended.update(other.ended)
         self.block_sizes.update(other.block_sizes)
@@ -185,7 +185,7 @@ class BatchStatistics:
         self.messages.update(other.messages)
         self.last_commit = max((c for c in (self.last_commit, other.last_commit) if c is not None), default=None)
         for oid, tally in other.relations.items():
-            self.relations.setdefault(oid, RelationStatistics()).take(tally)
+            self.relations.setdefault(oid, RelationStatistics()).merge(tally)
 
     def accounts(self) -> dict[int, dict[str, int]]:
         """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with."""
@@ -270,7 +270,7 @@ def positions_in(
 ) -> RowPositions:
     """Where each committed row of a relation's block stands. `rows`: with the columns TALLIED."""
     decided = fates.decide(rows)
-    chosen = decided.fate == COMMITTED
+    chosen = decided.status == COMMITTED
     if relation in windows:
         chosen &= windows[relation].holds(_numbers(decided.commit_lsn))
     return positions_of(rows.filter(pa.array(chosen)), decided, chosen)
@@ -289,7 +289,7 @@ def _position(parts: Iterable[int]) -> CommitPosition:
 
 def transactions_by_status(outcomes: Iterable[Outcome], tally: BatchStatistics) -> Counter[str]:
     """How many ended in which way: the ordinary ones within a file, and all others."""
-    found = Counter(outcome.fate.value for outcome in outcomes)
+    found = Counter(outcome.status.value for outcome in outcomes)
     found.update(
         {fate: n for fate, n in tally.ended.items() if fate != TransactionStatus.QUARANTINED.value}
     )  # those are outcomes

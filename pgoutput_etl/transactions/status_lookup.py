@@ -38,7 +38,7 @@ DECIDED_BY = ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_
 class StatusColumns:
     """Of each row its fate, as a place in FATES, and what its transaction's end says; NULL where there is none."""
 
-    fate: npt.NDArray[np.uint8]
+    status: npt.NDArray[np.uint8]
     commit_lsn: pa.Array
     commit_ts: pa.Array
     top_xid: pa.Array
@@ -53,13 +53,13 @@ class StatusLookup:
     Goes to Spark's workers with every task that looks at rows.
     """
 
-    units: Integers
+    fragments: Integers
     outcome_of: npt.NDArray[np.int32]
-    outcome_fates: npt.NDArray[np.uint8]
+    outcome_statuses: npt.NDArray[np.uint8]
     commits: pa.RecordBatch  # commit_lsn, commit_ts, top_xid, scope of each outcome
     aborted: Integers
-    stretches: Integers
-    marks: Integers
+    epochs: Integers
+    watermarks: Integers
     left_out: Integers
     origins: Origins = ANY
 
@@ -72,9 +72,9 @@ class StatusLookup:
         origins: Origins = ANY,
     ) -> StatusLookup:
         listed = list(outcomes)
-        pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.units]
+        pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.fragments]
         pairs.sort()
-        marks = sorted((_place(mark.file, mark.stretch), mark.lsn) for mark in watermarks)
+        marks = sorted((_place(mark.file, mark.epoch), mark.lsn) for mark in watermarks)
         commits = pa.RecordBatch.from_arrays(
             [
                 pa.array([outcome.commit_lsn for outcome in listed], pa.int64()),
@@ -87,7 +87,7 @@ class StatusLookup:
         return cls(
             np.array([place for place, _ in pairs], np.int64),
             np.array([i for _, i in pairs], np.int32),
-            np.array([STATUSES.index(outcome.fate) for outcome in listed], np.uint8),
+            np.array([STATUSES.index(outcome.status) for outcome in listed], np.uint8),
             commits,
             _sorted_places([(i, each.aborted_subxids) for i, each in enumerate(listed) if len(each.aborted_subxids)]),
             np.array([place for place, _ in marks], np.int64),
@@ -96,10 +96,10 @@ class StatusLookup:
             origins,
         )
 
-    def units_of(self, file: int) -> Integers:
+    def fragments_of(self, file: int) -> Integers:
         """Of a file, those that have an outcome of their own."""
-        first, end = np.searchsorted(self.units, (_place(file, 0), _place(file + 1, 0)))
-        return self.units[first:end] - _place(file, 0)
+        first, end = np.searchsorted(self.fragments, (_place(file, 0), _place(file + 1, 0)))
+        return self.fragments[first:end] - _place(file, 0)
 
     def is_aborted(self, file: int, unit: int, xid: int | None) -> bool:
         """Of one (sub)transaction of a unit."""
@@ -117,11 +117,11 @@ class StatusLookup:
         file = _numbers(rows, "file")
         outcome = self._outcomes(_places(file, _numbers(rows, "unit")))
         has_own = outcome >= 0
-        fate = self._of_stretches(rows, file)
+        fate = self._of_epochs(rows, file)
         columns = {name: rows.column(name) for name in ("commit_lsn", "commit_ts", "top_xid")}
         columns["scope"] = pa.nulls(rows.num_rows, pa.int64())
         if has_own.any():
-            fate[has_own] = self.outcome_fates[outcome[has_own]]
+            fate[has_own] = self.outcome_statuses[outcome[has_own]]
             self._abort(fate, outcome, rows)
             own = self.commits.take(pa.array(outcome, mask=~has_own))
             chosen = pa.array(has_own)
@@ -131,20 +131,20 @@ class StatusLookup:
     def _outcomes(self, places: Integers) -> npt.NDArray[np.int32]:
         """-1: none."""
         found = np.full(len(places), -1, np.int32)
-        if len(self.units):
-            at = np.minimum(np.searchsorted(self.units, places), len(self.units) - 1)
-            same = self.units[at] == places
+        if len(self.fragments):
+            at = np.minimum(np.searchsorted(self.fragments, places), len(self.fragments) - 1)
+            same = self.fragments[at] == places
             found[same] = self.outcome_of[at[same]]
         return found
 
-    def _of_stretches(self, rows: pa.RecordBatch, file: Integers) -> npt.NDArray[np.uint8]:
+    def _of_epochs(self, rows: pa.RecordBatch, file: Integers) -> npt.NDArray[np.uint8]:
         fate = np.full(rows.num_rows, COMMITTED, np.uint8)
         lsn = rows.column("commit_lsn")
-        if len(self.stretches) and lsn.null_count < len(lsn):
+        if len(self.epochs) and lsn.null_count < len(lsn):
             places = _places(file, _numbers(rows, "stretch"))
-            at = np.minimum(np.searchsorted(self.stretches, places), len(self.stretches) - 1)
-            behind = pc.fill_null(lsn, np.iinfo(np.int64).max).to_numpy(zero_copy_only=False) <= self.marks[at]
-            fate[(self.stretches[at] == places) & behind] = RESENT
+            at = np.minimum(np.searchsorted(self.epochs, places), len(self.epochs) - 1)
+            behind = pc.fill_null(lsn, np.iinfo(np.int64).max).to_numpy(zero_copy_only=False) <= self.watermarks[at]
+            fate[(self.epochs[at] == places) & behind] = RESENT
         if self.origins.refuse_any and rows.column("origin").null_count < rows.num_rows:
             refused = self.origins.refused(rows.column("origin")).to_numpy(zero_copy_only=False)
             fate[refused & (fate == COMMITTED)] = REFUSED

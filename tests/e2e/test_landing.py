@@ -94,8 +94,8 @@ class Shop:
             with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
                 path.write_bytes(b"".join(rows))
             assert_equals_truth(tables[holders[("public", name)]].rows, path)
-        assert TransactionStatus.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
-        assert replay.assembly.losses == []
+        assert TransactionStatus.QUARANTINED not in {outcome.status for outcome in replay.assembly.outcomes}
+        assert replay.assembly.unreadable_ranges == []
 
     def slot(self, column: str) -> Any:
         query = f"select {column} from pg_replication_slots where slot_name = 'etl'"

@@ -88,8 +88,8 @@ def test_what_killed_receivers_leave_comes_to_what_the_server_holds(
                 replay.assembly = through_the_night(replay.assembly)
         did["rows compared"] += assert_holds(replay, truth)
         did["resent"] += resent(replay)
-        assert TransactionStatus.QUARANTINED not in {outcome.fate for outcome in replay.assembly.outcomes}
-        assert replay.assembly.losses == []
+        assert TransactionStatus.QUARANTINED not in {outcome.status for outcome in replay.assembly.outcomes}
+        assert replay.assembly.unreadable_ranges == []
     for name, count in did.items():
         record_property(name, count)
 
@@ -124,10 +124,10 @@ def assert_holds(replay: Replay, truth: Path) -> int:
 
 def resent(replay: Replay) -> int:
     """How many sendings of transactions did not count, as another did."""
-    marks = {(mark.file, mark.stretch): mark.lsn for mark in replay.assembly.watermarks}
+    marks = {(mark.file, mark.epoch): mark.lsn for mark in replay.assembly.watermarks}
     commits = [row for row in replay._messages if row["tag"] == "C" and row["commit_lsn"] is not None]
     whole = [row for row in commits if row["commit_lsn"] <= marks.get((row["file"], row["stretch"]), -1)]
-    return len(whole) + sum(outcome.fate is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+    return len(whole) + sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])

@@ -267,7 +267,7 @@ def test_where_nobody_may_list_a_table_s_files_it_is_compacted_all_the_same(
     """As with Unity Catalog's managed tables, by the log alone. There is none to run on here."""
     for commit in (1, 2):
         nights.night(transaction(commit, 0x100 * commit, table(), insert(str(commit), "a")))
-    monkeypatch.setattr(table_upkeep, "is_managed", lambda: True)
+    monkeypatch.setattr(table_upkeep, "is_platform_session", lambda: True)
 
     def listed(_: SparkSession, place: str) -> str:
         assert not is_catalog_place(place), "it was to be listed"

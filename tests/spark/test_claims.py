@@ -106,7 +106,7 @@ def test_a_claim_from_elsewhere_keeps_others_out_until_it_is_too_old(
     ledger = Ledger(faulty.job.spark, str(faulty.job.folder / "tables" / "_pgoutput_etl"), "test")
     elsewhere = claims.Process("elsewhere boot pid:[1]", 4711, 99)
     at = datetime.now(timezone.utc) - claims.LEASE * 0.5
-    ledger.claims().say(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
+    ledger.claims().report(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
     with pytest.raises(RunError, match=r"process 4711 of elsewhere, last heard of \d+ s ago"):
         faulty.run()
     assert commits(faulty) == {}

@@ -71,7 +71,7 @@ def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
     assert of(dry, "public.t").before.may_be_fewer
     assert of(dry, "public.t").after is None
 
-    monkeypatch.setattr(maintaining, "settled", lambda _batches, _cutoff: 3)
+    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
     done = maintained(job)
     found = of(done, "public.t")
     assert found.after is not None
@@ -126,7 +126,7 @@ def test_old_transactions_go_but_for_those_that_tell_a_files_time(
     nights.night([StreamCommit(50, 0x680, 0x688, sent_at(6) + 1)], timed(7))
     nights.night(timed(8), timed(9))
     monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("transactions",))
-    monkeypatch.setattr(maintaining, "settled", lambda _batches, _cutoff: 3)
+    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
     only = MaintainRequest(only=("retention",), execute=True)
     assert of(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
     assert of(maintained(job, only), "ledger: transactions").rows == 4

@@ -284,7 +284,7 @@ NO_OPS = (
 
 def _inserts_first(replay: Replay, night: int) -> tuple[pa.Table, TableShape]:
     """The events of one file, those of an UPDATE in the wrong order: a spilled sort keeps no order of equals."""
-    [stretch] = replay.stretches(T, replay.rows_by_relation()[T], {}, {}, {})
+    [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
     rows = [{name: row[name] for name in ROW_SCHEMA.names} for row in stretch.rows if row["file"] == night]
     made = events(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA), stretch.shape).to_pylist()
     made.sort(key=lambda event: (event["_lsn"], event["_ordinal"], event["_op"] != INSERTED))

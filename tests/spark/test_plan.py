@@ -170,8 +170,12 @@ def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_pa
         here = inspect_archive(list_local([f"file:{tmp_path}"]), local, lambda _: None)
         elsewhere = inspect_archive(list_on_spark(spark, [str(tmp_path)]), there, lambda _: None)
         lines: dict[str, list[str]] = {"here": [], "there": []}
-        local.tell(inspection_contexts(here, MessageFilter(table="public.p*"), True, False), lines["here"].append)
-        there.tell(inspection_contexts(elsewhere, MessageFilter(table="public.p*"), True, False), lines["there"].append)
+        local.print_messages(
+            inspection_contexts(here, MessageFilter(table="public.p*"), True, False), lines["here"].append
+        )
+        there.print_messages(
+            inspection_contexts(elsewhere, MessageFilter(table="public.p*"), True, False), lines["there"].append
+        )
     here_said = repr(report_on(here).to_dict()).replace(str(tmp_path), "")
     assert repr(report_on(elsewhere).to_dict()).replace(f"file:{tmp_path}", "") == here_said
     assert [line.replace(f"file:{tmp_path}", "") for line in lines["there"]] == [

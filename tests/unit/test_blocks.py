@@ -96,7 +96,7 @@ def test_what_is_counted(archive: Archive) -> None:
         part = BatchStatistics()
         rows = unpacked(block, COUNTED_KINDS)
         part.add(BlockKind(block["kind"]), block["relation"], rows, len(block["tuples"]), archive.fates)
-        tally.take(BatchStatistics.from_json(part.to_json()))
+        tally.merge(BatchStatistics.from_json(part.to_json()))
     committed = list(archive.replay.committed())
     tags = Counter((row["relation"], row["tag"]) for row in committed)
     assert Counter({(o, t): n for o, each in tally.relations.items() for t, n in each.tags.items() if n}) == tags
@@ -202,15 +202,15 @@ def test_fates(
         MESSAGE_SCHEMA.field(name) for name in ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_xid")
     ]
     decided = fates.decide(pa.RecordBatch.from_pylist(rows, pa.schema(fields)))
-    of_unit = {unit: outcome for outcome in outcomes for unit in outcome.units}
+    of_unit = {unit: outcome for outcome in outcomes for unit in outcome.fragments}
     for i, row in enumerate(rows):
         own = of_unit.get((row["file"], row["unit"]))
         mark = marks.get((row["file"], row["stretch"]))
         is_resent = mark is not None and row["commit_lsn"] is not None and row["commit_lsn"] <= mark
-        fate = (TransactionStatus.RESENT if is_resent else TransactionStatus.COMMITTED) if own is None else own.fate
+        fate = (TransactionStatus.RESENT if is_resent else TransactionStatus.COMMITTED) if own is None else own.status
         if own is not None and row["xid"] in own.aborted_subxids:
             fate = TransactionStatus.ABORTED
-        assert list(TransactionStatus)[decided.fate[i]] is fate
+        assert list(TransactionStatus)[decided.status[i]] is fate
         expected = (
             (row["commit_lsn"], row["commit_ts"], row["top_xid"], None)
             if own is None

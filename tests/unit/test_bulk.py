@@ -71,14 +71,14 @@ class Both:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        put = Scanner._put
+        put = Scanner._restore
 
         def counted(scanner: Scanner, taken: FastRows) -> None:
             self.taken += taken.messages
             put(scanner, taken)
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(Scanner, "_put", counted)
+            patch.setattr(Scanner, "_restore", counted)
             yield
 
 

@@ -100,7 +100,7 @@ def test_every_key_is_read() -> None:
                 key=("id", "no"),
                 columns={"email": {"hash": "sha256"}, "note": "drop"},
                 rename="crm.customer",
-                uses={"email": ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), "note": DROP},
+                column_rules={"email": ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), "note": DROP},
             ),
         ),
         types={"public.posint": "int4"},
@@ -363,10 +363,10 @@ def test_a_hash_without_a_salt_is_refused_before_anything_is_read() -> None:
 def test_a_salt_of_a_column_s_own_is_never_shown() -> None:
     config = load(SMALLEST + "tables: [{match: a.b, columns: {x: {hash: sha256, salt: '${LONG}', renamed_from: y}}}]")
     [rule] = config.tables
-    assert rule.uses["x"].salt == Salt(SALT.encode())
+    assert rule.column_rules["x"].salt == Salt(SALT.encode())
     assert rule.lineage == {"x": "y"}
     assert SALT not in repr(config)
-    assert SALT not in str(rule.uses["x"])
+    assert SALT not in str(rule.column_rules["x"])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class UpTo(Replay):
 
     up_to: dict[int, Cutoff] = field(default_factory=dict)
 
-    def cuts(self) -> dict[int, Cutoff]:
+    def cutoffs(self) -> dict[int, Cutoff]:
         return self.up_to
 
 
@@ -89,7 +89,7 @@ def outcome(slot: str, framing: str, seed: int) -> str:
     if not scan.damages:
         return "unnoticed"  # what is left of two rows of the same widths is a row
     clean = whole(slot)
-    cuts = replay.cuts()
+    cuts = replay.cutoffs()
     is_held = bool(cuts)
     end = Cutoff(replay.assembly.last_commit_lsn + 1, "the last commit that was read")
     if replay.assembly.unreliable_from is not None:
@@ -98,7 +98,8 @@ def outcome(slot: str, framing: str, seed: int) -> str:
         cuts.setdefault(oid, end)
     as_of = UpTo(clean.assembly, False, clean._messages, clean._files, up_to=cuts)
     assert found == contents(as_of), (
-        f"{slot} {framing} {seed}: {sorted((o, c.lsn) for o, c in cuts.items())} {replay.assembly.losses[:1]}"
+        f"{slot} {framing} {seed}: {sorted((o, c.lsn) for o, c in cuts.items())} "
+        f"{replay.assembly.unreadable_ranges[:1]}"
     )
     return "held" if is_held else "whole"
 
@@ -126,7 +127,7 @@ def test_a_file_torn_at_its_end_within_a_segment_holds_nothing_once_it_has_come_
     replay = Replay(salvages=True)
     replay.add_file("0", small_copydata(first)[:-40])
     replay.add_file("1", small_copydata(again))
-    assert replay.cuts() == {}
+    assert replay.cutoffs() == {}
     assert tables(replay) == {"t": [("1", "a"), ("2", "b"), ("3", "c")]}
 
 
@@ -142,8 +143,8 @@ def test_receivers_that_die_one_after_the_other_leave_nothing_but_what_comes_aga
         replay = Replay(salvages=True)
         replay.add_file("0", whole[: end - lacks] + again[:writes] + later)
         replay.add_file("1", again)
-        said = f"{lacks} bytes missing, {writes} behind them, {len(later)} later: {replay.assembly.losses}"
-        assert replay.assembly.losses == [], said
+        said = f"{lacks} bytes missing, {writes} behind them, {len(later)} later: {replay.assembly.unreadable_ranges}"
+        assert replay.assembly.unreadable_ranges == [], said
         assert tables(replay) == {"t": rows_of([*first, *second])}, said
 
 

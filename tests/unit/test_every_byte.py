@@ -240,7 +240,7 @@ class Story:
 def found_in(scan: FileScan) -> tuple[object, ...]:
     """All that counts; why bytes can't be read may name the file's size."""
     damages = [replace(damage, reason="") for damage in scan.damages]
-    return scan.consumed, scan.prefix_hash, scan.messages, scan.changes, damages, scan.open_unit
+    return scan.consumed, scan.prefix_hash, scan.messages, scan.changes, damages, scan.open_fragment
 
 
 def has_no_message(data: bytes) -> bool:

@@ -56,7 +56,7 @@ def landed(folder: Path, *files: Messages) -> Archive:
 
 def rows_of(archive: Archive, name: str, fate: TransactionStatus = TransactionStatus.COMMITTED) -> list[dict[str, Any]]:
     """As Arrow has them: nothing of pandas' in between."""
-    asked = RowQuery.of(archive._view, name, None, frozenset([fate]), {})
+    asked = RowQuery.of_inspection(archive._view, name, None, frozenset([fate]), {})
     found = []
     for path in archive._view.tasks:
         for batch in table_batches(path, Path(path).read_bytes(), archive._view, asked):

@@ -31,5 +31,5 @@ def test_a_subtransaction_is_aborted_in_its_own_transaction_alone() -> None:
     told = [dict(zip(("file", "unit", "xid"), place, strict=True)) for place, *_ in rows]
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in DECIDED_BY])
     decided = fates.decide(pa.RecordBatch.from_pylist([{"stretch": 0, "commit_lsn": 7, **row} for row in told], schema))
-    assert [STATUSES[fate] for fate in decided.fate] == [fate for _, fate, _ in rows]
+    assert [STATUSES[fate] for fate in decided.status] == [fate for _, fate, _ in rows]
     assert decided.commit_lsn.to_pylist() == [lsn for *_, lsn in rows]

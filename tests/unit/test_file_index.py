@@ -217,7 +217,7 @@ def test_what_is_shipped_does_not_grow_with_what_is_known() -> None:
         index = many(count)
         listed = [LandedFile(f"shop-{n:07}.bin.zst", 100, n) for n in range(count)]
         listing = Listing.of([*listed, LandedFile("shop-9999999.bin.zst", 5, 5)])
-        looked_at = index.to_look_at(listing)
+        looked_at = index.to_inspect(listing)
         assert [file.path for file in looked_at] == ["shop-9999999.bin.zst", f"shop-{count - 1:07}.bin.zst"]
         known = index.known([file.path for file in looked_at])
         assert len(known.parts) == 1, "where the archive ends"

@@ -254,6 +254,6 @@ def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginni
     for behind in (segment, [*segment, encode(StreamStop()), *MESSAGES]):
         replay = Replay(salvages=True)
         replay.add_file("x.bin", length_prefixed([*before, b"\xff" * 60, *behind]))
-        fates = {outcome.gid: outcome.fate for outcome in replay.assembly.open_outcomes()}
+        fates = {outcome.gid: outcome.status for outcome in replay.assembly.open_outcomes()}
         assert fates == {"g": TransactionStatus.OPEN}
         assert {row["unit"] for row in replay.committed()} == {1}

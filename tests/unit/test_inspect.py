@@ -64,7 +64,7 @@ def looked_into(
     with TemporaryDirectory() as folder, LocalRunner(Path(folder), Framing.AUTO, processes) as runner:
         found = inspect_archive(list_local(map(str, paths)), runner, lambda _: None)
         if wanted is not None:
-            runner.tell(inspection_contexts(found, wanted, values, False), lines.append)
+            runner.print_messages(inspection_contexts(found, wanted, values, False), lines.append)
     return found, lines
 
 
@@ -103,7 +103,7 @@ def assert_equals_replay(files: list[Path]) -> None:
     transactions = {row["commit_lsn"] for row in replay.committed()}
     empty = report.transactions["committed"] - len(transactions)
     assert empty == report.sizes.get("0", 0), "those without a change"
-    fates = Counter(outcome.fate for outcome in replay.assembly.outcomes)
+    fates = Counter(outcome.status for outcome in replay.assembly.outcomes)
     assert report.transactions["aborted"] == fates[TransactionStatus.ABORTED]
     assert report.transactions["open"] == len(replay.assembly.open_outcomes())
     if "T" not in report.messages:

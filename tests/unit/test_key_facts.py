@@ -181,7 +181,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
     blocks, replay = blocks_of(copydata([*(message for file in files for message in file), *streamed]))
     assembly = replay.assembly
     fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
-    [stretch] = replay.stretches(T, replay.rows_by_relation()[T], {}, {}, {})
+    [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
     window = Window(end=(100 * cut, 0, 0) if cut else None)
     lsns = [100 * (n + 1) for n, ids in enumerate(transactions) for _ in ids] + [10_000] * (len(transactions[0]) + 1)
     ids = [n for each in transactions for n in each] + [*transactions[0], 98]
@@ -202,7 +202,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
 def test_one_key_that_is_not_known_makes_all_unknown() -> None:
     keys: list[Value] = ["2024-01-31", "infinity"]
     blocks, replay = blocks_of(copydata(transaction(1, 100, table(("id", DATE)), *(insert(key) for key in keys))))
-    [stretch] = replay.stretches(T, replay.rows_by_relation()[T], {}, {}, {})
+    [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
     fates = StatusLookup.of(replay.assembly.outcomes, replay.assembly.watermarks)
     hashed = rows_in_tasks([blocks], fates, Window(), stretch.shape, 2)
     assert facts_in_tasks(hashed, stretch.shape) == KeyFacts(2, False, False)

@@ -687,11 +687,11 @@ def passed_over(*, reason: str | None = None) -> LandingFolder:
 @pytest.mark.parametrize("reason", [None, "as a version says it that gives reasons"])
 def test_a_file_that_was_passed_over_is_set_aside_with_the_way_to_read_it(reason: str | None) -> None:
     folder = passed_over(reason=reason)
-    assert KnownFiles.of(folder.known).left_behind == {"2.bin": 1}
+    assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}
     assert paths(folder.run(), FileStatus.REFUSED) == ["2.bin"]
     assert "jobs/backfill.py --from-quarantine reads the archive anew" in folder.said[0]
     assert folder.run().parts == {}, "said once by a batch"
-    assert KnownFiles.of(folder.known).left_behind == {"2.bin": 1}, "which is what the backfill asks for"
+    assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}, "which is what the backfill asks for"
     folder.put("4.bin", landed(FOUR, "recvlogical"))
     assert read(folder.run()) == ["4.bin"]
     folder.append("2.bin", landed(one(9), "recvlogical"))

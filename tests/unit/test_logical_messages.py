@@ -279,7 +279,7 @@ def test_a_receiver_that_is_killed_at_random_gets_every_message_once(seeds: rang
         did["sent again"] += len(sent) - len({message.content for message in sent})
         did["of none"] += sum(not message.transactional for message in sent)
         did["certain"] += len(certain)
-        did["resent"] += sum(outcome.fate is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+        did["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
     assert min(did.values()) > len(seeds) / 5, did
 
 

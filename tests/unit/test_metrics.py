@@ -202,7 +202,7 @@ def test_seconds_by_stage() -> None:
     times = iter([10.0, 11.0, 13.0, 13.5, 20.0])
     stages = StageTimer(clock=lambda: next(times))
     for stage in ("look", "read", "look", None, "read"):
-        stages.begin(stage)
+        stages.start(stage)
     assert stages.seconds == {"look": 1.5, "read": 2.0}
 
 

@@ -112,7 +112,7 @@ def counted(contents: Iterable[bytes], origins: Origins) -> tuple[BatchStatistic
         tally.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
         if block["kind"] == BlockKind.COMMIT.value:
             rows = unpacked(block)
-            listed = zip(rows.to_pylist(), fates.decide(rows).fate.tolist(), strict=True)
+            listed = zip(rows.to_pylist(), fates.decide(rows).status.tolist(), strict=True)
             ended |= {(r["top_xid"], STATUSES[fate], r["origin"], r["origin_lsn"]) for r, fate in listed}
     return tally, assembly, read, ended
 
@@ -139,7 +139,7 @@ def test_an_origin_is_kept_with_its_transaction() -> None:
         (4, TransactionStatus.REFUSED, "a", 7),
         (5, TransactionStatus.COMMITTED, "b", 7),
     } <= ended
-    others = {(o.xid, o.fate, o.origin, o.origin_lsn) for o in assembly.outcomes}
+    others = {(o.xid, o.status, o.origin, o.origin_lsn) for o in assembly.outcomes}
     assert others == {(6, TransactionStatus.REFUSED, "a", 7), (7, TransactionStatus.COMMITTED, "b", 7)} | {
         (x, TransactionStatus.REFUSED, "a", 7) for x in (8, 9)
     }
@@ -148,7 +148,7 @@ def test_an_origin_is_kept_with_its_transaction() -> None:
 def test_an_origin_that_is_cut_from_its_begin_counts() -> None:
     night = whole(4, 20, "a")
     replay = over_nights([copydata([*ARCHIVE[:3], *night[:1]]), copydata(night[1:2]), copydata(night[2:])], SKIPS_A)
-    assert [(o.xid, o.fate, o.origin) for o in replay.assembly.outcomes] == [(4, TransactionStatus.REFUSED, "a")]
+    assert [(o.xid, o.status, o.origin) for o in replay.assembly.outcomes] == [(4, TransactionStatus.REFUSED, "a")]
 
 
 def test_an_lsn_there_that_is_none_or_past_a_bigint_is_null() -> None:

@@ -49,25 +49,25 @@ def test_a_column_that_no_table_has_is_named_with_those_that_there_are(tmp_path:
 
 def test_a_table_that_is_not_in_the_archive_yet_is_no_mistake(tmp_path: Path) -> None:
     found = protected(tmp_path, "[{match: public.later, columns: {x: drop}}]", versions("id", "v"))
-    assert found.done_to(T) == {}
+    assert found.masks_of(T) == {}
 
 
 def test_one_of_the_tables_of_a_pattern_needs_to_have_a_column(tmp_path: Path) -> None:
     other = transaction(2, 2, table("id", "mail", oid=2, name="other"))
     found = protected(tmp_path, "[{match: 'public.*', columns: {mail: drop}}]", versions("id", "v"), other)
-    assert (found.done_to(T), found.done_to(2)) == ({}, {"mail": "drop"})
+    assert (found.masks_of(T), found.masks_of(2)) == ({}, {"mail": "drop"})
 
 
 @pytest.mark.parametrize("use", ["drop", "redact", "{redact: x}"])
 def test_a_column_of_the_key_can_only_be_hashed(use: str, tmp_path: Path) -> None:
     said = refusal(tmp_path, f"[{{match: public.t, columns: {{id: {use}}}}}]", versions("id", "v"))
     assert "'id' of public.t belongs to its key" in said
-    assert protected(tmp_path, f"[{{match: public.t, columns: {{id: {HASH}}}}}]", versions("id", "v")).done_to(T)
+    assert protected(tmp_path, f"[{{match: public.t, columns: {{id: {HASH}}}}}]", versions("id", "v")).masks_of(T)
 
 
 def test_without_a_key_every_column_can_be_dropped_but_not_all(tmp_path: Path) -> None:
     bag = transaction(1, 1, table("a", "b", identity=FULL))
-    assert protected(tmp_path, "[{match: public.t, columns: {a: drop}}]", bag).done_to(T) == {"a": "drop"}
+    assert protected(tmp_path, "[{match: public.t, columns: {a: drop}}]", bag).masks_of(T) == {"a": "drop"}
     assert "drops all columns of public.t" in refusal(tmp_path, "[{match: public.t, columns: {a: drop, b: drop}}]", bag)
 
 
@@ -80,7 +80,7 @@ def test_a_table_that_had_another_name_is_spoken_of_under_both(tmp_path: Path) -
     back = transaction(3, 3, table("id", "mail", name="t"))
     assert "public.t was public.customers before" in refusal(tmp_path, rules, versions("id", "mail"), renamed, back)
     both = f"[{rules[1:-1]}, {{match: public.t, columns: {{mail: drop}}}}]"
-    assert protected(tmp_path, both, versions("id", "mail"), renamed).done_to(T) == {"mail": "drop"}
+    assert protected(tmp_path, both, versions("id", "mail"), renamed).masks_of(T) == {"mail": "drop"}
 
 
 def test_a_table_that_takes_another_s_name_has_columns_of_its_own(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_table_that_takes_another_s_name_has_columns_of_its_own(tmp_path: Path
     )
     rules = "[{match: public.t, columns: {mail: drop, phone: drop}}, {match: public.old, columns: {mail: drop}}]"
     found = protected(tmp_path, rules, versions("id", "mail"), swapped)
-    assert (found.done_to(T), found.done_to(2)) == ({"mail": "drop"}, {"mail": "drop", "phone": "drop"})
+    assert (found.masks_of(T), found.masks_of(2)) == ({"mail": "drop"}, {"mail": "drop", "phone": "drop"})
 
 
 @pytest.mark.parametrize("use", ["drop", "redact", HASH])
@@ -101,12 +101,12 @@ def test_a_protected_column_that_is_gone_may_be_a_new_one(use: str, tmp_path: Pa
     assert "'email': say in `columns` what that is" in said
     for declared in (use, "added"):
         rules = f"[{{match: public.t, columns: {{mail: {use}, email: {declared}}}}}]"
-        assert "mail" in protected(tmp_path, rules, before, after).done_to(T)
+        assert "mail" in protected(tmp_path, rules, before, after).masks_of(T)
 
 
 def test_a_protected_column_that_is_gone_without_a_new_one_is_no_question(tmp_path: Path) -> None:
     rules = "[{match: public.t, columns: {mail: drop}}]"
-    assert protected(tmp_path, rules, versions("id", "mail", "v"), versions("id", "v")).done_to(T) == {"mail": "drop"}
+    assert protected(tmp_path, rules, versions("id", "mail", "v"), versions("id", "v")).masks_of(T) == {"mail": "drop"}
 
 
 @pytest.mark.parametrize(("columns", "said"), [("mail: added, email: drop", None), ("email: {hash: sha256}", "'mail'")])
@@ -117,7 +117,7 @@ def test_a_column_that_was_called_otherwise_has_the_same_done_to_it(
     rules = f"[{{match: public.t, columns: {{{columns}}}}}]"
     before, after = versions("id", "mail", "v"), versions("id", "email", "v")
     if said is None:
-        assert protected(tmp_path, rules, before, after).done_to(T) == {"email": "drop"}
+        assert protected(tmp_path, rules, before, after).masks_of(T) == {"email": "drop"}
     else:
         assert "column 'email' of public.t was called 'mail' before" in refusal(tmp_path, rules, before, after)
 
@@ -131,11 +131,11 @@ def test_a_hashed_column_that_changes_its_text_holds_its_table(
 ) -> None:
     before, after = versions("id", ("n", old)), versions("id", ("n", new))
     found = protected(tmp_path, f"[{{match: public.t, columns: {{n: {HASH}}}}}]", before, after)
-    assert (found.why_not(T) is None) == is_alike
+    assert (found.reason_unmaskable(T) is None) == is_alike
     redacted = protected(tmp_path, "[{match: public.t, columns: {n: redact}}]", before, after)
-    assert redacted.why_not(T) is None
+    assert redacted.reason_unmaskable(T) is None
 
 
 def test_the_columns_of_a_table_that_only_a_transaction_knows_are_protected(tmp_path: Path) -> None:
     streamed = segment(2, table("id", "mail"), insert("1", "x"), first=True)
-    assert protected(tmp_path, "[{match: public.t, columns: {mail: drop}}]", streamed).done_to(T) == {"mail": "drop"}
+    assert protected(tmp_path, "[{match: public.t, columns: {mail: drop}}]", streamed).masks_of(T) == {"mail": "drop"}

@@ -206,7 +206,7 @@ def _everything(config_folder: Path, messages: Messages) -> list[Row]:
     protected = protection_of(config_with(config_folder, "[{match: public.t, columns: {v: drop}}]"), as_sent([content]))
     assert protected is not None
     shipped = pickle.loads(pickle.dumps(protected))
-    return [row for batch in scan_file("0", 0, content).rows for row in shipped.rewritten(batch).to_pylist()]
+    return [row for batch in scan_file("0", 0, content).rows for row in shipped.mask(batch).to_pylist()]
 
 
 def test_other_tables_are_left_as_they_are(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_no_block_has_a_value_that_must_not_be_kept(tmp_path: Path) -> None:
     protected = protection_of(config, as_sent([content]))
     assert protected is not None
     for seen in (WithholdRows(), protected):
-        batches = [seen.rewritten(batch) for batch in scan_file("0", 0, content).rows]
+        batches = [seen.mask(batch) for batch in scan_file("0", 0, content).rows]
         block = packed(pa.Table.from_batches(batches), BlockKind.CHANGE).to_pylist()[0]
         assert b"h1dden" not in block["tuples"] + block["head"]
         assert SALT.encode() not in block["tuples"] + block["head"]
@@ -264,7 +264,7 @@ def test_damaged_bytes_are_not_kept(tmp_path: Path) -> None:
     batches = scan_file("0", 0, torn, salvages=True).rows
     assert any(b"h1dden" in (row["body"] or b"") for batch in batches for row in batch.to_pylist())
     for seen in (WithholdRows(), protected):
-        rows = [row for batch in batches for row in seen.rewritten(batch).to_pylist()]
+        rows = [row for batch in batches for row in seen.mask(batch).to_pylist()]
         assert [row["tag"] for row in rows].count("damage") == 1
         assert b"h1dden" not in repr(rows).encode()
 
@@ -296,7 +296,9 @@ def _tuples(draw: st.DrawFn) -> tuple[MaskedVersion, list[bytes | None]]:
     )
     types = draw(st.lists(st.sampled_from([25, 23, 17]), min_size=len(uses), max_size=len(uses)))
     columns = tuple(RelationColumn(False, f"c{i}", of, -1) for i, of in enumerate(types))
-    hashed_types = {i: column_type(types[i], -1) for i, use in enumerate(uses) if use and use.kind is ColumnAction.HASH}
+    hashed_types = {
+        i: column_type(types[i], -1) for i, use in enumerate(uses) if use and use.action is ColumnAction.HASH
+    }
     values = {25: [b"", b"long" * 40, "é".encode()], 23: [b"7", b"-1", b"no"], 17: [b"\\x00ff", b"\\x"]}
     sent = {25: b"binary", 23: b"\x00\x00\x00\x07", 17: b"\x00\xff"}
     found: list[bytes | None] = []
@@ -313,7 +315,7 @@ def _tuples(draw: st.DrawFn) -> tuple[MaskedVersion, list[bytes | None]]:
 @given(_tuples())
 def test_kernels_write_what_is_written_tuple_by_tuple(given_tuples: tuple[MaskedVersion, list[bytes | None]]) -> None:
     version, tuples = given_tuples
-    one_by_one = iter(version.one_by_one([data for data in tuples if data is not None]))
+    one_by_one = iter(version.mask_readable([data for data in tuples if data is not None]))
     expected = [None if data is None else next(one_by_one) for data in tuples]
     padded = pa.array([b"before", *tuples], pa.binary()).slice(1)
-    assert version.rewritten(padded).to_pylist() == expected
+    assert version.mask(padded).to_pylist() == expected

@@ -191,7 +191,7 @@ def test_a_receiver_that_is_killed_at_random_gets_what_the_server_holds(seeds: r
         did["kills"] += len(history.connections) - 1
         commits = [message.commit_lsn for message in history.messages if isinstance(message, COMMITS)]
         did["sent again"] += len(commits) - len(set(commits))
-        did["resent"] += sum(outcome.fate is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+        did["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
         did["knowable"] += sum(table.knowable for table in history.archived_at(EVER).values())
     assert min(did.values()) > len(seeds) / 5, did
 

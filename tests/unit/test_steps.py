@@ -55,7 +55,7 @@ def test_each_batch_takes_the_next_files_as_long_as_they_fit(counts: list[int], 
         assert sum(batch) <= most or sum(count > 0 for count in batch) == 1
     for batch, behind in pairwise(taken):
         assert sum(batch) + behind[0] > most, "or it would have had room there"
-    assert {step.scan_again for step in steps} == {len(steps) > 1}
+    assert {step.rescan for step in steps} == {len(steps) > 1}
 
 
 def test_without_a_limit_or_within_it_nothing_is_changed() -> None:

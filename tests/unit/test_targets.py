@@ -53,7 +53,7 @@ def task_of(plan: TablePlan) -> TableTask:
 
 def test_a_table_whose_columns_stay_is_one_segment_however_often_it_is_renamed() -> None:
     task = task_of(plan_of([table(), table(name="u"), table(name="w")], state_of(table())))
-    assert [(s.start, s.end, s.reshaping) for s in task.segments] == [(None, None, None)]
+    assert [(s.start, s.end, s.migration) for s in task.spans] == [(None, None, None)]
     assert task.moved_from == ("root/public/t", 7)
     assert [str(change) for _, change in task.schema_changes] == ["table renamed (was public.t)"]
 
@@ -61,12 +61,12 @@ def test_a_table_whose_columns_stay_is_one_segment_however_often_it_is_renamed()
 def test_segments_are_cut_where_columns_change() -> None:
     versions = [table("id", "v"), table("id", "v", "w"), table("id", "w")]
     task = task_of(plan_of(versions, state_of(table("id", "v"))))
-    assert [(s.start, s.end) for s in task.segments] == [
+    assert [(s.start, s.end) for s in task.spans] == [
         (None, (200, 0, 2)),
         ((200, 0, 2), (300, 0, 3)),
         ((300, 0, 3), None),
     ]
-    assert [s.reshaping is None for s in task.segments] == [True, False, False]
+    assert [s.migration is None for s in task.spans] == [True, False, False]
     assert [(place, str(change)) for place, change in task.schema_changes] == [
         ((200, 0, 2), "column added: w"),
         ((300, 0, 3), "column dropped: v"),
@@ -76,16 +76,16 @@ def test_segments_are_cut_where_columns_change() -> None:
 def test_what_was_before_a_truncate_needs_no_segment_and_no_reshaping() -> None:
     versions = [table("id", "v"), table("id", ("v", INT)), table("id", ("v", INT), "w")]
     task = task_of(plan_of(versions, state_of(table("id", "v")), truncates=1, truncated_at=(250, 0, 2)))
-    assert [(s.start, s.reshaping is None) for s in task.segments] == [(None, True), ((300, 0, 3), False)]
+    assert [(s.start, s.migration is None) for s in task.spans] == [(None, True), ((300, 0, 3), False)]
     assert task.shape.columns[1].type.name == "int4"
     assert len(task.schema_changes) == 2  # they are told all the same
 
 
 def test_a_widened_column_is_not_converted() -> None:
     task = task_of(plan_of([table("id", ("n", BIGINT))], state_of(table("id", ("n", INT)), types=["string", "int32"])))
-    reshaping = task.segments[0].reshaping
+    reshaping = task.spans[0].migration
     assert reshaping is not None
-    assert [reshaping.fate(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
+    assert [reshaping.value_change(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
 
 
 def test_a_retired_column_goes_when_another_takes_its_name() -> None:
@@ -103,7 +103,7 @@ def test_a_configured_key_follows_its_column_through_renames(configured: str) ->
     versions = [table(name, "v", identity=FULL) for name in ("id", "ident", "key")]
     config = replace(CONFIG, tables=(TableRule("public.*", key=(configured,)),))
     task = task_of(plan_of(versions[1:], state_of(versions[0]), config))
-    assert [segment.shape.key for segment in task.segments] == [(0,), (0,)]
+    assert [segment.shape.key for segment in task.spans] == [(0,), (0,)]
 
 
 def test_a_configured_key_that_no_version_has_holds_the_table() -> None:
@@ -190,7 +190,7 @@ def test_where_the_past_is_kept_a_truncate_cuts_nothing_off(mode: Mode) -> None:
     versions = [table("id", "v"), table("id", "v", "w")]
     state = replace(state_of(table("id", "v")), mode=mode)
     task = task_of(plan_of(versions, state, in_mode(mode), truncates=1, truncated_at=(250, 0, 2)))
-    assert [(s.start, s.end, s.reshaping is None) for s in task.segments] == [
+    assert [(s.start, s.end, s.migration is None) for s in task.spans] == [
         (None, (200, 0, 2), True),
         ((200, 0, 2), None, False),
     ]

@@ -72,7 +72,7 @@ def rows_however_landed(messages: Messages) -> Rows:
 
 
 def fates(replay: Replay) -> list[tuple[int | None, TransactionStatus]]:
-    return [(o.xid, o.fate) for o in (*replay.assembly.outcomes, *replay.assembly.open_outcomes())]
+    return [(o.xid, o.status) for o in (*replay.assembly.outcomes, *replay.assembly.open_outcomes())]
 
 
 ONCE = [("1", "a"), ("1", "a"), ("2", "b")]
@@ -211,7 +211,7 @@ def test_xids_that_begin_again_are_newer_than_those_before() -> None:
     late = [transaction(2**32 - 3 + n, 10 + n, BAG, insert(str(n), "v")) for n in range(3)]
     early = [transaction(3 + n, 20 + n, insert(str(n), "v")) for n in range(3)]
     replay = over_nights(copydata(messages) for messages in (*late, *early))
-    assert not replay.assembly.looks_back
+    assert not replay.assembly.needs_history
     assert len(rows_of(*late, *early)) == 6
     in_one_file = scan_file("0", 0, copydata([message for part in (*late, *early) for message in part])).summary
     assert in_one_file.xids == (2**32 - 3, 5)

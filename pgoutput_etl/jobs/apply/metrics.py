@@ -37,7 +37,7 @@ class StageTimer:
     _stage: str | None = None
     _since: float = 0.0
 
-    def begin(self, stage: str | None) -> None:
+    def start(self, stage: str | None) -> None:
         """None: what follows is of no stage."""
         now = self.clock()
         if self._stage is not None:
@@ -314,11 +314,11 @@ class RunRecorder:
             self.failed(error, exit_code_of(error))
 
     def done(self, summaries: Sequence[RunSummary]) -> None:
-        self.stages.begin(None)
+        self.stages.start(None)
         self._publish(figures(summaries, self.stages.seconds, time.monotonic() - self.began, _now()))
 
     def failed(self, error: Exception, exit_code: int) -> None:
-        self.stages.begin(None)
+        self.stages.start(None)
         seconds = time.monotonic() - self.began
         self._publish(figures_of_failure(self.source, error, exit_code, self.stages.seconds, seconds, _now()))
 

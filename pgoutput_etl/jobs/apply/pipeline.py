@@ -58,7 +58,7 @@ def apply(
     if jit.WHY_NOT is not None:
         progress(f"the readable decoder does all, many times slower than compiled code would: {jit.WHY_NOT}")
     stages = stages or StageTimer()
-    stages.begin("look")
+    stages.start("look")
     ledger = Ledger(spark, config.state.root, config.source.name)
     summaries = []
     progress(f"looking for new files in {config.source.landing}")
@@ -74,9 +74,9 @@ def apply(
             summary, _ = _apply_claimed(spark, config, ledger, last, last, claim, read, progress, stages)
             summaries.append(summary)
         else:
-            stages.begin("finish_backfill")
+            stages.start("finish_backfill")
             finish_backfill(spark, config, ledger, last, progress)
-        stages.begin("look")
+        stages.start("look")
         last, claim = ledger.last_batch(), None
         listing, index = list_files(spark, config), ledger.file_index(last)
     summaries += _apply_new(spark, config, ledger, last, claim, listing, index, progress, stages)
@@ -105,7 +105,7 @@ def _apply_new(
         try:
             summary, later = _apply_claimed(spark, config, ledger, last, batch, claim, read, progress, stages)
         except FilesChangedError:
-            stages.begin("look")
+            stages.start("look")
             listing, index = list_files(spark, config), ledger.file_index(last)
             return summaries + _apply_new(spark, config, ledger, last, None, listing, index, progress, stages)
         summaries.append(summary)
@@ -123,7 +123,7 @@ def _refuse_others(ledger: Ledger, last: Batch | None, progress: Progress) -> Cl
     claim = ledger.claims().refuse_others(number)
     if last is not None and not last.resumed and claim is not None and claim.status != RELEASED:
         with ledger.claims().held(number, progress, claim):
-            ledger.forget_ended(last)
+            ledger.delete_ended(last)
         return None
     return claim
 
@@ -142,7 +142,7 @@ def _apply_claimed(
     """With what is left for further batches. `last`: what the ledger said when the batch was put together; `claim`: the
     last one then, if that is known; `read`: reads the batch's files, which changes nothing and so needs no claim."""
     progress(f"batch {batch.number}: looking into the files")
-    stages.begin("read")
+    stages.start("read")
     with background_jobs(spark) as others:
         reading, known = others.start(read), others.start(partial(ledger.assembly, batch))
         try:
@@ -162,7 +162,7 @@ def _apply_claimed(
 
 def _give_up(reading: Future[FileBatch]) -> None:
     if not reading.cancelled() and reading.exception() is None:
-        reading.result().give_up()
+        reading.result().release()
 
 
 def _apply_batch(
@@ -178,12 +178,12 @@ def _apply_batch(
 ) -> RunSummary:
     """Landed files, messages, transactions, changes, MERGE: the drawing in DESIGN, from left to right."""
     progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
-    scans, path_of = landed.scanned.scans, partial(ledger.path_of, batch)
-    stages.begin("prepare")
+    scans, path_of = landed.scan_output.scans, partial(ledger.path_of, batch)
+    stages.start("prepare")
     prepared = prepare(spark, config, ledger, batch, landed, assembly)
     rows, plan = prepared.rows, prepared.plan.tables
-    cuts, tally = prepared.plan.cuts, prepared.plan.tally
-    stages.begin("write")
+    cuts, tally = prepared.plan.cutoffs, prepared.plan.statistics
+    stages.start("write")
     check_claim()
     changes_of_tables = ChangeBlocks(rows, cuts)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
@@ -192,7 +192,7 @@ def _apply_batch(
         begun.result()
     writer = Writer.of(spark, config, batch, assembly.last_commit_lsn, check_claim, path_of, progress)
     with ThreadPoolExecutor(1) as pool:
-        noted = pool.submit(ledger.note, batch, rows, prepared.before, tally.messages)
+        noted = pool.submit(ledger.record_ahead, batch, rows, prepared.prior, tally.messages)
         if not writes_may_overlap(spark):
             noted.result()
         outcomes = writer.write(plan, changes_of_tables)
@@ -200,13 +200,13 @@ def _apply_batch(
 
     check_claim()
     progress("writing the ledger")
-    stages.begin("ledger")
+    stages.start("ledger")
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
     not_applied = held_from(tables, cuts)
-    counted = rows.tally(StatisticsRequest(held_from=not_applied)) if not_applied else tally
+    counted = rows.statistics(StatisticsRequest(held_from=not_applied)) if not_applied else tally
     accounts = counted.accounts() | landed.accounts_of_others()
-    ledger.close(batch, BatchResult(rows, prepared.before, scans, tables, changed, accounts))
+    ledger.close(batch, BatchResult(rows, prepared.prior, scans, tables, changed, accounts))
     fates = transactions_by_status(assembly.outcomes, tally)
     damages = damage_remarks(scans, path_of)
     summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)

@@ -70,7 +70,7 @@ class SideBuild:
                 f"{root}/_rebuilt",
             )
             lacking = rebuilding.lacking(rows)
-            cut = archive.cut_before(self.order.oids, commits.last)
+            cut = archive.cutoff_before(self.order.oids, commits.last)
             plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cut], {})
             plan.held += [
                 HeldTable(oid, state.relation, state.reason or "", TableChanges(oid), state)

@@ -99,7 +99,7 @@ class InPlaceBackfill:
             return "the configuration has changed"
         [task] = plan.tasks
         names = tuple(task.shape.columns[i].name for i in task.shape.key)
-        if len(task.segments) > 1 or task.segments[0].reshaping is not None:
+        if len(task.spans) > 1 or task.spans[0].migration is not None:
             return "its columns changed since"
         if names != state.key or task.moved_from is not None:
             return "its key or its place changed since"

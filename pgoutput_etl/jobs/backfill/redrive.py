@@ -71,12 +71,12 @@ class Redrive:
                     assembly.relations.declare(entry.relation, entry.position, None)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
-            assembly.relations.view = protected = masking_policy_of(config, assembly, user_types)
+            assembly.relations.mask = protected = masking_policy_of(config, assembly, user_types)
             if protected is not None:
                 unpersist(blocks)
                 blocks, _ = read_blocks(spark, salvaging, tasks, protected)
             rows = MessageRows(spark, blocks, None, frozenset(), assembly)
-            changes = persist(rows.fated_changes(), StorageLevel.DISK_ONLY)
+            changes = persist(rows.changes_with_status(), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scanned.scans)
         finally:
             unpersist(blocks)
@@ -86,12 +86,12 @@ class Redrive:
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
         """Each file whole, but for what was added to the last one since: that is for the nightly job. One of which
         nothing could be read may be gone."""
-        known, unread = self.archive.known, self.archive.unread_roots
-        numbers = {**{path: root for root, path in known.names.items()}, **known.left}
-        gone = [*(known.names[root] for root in unread), *known.left]
+        known, unread = self.archive.prior_state, self.archive.unread_roots
+        numbers = {**{path: root for root, path in known.names.items()}, **known.unread}
+        gone = [*(known.names[root] for root in unread), *known.unread]
         landed = self.archive.landed(numbers.keys() - set(gone), gone)
         last = known.last
-        newest = max([-1 if last is None else last, *known.left.values()])
+        newest = max([-1 if last is None else last, *known.unread.values()])
         tasks = {}
         for path in sorted(landed, key=lambda path: numbers[path]):
             number, is_last = numbers[path], last is not None and known.roots[last] == numbers[path]
@@ -102,7 +102,7 @@ class Redrive:
 
     def _as_before(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The file where the archive ends, as the nightly job left it: what was added since shows by size or time."""
-        known = self.archive.known
+        known = self.archive.prior_state
         root = None if known.last is None else known.roots[known.last]
         if root is None or root not in parts:
             return {}
@@ -113,9 +113,9 @@ class Redrive:
         self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[TableResult], list[str], int]:
         batch, assembly = self.batch, rows.assembly
-        every = bool(self.archive.known.left_behind)
+        every = bool(self.archive.prior_state.left_unread)
         held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
-        found = find_cutoffs(assembly, rows.tally(StatisticsRequest()), batch.tables)
+        found = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
         cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
@@ -156,9 +156,9 @@ class Redrive:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        tally = rows.tally(StatisticsRequest(held_from=held_from(tables, cuts)))
+        tally = rows.statistics(StatisticsRequest(held_from=held_from(tables, cuts)))
         if tally.last_commit is not None:
-            assembly.see_commit(*tally.last_commit)
+            assembly.record_commit(*tally.last_commit)
         before = PriorState(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}
@@ -167,7 +167,7 @@ class Redrive:
         known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
-        ledger.note(known, rows, before, tally.messages)
+        ledger.record_ahead(known, rows, before, tally.messages)
         ledger.close(known, BatchResult(rows, before, scans, tables, news, tally.accounts()))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 

@@ -69,7 +69,7 @@ def _ordered(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReq
     anew = bool(held) and archive.assembly.was_damaged and request.into is None
     if request.tables is None and not anew:  # bytes that are about no known table hold none
         has_lost = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
-        anew = has_lost or bool(archive.known.left_behind)
+        anew = has_lost or bool(archive.prior_state.left_unread)
     if anew and request.tables is not None:
         raise RunError(
             f"{archive.name(held[0])} is held, and what holds it may be bytes that could not be read: "

@@ -104,7 +104,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
             first, last = arguments.lsn
             begin, end = (at and microseconds_of(at) for at in (arguments.from_time, arguments.to_time))
             wanted = MessageFilter(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
-            runner.tell(inspection_contexts(found, wanted, arguments.values, arguments.json), _print)
+            runner.print_messages(inspection_contexts(found, wanted, arguments.values, arguments.json), _print)
             for said in (*report.unreadable, *report.damages, *report.gaps):
                 progress(f"damaged or missing: {said}")
         elif arguments.json:

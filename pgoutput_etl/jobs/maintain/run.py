@@ -170,7 +170,7 @@ class _Work:
             return
         ordinary = self._ordinary(rule)
         [row] = ordinary.agg(F.max("commit_lsn").alias("lsn")).collect()
-        self.ledger.note_trimmed(self.last, row["lsn"] or 0)  # first: a run may come between
+        self.ledger.record_trimmed(self.last, row["lsn"] or 0)  # first: a run may come between
         folder.delete_others(old & _is_ordinary("t."), _ends_of_files(ordinary), ("batch", "file", "unit"))
 
     def _compact_ledger(self, folder: DeltaFolder, name: str) -> None:

@@ -69,7 +69,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress) -> PlanSummary
     progress(f"looking into {len(files):,} files")
     landed = read_files(spark, config, files, index, listing)
     if not landed.parts:
-        landed.give_up()
+        landed.release()
         return replace(_nothing(config, ledger, last), files_not_read=landed.remarks)
     later = tuple(part.path for step in landed.later for part in step.to_read.values())
     found = _planned(spark, config, ledger, Batch.after(last, landed.parts), landed, progress)
@@ -110,11 +110,15 @@ def _planned(
             tables = list(pool.map(partial(_table, prepared, path_of, progress), tasks))
         not_applied = _not_applied(prepared, tasks, tables)
         tables += [_held(held) for held in prepared.plan.tables.held]
-        tally = prepared.rows.tally(StatisticsRequest(held_from=not_applied)) if not_applied else prepared.plan.tally
+        tally = (
+            prepared.rows.statistics(StatisticsRequest(held_from=not_applied))
+            if not_applied
+            else prepared.plan.statistics
+        )
         accounts = tally.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
-        landed.give_up()
+        landed.release()
 
 
 def _summary(
@@ -127,7 +131,7 @@ def _summary(
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    fates = transactions_by_status(assembly.outcomes, prepared.plan.tally)
+    fates = transactions_by_status(assembly.outcomes, prepared.plan.statistics)
     waiting = assembly.open_outcomes()
     fates[TransactionStatus.OPEN.value] = len(waiting)
     return PlanSummary(
@@ -146,7 +150,7 @@ def _summary(
         vacated=tuple(prepared.plan.tables.vacated),
         content_bytes=landed.content_bytes(),
         accounts=summed_accounts(accounts.values()),
-        damages=tuple(damage_remarks(landed.scanned.scans, path_of)),
+        damages=tuple(damage_remarks(landed.scan_output.scans, path_of)),
         refused_files=landed.refused(),
         files_not_read=landed.not_read(),
     )
@@ -163,7 +167,7 @@ def _not_applied(prepared: Prepared, tasks: Iterable[TableTask], tables: Iterabl
     """As targets.held_from has it, of tables that are not written yet."""
     held = [each.oid for each in prepared.plan.tables.held]
     held += [task.oid for task, table in zip(tasks, tables, strict=True) if table.held is not None]
-    return {oid: prepared.plan.cuts[oid].lsn if oid in prepared.plan.cuts else 0 for oid in held}
+    return {oid: prepared.plan.cutoffs[oid].lsn if oid in prepared.plan.cutoffs else 0 for oid in held}
 
 
 def _held(held: HeldTable) -> PlannedTable:
@@ -189,11 +193,11 @@ def _table(prepared: Prepared, path_of: Callable[[int], str], progress: Progress
         has_key=not task.shape.is_bag,
         schema_changes=tuple(str(change) for _, change in task.schema_changes),
         types=tuple(_types(task.shape, Counter())),
-        held=None if task.cut is None else task.cut.reason,
+        held=None if task.cutoff is None else task.cutoff.reason,
     )
     net, odd = Counter[str](), Counter[str]()
     try:
-        for number, segment in enumerate(task.segments):
+        for number, segment in enumerate(task.spans):
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             _count_segment(prepared, task, segment, has_rows, net, odd)
     except (ArchiveError, TableError, PySparkException) as error:
@@ -211,7 +215,7 @@ def _count_segment(
 ) -> None:
     """Adds what one segment would do to rows, and which of its changes have a value that a column can't hold."""
     rows, shape = prepared.rows, segment.shape
-    events = all_events_of_blocks(rows.changes(), rows.fates, window_of(task, segment, prepared.plan.cuts), shape)
+    events = all_events_of_blocks(rows.changes(), rows.statuses, window_of(task, segment, prepared.plan.cutoffs), shape)
     columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
     entries = F.coalesce(F.col("_unrep"), no_entries())
     flags = [F.size(entries_of(entries, name)).cast("long").alias(f"odd{i}") for i, name in enumerate(columns)]

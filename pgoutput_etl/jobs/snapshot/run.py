@@ -162,7 +162,7 @@ class _SnapshotLoad:
 
     def _history(self) -> RelationHistory:
         history = with_snapshot(self.archive.relations, self.order.relations)
-        history.view = masking_policy(self.archive.config, history, self._user_types(), {})
+        history.mask = masking_policy(self.archive.config, history, self._user_types(), {})
         return history
 
     def _plan(self, counted: Mapping[int, TableChanges]) -> TablePlan:
@@ -172,7 +172,7 @@ class _SnapshotLoad:
         changes = {}
         for oid in relations.keys() - damaged:
             begin = (order.lsn, BEFORE_FILES, 0)
-            empty = TableChanges(oid, runs=(RelationSpan(begin, history.seen(relations[oid])),), last_row=begin)
+            empty = TableChanges(oid, runs=(RelationSpan(begin, history.masked(relations[oid])),), last_row=begin)
             changes[oid] = counted.get(oid, empty)
         places = {oid: state.path for oid, state in batch.tables.items() if state.path}
         named = batch.tables

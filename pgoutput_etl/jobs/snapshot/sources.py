@@ -54,7 +54,7 @@ def rewritten(rows: DataFrame, version: MaskedVersion) -> DataFrame:
 
     def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([version.rewritten(batch.column("new"))], schema=_TUPLES)
+            yield pa.RecordBatch.from_arrays([version.mask(batch.column("new"))], schema=_TUPLES)
 
     return rows.mapInArrow(rewrite, spark_schema(_TUPLES))
 

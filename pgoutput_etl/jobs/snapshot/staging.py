@@ -157,7 +157,7 @@ class Staging:
                 raise ConfigError(f"the rows of {name} have no column {missing[0]!r}, which is published")
             return found
         oid = self.archive.names.get(name)
-        versions = () if oid is None else self.archive.relations.as_sent(oid)[0].relations
+        versions = () if oid is None else self.archive.relations.unmasked(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
                 return relation

@@ -50,11 +50,11 @@ class ScanCursor:
     there is 0. is_pending: something that was interrupted waits for the next commit's LSN."""
 
     kind: int
-    unit: int
-    units: int
-    unit_xid: int
-    unit_lsn: int
-    unit_ts: int
+    fragment: int
+    fragments: int
+    fragment_xid: int
+    fragment_lsn: int
+    fragment_ts: int
     changes: int  # of the unit
     is_damaged: bool
     is_pending: bool

@@ -90,7 +90,7 @@ class FastRows:
     """
 
     messages: int
-    place: ScanCursor
+    cursor: ScanCursor
     tags: list[tuple[str, int]]
     relations: list[tuple[int, int]]
     batch: pa.RecordBatch | None
