@@ -33,12 +33,12 @@ _ROWS_AT_ONCE = 1 << 14
 
 
 def events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """What a table's blocks come to: typed events, of each key as few as can be told within some hundred thousand."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in typed_events_of(blocks, fates, window, shape):
+    for batch in typed_events_of(blocks, statuses, window, shape):
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _MOST_ROWS or size >= _MOST_BYTES:
@@ -48,13 +48,13 @@ def events_of(
 
 
 def net_events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """Of each key the last event: of all of a table's blocks, and a shape that `is_net_by_itself`. Holds as many events
     as the table has keys, or three times that many."""
     held: list[pa.RecordBatch] = []
     rows, enough = 0, _MOST_ROWS
-    for batch in typed_events_of(blocks, fates, window, shape):
+    for batch in typed_events_of(blocks, statuses, window, shape):
         held.append(batch)
         rows += batch.num_rows
         if rows >= enough:
@@ -67,11 +67,11 @@ def net_events_of(
 
 
 def typed_events_of(
-    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """All of them."""
     for block in blocks:
-        yield from event_batches(rows_in(block, fates, window), shape)
+        yield from event_batches(rows_in(block, statuses, window), shape)
 
 
 def is_net_by_itself(shape: TableShape) -> bool:

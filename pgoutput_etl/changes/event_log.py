@@ -60,11 +60,11 @@ def _truncates(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
 
 def every_event_of(
-    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
     """The same of a table's blocks."""
     for block in blocks:
-        yield from every_event(rows_in(block, fates, window, with_truncates=True), shape)
+        yield from every_event(rows_in(block, statuses, window, with_truncates=True), shape)
 
 
 def old_keys(events: pa.RecordBatch, shape: TableShape) -> pa.Array:

@@ -95,7 +95,7 @@ def _limit_fields(shape: TableShape) -> list[pa.Field]:
 
 
 def hashed_keys_of(
-    blocks: Iterable[Mapping[str, Any]], fates: StatusLookup, window: Window, shape: TableShape, buckets: int
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
     """Rows of hash_schema, of a table's blocks, which have INSERTs alone. Equal keys are in one bucket, wherever they
     stand."""
@@ -103,7 +103,7 @@ def hashed_keys_of(
     limits: dict[str, list[Any]] = {name: [] for name in (field.name for field in _limit_fields(shape))}
     rows, are_known = 0, True
     for block in blocks:
-        inserts = rows_in(block, fates, window)
+        inserts = rows_in(block, statuses, window)
         rows += inserts.num_rows
         columns = inserted_keys(inserts, shape) if are_known and inserts.num_rows else None
         hashes = None if columns is None else hashes_of(columns, shape)

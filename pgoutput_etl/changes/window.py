@@ -61,11 +61,11 @@ def _is_before(places: list[npt.NDArray[np.int64]], place: CommitPosition, or_th
 
 
 def rows_in(
-    block: Mapping[str, Any], fates: StatusLookup, window: Window, with_truncates: bool = False
+    block: Mapping[str, Any], statuses: StatusLookup, window: Window, with_truncates: bool = False
 ) -> pa.RecordBatch:
     """Rows of ROW_SCHEMA: inserts, updates and deletes."""
-    rows = fates.of_batch(unpacked(block, _LOOKED_AT))
-    decided = fates.decide(rows)
+    rows = statuses.of_batch(unpacked(block, _LOOKED_AT))
+    decided = statuses.decide(rows)
     chosen = decided.status == COMMITTED
     if not with_truncates:
         chosen &= pc.not_equal(rows.column("tag"), "T").to_numpy(zero_copy_only=False)

@@ -158,20 +158,20 @@ class ArchiveView(ABC, Generic[FrameT]):
         """What `of_file` gives of each path and content, and what there is of no file. It may be called elsewhere."""
 
     def _query(
-        self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, fate: str | None
+        self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, status: str | None
     ) -> RowQuery:
-        fates = frozenset(TransactionStatus) if fate is None else frozenset([_status_of(fate)])
-        return RowQuery.of_inspection(self._view, table, None if key is None else tuple(key), fates, where or {})
+        statuses = frozenset(TransactionStatus) if status is None else frozenset([_status_of(status)])
+        return RowQuery.of_inspection(self._view, table, None if key is None else tuple(key), statuses, where or {})
 
     def _contexts(self, wanted: MessageFilter) -> dict[str, InspectionContext]:
-        return {scene.path: scene for scene in inspection_contexts(self._inspection, wanted, False, False)}
+        return {context.path: context for context in inspection_contexts(self._inspection, wanted, False, False)}
 
 
 def _status_of(name: str) -> TransactionStatus:
     try:
         return TransactionStatus(name)
     except ValueError:
-        raise ConfigError(f"fate: expected one of {', '.join(fate.value for fate in TransactionStatus)}") from None
+        raise ConfigError(f"fate: expected one of {', '.join(status.value for status in TransactionStatus)}") from None
 
 
 def _message_filter(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> MessageFilter:

@@ -122,10 +122,10 @@ class RowView:
                 yield rows, self.statuses.decide(rows)
 
 
-def message_batches(scene: InspectionContext, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
+def message_batches(context: InspectionContext, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
     """MESSAGES of one file: every message that the scene wants."""
     lines: list[MessageLine] = []
-    print_lines(scene, content, lines.append, max_size)
+    print_lines(context, content, lines.append, max_size)
     for begin in range(0, len(lines), _ROWS_TOGETHER):
         yield _as_messages(lines[begin : begin + _ROWS_TOGETHER])
 
@@ -176,8 +176,8 @@ def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: R
     return pa.RecordBatch.from_arrays([columns[name] for name in CHANGES.names], schema=CHANGES)
 
 
-def status_names(fates: npt.NDArray[np.uint8]) -> pa.Array:
-    return pa.array([fate.value for fate in STATUSES]).take(pa.array(fates))
+def status_names(statuses: npt.NDArray[np.uint8]) -> pa.Array:
+    return pa.array([status.value for status in STATUSES]).take(pa.array(statuses))
 
 
 def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
@@ -213,17 +213,19 @@ def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int,
 
 def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """TRANSACTIONS of one file: the ordinary ones that begin and end in it. own_transactions has all others."""
-    units = _FragmentSums()
+    fragments = _FragmentSums()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
-        units.add(rows, decided)
-        unit = rows.column("unit")
-        chosen = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(unit, HEAD))
+        fragments.add(rows, decided)
+        fragment = rows.column("unit")
+        chosen = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(fragment, HEAD))
         own = view.statuses.fragments_of(rows.column("file")[0].as_py())
-        commits.append(only(rows, decided, pc.and_(chosen, pc.invert(pc.is_in(unit.cast(pa.int64()), pa.array(own))))))
+        commits.append(
+            only(rows, decided, pc.and_(chosen, pc.invert(pc.is_in(fragment.cast(pa.int64()), pa.array(own)))))
+        )
     for rows, decided in commits:
         if rows.num_rows:
-            yield _as_transactions(path, rows, decided, units)
+            yield _as_transactions(path, rows, decided, fragments)
 
 
 @dataclass(slots=True)
@@ -239,12 +241,12 @@ class _FragmentSums:
         self.sizes = self.changes = self.aborted = np.zeros(0, np.int64)
 
     def add(self, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-        unit = rows.column("unit").to_numpy() + 1
+        fragment = rows.column("unit").to_numpy() + 1
         size = pc.subtract(rows.column("end"), rows.column("begin")).to_numpy(zero_copy_only=False)
         is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
-        self.sizes = _added(self.sizes, np.bincount(unit, size).astype(np.int64))
-        self.changes = _added(self.changes, np.bincount(unit[is_change]))
-        self.aborted = _added(self.aborted, np.bincount(unit[is_change & (decided.status == ABORTED)]))
+        self.sizes = _added(self.sizes, np.bincount(fragment, size).astype(np.int64))
+        self.changes = _added(self.changes, np.bincount(fragment[is_change]))
+        self.aborted = _added(self.aborted, np.bincount(fragment[is_change & (decided.status == ABORTED)]))
 
 
 def _added(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -260,17 +262,19 @@ def _at(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.ND
     return found
 
 
-def _as_transactions(path: str, rows: pa.RecordBatch, decided: StatusColumns, units: _FragmentSums) -> pa.RecordBatch:
-    unit, count = rows.column("unit").to_numpy() + 1, rows.num_rows
+def _as_transactions(
+    path: str, rows: pa.RecordBatch, decided: StatusColumns, fragments: _FragmentSums
+) -> pa.RecordBatch:
+    fragment, count = rows.column("unit").to_numpy() + 1, rows.num_rows
     columns = {
         "xid": decided.top_xid,
         "kind": pa.repeat(pa.scalar("ordinary"), count),
         "fate": status_names(decided.status),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
-        "changes": pa.array(_at(units.changes, unit)),
-        "aborted_changes": pa.array(_at(units.aborted, unit)),
-        "bytes": pa.array(_at(units.sizes, unit)),
+        "changes": pa.array(_at(fragments.changes, fragment)),
+        "aborted_changes": pa.array(_at(fragments.aborted, fragment)),
+        "bytes": pa.array(_at(fragments.sizes, fragment)),
         "gid": pa.nulls(count, pa.string()),
         "origin": rows.column("origin"),
         "file": pa.repeat(pa.scalar(path), count),
@@ -295,7 +299,7 @@ def _own_transaction(found: Inspection, outcome: Outcome) -> dict[str, object]:
         "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
         "changes": told.changes,
         "aborted_changes": sum(
-            found.total.own_fragments.get(unit, FragmentTotals()).aborted for unit in outcome.fragments
+            found.total.own_fragments.get(fragment, FragmentTotals()).aborted for fragment in outcome.fragments
         ),
         "bytes": told.size,
         "gid": outcome.gid,

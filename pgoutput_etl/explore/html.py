@@ -17,7 +17,7 @@ _TEXTS = "text-align: left"
 
 def sentence(report: ArchiveReport) -> str:
     """All of it on one line."""
-    ended = ", ".join(f"{count:,} {fate}" for fate, count in report.transactions.items() if count)
+    ended = ", ".join(f"{count:,} {status}" for status, count in report.transactions.items() if count)
     damaged = "; damaged or incomplete" if report.is_damaged else ""
     messages = sum(report.messages.values())
     return (
@@ -62,7 +62,7 @@ def _tables(report: ArchiveReport) -> str:
         name = "not described here" if relation.schema is None else f"{relation.schema}.{relation.table}"
         key = [column.name for column in relation.versions[-1].columns if column.is_key] if relation.versions else []
         counts = [f"{relation.committed[op]:,}" for op in "IUDT"]
-        others = ", ".join(f"{count:,} {fate}" for fate, count in relation.others.items())
+        others = ", ".join(f"{count:,} {status}" for status, count in relation.others.items())
         rows.append((name, ", ".join(key), str(len(relation.versions)), *counts, others))
     if len(report.relations) > _SHOWN:
         rows.append((f"… and {len(report.relations) - _SHOWN:,} more", *("" for _ in range(7))))

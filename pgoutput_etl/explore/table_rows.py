@@ -58,7 +58,7 @@ class RowQuery:
         view: RowView,
         table: str,
         key: tuple[str, ...] | None,
-        fates: frozenset[TransactionStatus],
+        statuses: frozenset[TransactionStatus],
         where: Mapping[str, Any],
     ) -> RowQuery:
         """Raises ConfigError for a table or column that the archive doesn't have, and TableError for such a key."""
@@ -75,7 +75,7 @@ class RowQuery:
         missing = [name for name in where if name not in schema.names or name in _ADDED.names]
         if missing:
             raise ConfigError(f"{table} has no column {missing[0]!r}")
-        return cls(table, shapes, schema, fates, where)
+        return cls(table, shapes, schema, statuses, where)
 
 
 def _schema(shapes: list[TableShape], table: str) -> pa.Schema:
@@ -111,11 +111,11 @@ def _kinds(
         of_table, ended = only(rows, decided, pc.equal(relations, oid))
         numbers, is_ended = versions_of(of_table, ended, view.versions[oid]), pc.is_valid(ended.commit_ts)
         for number, shape in asked.shapes[oid].items():
-            for fate in asked.statuses:
-                of_both = pa.array((numbers == number) & (ended.status == STATUSES.index(fate)))
+            for status in asked.statuses:
+                of_both = pa.array((numbers == number) & (ended.status == STATUSES.index(status)))
                 for chosen in (pc.and_(of_both, is_ended), pc.and_not(of_both, is_ended)):
                     if pc.any(chosen).as_py():
-                        yield only(of_table, ended, chosen), fate, shape
+                        yield only(of_table, ended, chosen), status, shape
 
 
 def _as_rows(rows: pa.RecordBatch, decided: StatusColumns) -> pa.RecordBatch:
@@ -127,14 +127,14 @@ def _as_rows(rows: pa.RecordBatch, decided: StatusColumns) -> pa.RecordBatch:
 
 
 def _typed(
-    of_kind: tuple[pa.RecordBatch, StatusColumns], fate: TransactionStatus, shape: TableShape, asked: RowQuery
+    of_kind: tuple[pa.RecordBatch, StatusColumns], status: TransactionStatus, shape: TableShape, asked: RowQuery
 ) -> Iterator[pa.RecordBatch]:
     has_commit = of_kind[1].commit_ts.null_count == 0
     for events in every_event(_as_rows(*of_kind), shape):
         is_told = pc.not_equal(events.column("_op"), MOVED_OUT)  # what moved in tells of it
         events = events.filter(pc.and_(is_told, _matches(events, shape, asked.conditions)))
         if events.num_rows:
-            columns = _own_columns(events, shape, asked.schema) | _added_columns(events, fate, shape)
+            columns = _own_columns(events, shape, asked.schema) | _added_columns(events, status, shape)
             if not has_commit:
                 columns |= {name: pa.nulls(events.num_rows, _ADDED.field(name).type) for name in METADATA_COLUMNS[:2]}
             yield pa.RecordBatch.from_arrays([columns[name] for name in asked.schema.names], schema=asked.schema)
@@ -152,7 +152,7 @@ def _own_columns(events: pa.RecordBatch, shape: TableShape, schema: pa.Schema) -
     return {name: found.get(name, pa.nulls(events.num_rows, schema.field(name).type)) for name in names}
 
 
-def _added_columns(events: pa.RecordBatch, fate: TransactionStatus, shape: TableShape) -> dict[str, pa.Array]:
+def _added_columns(events: pa.RecordBatch, status: TransactionStatus, shape: TableShape) -> dict[str, pa.Array]:
     op = events.column("_op")
     is_second = pc.and_(pc.equal(op, "I"), shape.is_bag).cast(pa.int64())
     lsn, time, xid, odd = (events.column(name) for name in ("_lsn", "_ts", "_xid", "_unrep"))
@@ -162,7 +162,7 @@ def _added_columns(events: pa.RecordBatch, fate: TransactionStatus, shape: Table
         **dict(zip(METADATA_COLUMNS, (lsn, time, xid, _as_map(odd)), strict=True)),
         OLD_KEY_COLUMN: _as_map(old_keys(events, shape)),
         UNCHANGED_COLUMN: _unchanged(events, shape),
-        STATUS_COLUMN: pa.repeat(pa.scalar(fate.value), events.num_rows),
+        STATUS_COLUMN: pa.repeat(pa.scalar(status.value), events.num_rows),
     }
 
 

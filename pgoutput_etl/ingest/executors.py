@@ -83,15 +83,15 @@ def _value(scalar: pa.Scalar) -> Any:
     return scalar.as_buffer() if is_bytes else scalar.as_py()
 
 
-def batch_statistics(blocks: DataFrame, fates: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
+def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
     """One small row per task comes to the driver."""
     schema = pa.schema([("tally", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = BatchStatistics(request)
         for block in _each_row(batches):
-            rows = fates.of_batch(unpacked(block, COUNTED_KINDS))
-            found.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], fates)
+            rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
+            found.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], statuses)
         yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
 
     looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
@@ -121,15 +121,15 @@ class TransactionFilter:
         return found
 
 
-def ended_transactions(blocks: DataFrame, fates: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
+def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
     """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes, origin, origin_lsn), all
     or some."""
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in _each_row(batches):
-            rows = fates.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
-            decided = fates.decide(rows)
-            names = pa.array([fate.value for fate in STATUSES]).take(pa.array(decided.status))
+            rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
+            decided = statuses.decide(rows)
+            names = pa.array([status.value for status in STATUSES]).take(pa.array(decided.status))
             own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
             own |= {"commit_ts": decided.commit_ts}
             own |= {name: rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")}
@@ -140,12 +140,12 @@ def ended_transactions(blocks: DataFrame, fates: StatusLookup, which: Transactio
     return commits.mapInArrow(end, spark_schema(_ENDED))
 
 
-def logical_messages(blocks: DataFrame, fates: StatusLookup) -> DataFrame:
+def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
     """The Messages that count (LOGICAL_SCHEMA), of blocks of Messages."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in _each_row(batches):
-            yield messages_that_count(fates.of_batch(unpacked(block, COUNTED_BY)), fates)
+            yield messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)
 
     return blocks.select("rows", "head", "tuples").mapInArrow(count, spark_schema(LOGICAL_SCHEMA))
 
@@ -191,13 +191,15 @@ def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
 
 
 def committed_positions(
-    blocks: DataFrame, fates: StatusLookup, windows: Mapping[int, CommitWindow]
+    blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
     """The same of blocks of changes."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in _each_row(batches):
-            places = positions_in(fates.of_batch(unpacked(block, COUNTED_KINDS)), fates, block["relation"], windows)
+            places = positions_in(
+                statuses.of_batch(unpacked(block, COUNTED_KINDS)), statuses, block["relation"], windows
+            )
             columns = (places.lsn, places.file, places.ordinal, places.scope)
             relation = np.full(len(places.lsn), block["relation"], np.int64)
             yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)

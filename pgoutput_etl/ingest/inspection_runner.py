@@ -65,7 +65,7 @@ class SparkRunner:
     def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         limit, framing = size_limit(self.spark), self.framing
         too_large = {path: task for path, task in tasks.items() if task.size > limit}
-        looks = {
+        inspections = {
             task.number: FileInspection(
                 task.number, error=f"{path} has {task.size:,} bytes, and at most {limit:,} can be read"
             )
@@ -75,7 +75,7 @@ class SparkRunner:
         numbers = frozenset(task.number for task in tasks.values())
         self._forget(numbers)
         if not of_paths:
-            return looks
+            return inspections
 
         def scanned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for path, content in per_file(batches):
@@ -88,7 +88,7 @@ class SparkRunner:
             frame = persist(frame, StorageLevel.MEMORY_AND_DISK)
             self._kept.append((frame, numbers))
             found = frame.select("told").toArrow().to_pylist()
-        return looks | {each.number: each for each in (pickle.loads(row["told"]) for row in found)}
+        return inspections | {each.number: each for each in (pickle.loads(row["told"]) for row in found)}
 
     def _forget(self, numbers: frozenset[int]) -> None:
         for frame, of_frame in self._kept:
@@ -100,12 +100,12 @@ class SparkRunner:
         found = self._run(lambda heads: ends(heads, xids))
         return [end for _, of_file in found for end in of_file]
 
-    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
+    def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         held = dict(held_from)
-        return dict(self._run(lambda heads: count(heads, fates, held)))
+        return dict(self._run(lambda heads: count(heads, statuses, held)))
 
-    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
-        return dict(self._run(lambda heads: commits(heads, fates)))
+    def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
+        return dict(self._run(lambda heads: commits(heads, statuses)))
 
     def _run(self, question: Callable[[bytes], Any]) -> Iterator[tuple[int, Any]]:
         def answered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -119,18 +119,18 @@ class SparkRunner:
             for row in kept.mapInArrow(answered, spark_schema(_PRINTED)).toArrow().to_pylist():
                 yield row["file"], pickle.loads(row["told"])
 
-    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
-        of_paths, limit = {scene.path: scene for scene in scenes}, size_limit(self.spark)
+    def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+        of_paths, limit = {context.path: context for context in contexts}, size_limit(self.spark)
         if not of_paths:
             return
 
         def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for path, content in per_file(batches):
                 lines: list[str] = []
-                scene = of_paths[path]
-                print_messages(scene, content, lines.append, limit)
+                context = of_paths[path]
+                print_messages(context, content, lines.append, limit)
                 for begin in range(0, len(lines), _LINES_TOGETHER):
-                    row = {"file": scene.file, "part": begin, "lines": lines[begin : begin + _LINES_TOGETHER]}
+                    row = {"file": context.file, "part": begin, "lines": lines[begin : begin + _LINES_TOGETHER]}
                     yield pa.RecordBatch.from_pylist([row], _LINES)
 
         with reading_files(of_paths):

@@ -28,7 +28,7 @@ def before_cutoffs(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int,
     """Of committed changes, those that can be applied."""
     if not of_tables:
         return rows
-    listed = [{"relation": oid, "cut": cut.lsn} for oid, cut in of_tables.items()]
+    listed = [{"relation": oid, "cut": cutoff.lsn} for oid, cutoff in of_tables.items()]
     of_relations = frame(spark, pa.Table.from_pylist(listed, _CUTOFFS))
     joined = rows.join(F.broadcast(of_relations), "relation", "left")
     return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
@@ -77,7 +77,7 @@ def parts_of_transactions(
     """
     if not quarantined(assembly):
         return None
-    of_units = {unit: outcome for outcome in quarantined(assembly) for unit in outcome.fragments}
+    of_units = {fragment: outcome for outcome in quarantined(assembly) for fragment in outcome.fragments}
     own = fated.where(F.col("fate") == TransactionStatus.QUARANTINED.value).groupBy("file", "unit")
     parts = own.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
     described = []

@@ -79,7 +79,7 @@ def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[in
     """Bytes of files (decompressed) as they lie between two offsets: path -> (file's number, begin, end)."""
     max_size = size_limit(spark)
 
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def cutoff(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for path, content in per_file(batches):
             data = read_content(content, path, max_size).data
             for file, begin, end in ranges[path]:
@@ -87,7 +87,7 @@ def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[in
                 yield pa.RecordBatch.from_pylist([row], _CUT_OUT)
 
     contents = file_contents(spark, ranges, may_be_gone=True)
-    return contents.mapInArrow(cut, spark_schema(_CUT_OUT))
+    return contents.mapInArrow(cutoff, spark_schema(_CUT_OUT))
 
 
 def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:

@@ -31,11 +31,11 @@ _BY_EPOCH = pa.schema([("file", pa.int64()), ("stretch", pa.int32()), ("mark", p
 
 
 def with_status(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> DataFrame:
-    """Change rows with `fate`, `scope` and the commit of their transaction."""
-    units = [
+    """Change rows with `status`, `scope` and the commit of their transaction."""
+    fragments = [
         {
             "file": file,
-            "unit": unit,
+            "unit": fragment,
             "of_unit": outcome.status.value,
             "unit_lsn": outcome.commit_lsn,
             "unit_ts": outcome.commit_ts,
@@ -44,10 +44,10 @@ def with_status(spark: SparkSession, rows: DataFrame, assembly: Assembly) -> Dat
             "aborted": list(outcome.aborted_subxids),
         }
         for outcome in (*assembly.outcomes, *assembly.open_outcomes())
-        for file, unit in outcome.fragments
+        for file, fragment in outcome.fragments
     ]
     marks = [{"file": mark.file, "stretch": mark.epoch, "mark": mark.lsn} for mark in assembly.watermarks]
-    of_units = frame(spark, pa.Table.from_pylist(units, _BY_FRAGMENT))
+    of_units = frame(spark, pa.Table.from_pylist(fragments, _BY_FRAGMENT))
     of_stretches = frame(spark, pa.Table.from_pylist(marks, _BY_EPOCH))
     return joined_with_status(rows, of_units, of_stretches, assembly.origins)
 

@@ -39,13 +39,13 @@ class Runner(Protocol):
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
         """Of all that was scanned, as looking.ends."""
 
-    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
+    def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         """Of all that was scanned, as looking.count, by file."""
 
-    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
+    def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         """Of all that was scanned, as looking.commits, by file."""
 
-    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+    def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         """The lines of messages, in order."""
 
 
@@ -125,14 +125,14 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
     files = candidates(landed, KnownFiles.of({}))
     progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
     tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
-    looks = runner.scan(tasks)
-    found = _arranged(files, tasks, looks, runner, progress)
+    inspections = runner.scan(tasks)
+    found = _arranged(files, tasks, inspections, runner, progress)
     progress("putting transactions together")
     for number in sorted(found.inspections):
         found.assembled.add(found.inspections[number])
     begun = found.assembled.assembly.streams_begun()
     ends = runner.ends(frozenset(begun)) if begun else []
-    found.assembled.finish((xid, unit) for xid, unit in ends if unit[0] in found.inspections)
+    found.assembled.finish((xid, fragment) for xid, fragment in ends if fragment[0] in found.inspections)
     progress("counting")
     _count(found, runner, files)
     return found
@@ -141,28 +141,30 @@ def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Prog
 def _arranged(
     files: Mapping[int, LandedFile],
     tasks: Mapping[str, ScanTask],
-    looks: Mapping[int, FileInspection],
+    inspections: Mapping[int, FileInspection],
     runner: Runner,
     progress: Progress,
 ) -> Inspection:
     """In the order in which apply reads them, each content once."""
     paths = {file.path for file in files.values()}
-    errors = {files[n].path: look.error for n, look in looks.items() if look.error is not None}
-    scans = {n: look.scan for n, look in looks.items() if look.scan is not None}
+    errors = {files[n].path: look.error for n, look in inspections.items() if look.error is not None}
+    scans = {n: look.scan for n, look in inspections.items() if look.scan is not None}
     arrangement = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
     to_read = arrangement.to_read
     if arrangement.rescan:
         progress("looking again, as a file that others follow ends within a message")
         tasks = tasks_of(to_read)
-        looks = runner.scan(tasks)
-        cut_off = {path: ScanTask(task.number, task.size) for path, task in tasks.items() if looks[task.number].error}
-        errors |= {path: looks[task.number].error or "" for path, task in cut_off.items()}
+        inspections = runner.scan(tasks)
+        cut_off = {
+            path: ScanTask(task.number, task.size) for path, task in tasks.items() if inspections[task.number].error
+        }
+        errors |= {path: inspections[task.number].error or "" for path, task in cut_off.items()}
         if cut_off:  # what is there of them
-            looks, tasks = {**looks, **runner.scan(cut_off)}, {**tasks, **cut_off}
+            inspections, tasks = {**inspections, **runner.scan(cut_off)}, {**tasks, **cut_off}
     left = {path for path in errors if _is_being_compressed(path, paths)}
     errors = {path: error for path, error in errors.items() if path not in left}
     remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
-    read = {n: looks[n] for n in to_read if n in looks and looks[n].scan is not None}
+    read = {n: inspections[n] for n in to_read if n in inspections and inspections[n].scan is not None}
     sizes = {files[n].path: scan.size for n, scan in scans.items()}
     missing = tuple(said for _, said in missing_numbers(sorted(paths, key=natural_order)))
     read_paths = {number: part.path for number, part in to_read.items()}
@@ -188,22 +190,24 @@ def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
 
 
 def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
-    placing = found.assembled
+    assembled = found.assembled
     others = frozenset(files) - found.inspections.keys()
-    fates = StatusLookup.of((*placing.ended, *placing.open), placing.watermarks, placing.excluded_files | others)
-    counted = runner.count(fates, {})
+    statuses = StatusLookup.of(
+        (*assembled.ended, *assembled.open), assembled.watermarks, assembled.excluded_files | others
+    )
+    counted = runner.count(statuses, {})
     total = _together(counted.values())
-    if placing.assembly.was_damaged and not placing.breaks:
-        held_from = {oid: cut.lsn for oid, cut in find_cutoffs(placing.assembly, total.statistics, ()).items()}
+    if assembled.assembly.was_damaged and not assembled.breaks:
+        held_from = {oid: cutoff.lsn for oid, cutoff in find_cutoffs(assembled.assembly, total.statistics, ()).items()}
         if held_from:
-            counted = runner.count(fates, held_from)
+            counted = runner.count(statuses, held_from)
             total = _together(counted.values())
-    if placing.needs_history:
+    if assembled.needs_history:
         commits = CommitColumns()
-        for number, of_file in runner.commits(fates).items():
+        for number, of_file in runner.commits(statuses).items():
             if number in found.inspections:
                 commits.add(number, *of_file)
-        commits.add_outcomes(placing.ended)
+        commits.add_outcomes(assembled.ended)
         others_commits = find_foreign_transactions(commits, found.paths)
         found.missing += others_commits.wrong
         found.remarks += others_commits.open
@@ -221,17 +225,17 @@ def inspection_contexts(
     found: Inspection, wanted: MessageFilter, shows_values: bool, as_json: bool
 ) -> list[InspectionContext]:
     """Of all files that are read, in order."""
-    placing = found.assembled
+    assembled = found.assembled
     units: dict[int, dict[int, Outcome]] = {}
-    for outcome in (*placing.ended, *placing.open):
-        for file, unit in outcome.fragments:
-            units.setdefault(file, {})[unit] = replace(outcome, fragments=())
+    for outcome in (*assembled.ended, *assembled.open):
+        for file, fragment in outcome.fragments:
+            units.setdefault(file, {})[fragment] = replace(outcome, fragments=())
     marks: dict[int, dict[int, int]] = {}
-    for mark in placing.watermarks:
+    for mark in assembled.watermarks:
         marks.setdefault(mark.file, {})[mark.epoch] = mark.lsn
-    history = placing.assembly.relations
+    history = assembled.assembly.relations
     versions = {oid: history.versions(oid) for oid in history.oids()}
-    user_types = UserTypes.of(placing.assembly.types.values(), {})
+    user_types = UserTypes.of(assembled.assembly.types.values(), {})
     in_stream = False
     listed = []
     for number, scan in sorted(found.scans.items()):

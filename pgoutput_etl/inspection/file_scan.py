@@ -160,46 +160,46 @@ def joined_span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> t
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def count(heads: bytes, fates: StatusLookup, held_from: Mapping[int, int]) -> FragmentCounts:
+def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) -> FragmentCounts:
     """Of one file's rows. `held_from`: as TallyRequest has it."""
     found = FragmentCounts(BatchStatistics(StatisticsRequest(held_from)))
-    units = _FragmentCounter()
+    fragments = _FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for block in _blocks(heads):
         kind, relation = BlockKind(block["kind"]), block["relation"]
-        rows = fates.of_batch(unpacked(block, _COUNTED))
+        rows = statuses.of_batch(unpacked(block, _COUNTED))
         if not rows.num_rows:
             continue
-        found.statistics.add(kind, relation, rows, 0, fates)
-        decided = fates.decide(rows)
-        units.add(rows, decided, kind is BlockKind.CHANGE)
+        found.statistics.add(kind, relation, rows, 0, statuses)
+        decided = statuses.decide(rows)
+        fragments.add(rows, decided, kind is BlockKind.CHANGE)
         if kind is BlockKind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
             _count_changes(found, relation, rows, decided)
-    own = fates.fragments_of(units.file)
+    own = statuses.fragments_of(fragments.file)
     for rows, decided in commits:
         is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
-        _count_commits(found, units, rows, decided, is_own)
-    found.own_fragments = {(units.file, unit): units.size(unit) for unit in own.tolist()}
+        _count_commits(found, fragments, rows, decided, is_own)
+    found.own_fragments = {(fragments.file, fragment): fragments.size(fragment) for fragment in own.tolist()}
     return found
 
 
-def commits(heads: bytes, fates: StatusLookup) -> tuple[Integers, Integers, Integers]:
+def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, Integers]:
     """Xid, LSN and fate (as a place in FATES) of the ordinary transactions within a file."""
     found: list[tuple[Integers, Integers, Integers]] = []
     for block in _blocks(heads):
         if block["kind"] == BlockKind.COMMIT.value:
-            rows = fates.of_batch(unpacked(block, DECIDED_BY))
-            decided = fates.decide(rows)
+            rows = statuses.of_batch(unpacked(block, DECIDED_BY))
+            decided = statuses.decide(rows)
             xid, lsn = (
                 pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
             )
             found.append((xid, lsn, decided.status.astype(np.int64)))
     nothing = np.zeros(0, np.int64)
-    xid, lsn, fate = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
+    xid, lsn, status = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
     is_known = lsn >= 0
-    return xid[is_known], lsn[is_known], fate[is_known]
+    return xid[is_known], lsn[is_known], status[is_known]
 
 
 def _count_changes(found: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
@@ -211,13 +211,13 @@ def _count_changes(found: FragmentCounts, relation: int, rows: pa.RecordBatch, d
 
 def _count_commits(
     found: FragmentCounts,
-    units: _FragmentCounter,
+    fragments: _FragmentCounter,
     rows: pa.RecordBatch,
     decided: StatusColumns,
     is_own: npt.NDArray[np.bool_],
 ) -> None:
     """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
-    unit = rows.column("unit").to_numpy(zero_copy_only=False)
+    fragment = rows.column("unit").to_numpy(zero_copy_only=False)
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
     is_committed = decided.status == _COMMITTED
     done = counts[is_committed & ~is_own]
@@ -226,11 +226,11 @@ def _count_commits(
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
         found.times = joined_span(found.times, (limits["min"], limits["max"]))
-    sizes = np.where(is_own, -1, units.bytes[unit + 1])
+    sizes = np.where(is_own, -1, fragments.bytes[fragment + 1])
     of_biggest = np.argsort(-sizes, kind="stable")[:BIGGEST]
     listed = [
         FragmentSize(
-            units.file,
+            fragments.file,
             decided.top_xid[i].as_py(),
             STATUSES[decided.status[i]].value,
             int(counts[i]),
@@ -264,20 +264,20 @@ class _FragmentCounter:
 
     def add(self, rows: pa.RecordBatch, decided: StatusColumns, are_changes: bool) -> None:
         self.file = rows.column("file")[0].as_py()
-        unit = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
-        room = int(unit.max()) + 1
+        fragment = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
+        room = int(fragment.max()) + 1
         if room > len(self.changes):
             more = np.zeros(max(room, 2 * len(self.changes)) - len(self.changes), np.int64)
             self.changes, self.aborted = np.append(self.changes, more), np.append(self.aborted, more)
             self.bytes = np.append(self.bytes, more)
         size = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
-        self.bytes += np.bincount(unit, size, len(self.bytes)).astype(np.int64)
+        self.bytes += np.bincount(fragment, size, len(self.bytes)).astype(np.int64)
         if are_changes:
-            self.changes += np.bincount(unit, minlength=len(self.changes))
-            self.aborted += np.bincount(unit[decided.status == _ABORTED], minlength=len(self.changes))
+            self.changes += np.bincount(fragment, minlength=len(self.changes))
+            self.aborted += np.bincount(fragment[decided.status == _ABORTED], minlength=len(self.changes))
 
-    def size(self, unit: int) -> FragmentTotals:
-        at = unit + 1
+    def size(self, fragment: int) -> FragmentTotals:
+        at = fragment + 1
         if at >= len(self.bytes):
             return FragmentTotals()
         return FragmentTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))

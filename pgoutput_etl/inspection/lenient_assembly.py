@@ -92,7 +92,7 @@ class LenientAssembly:
 
     def finish(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Once all files are in; `ends` as Assembly.replace_streams has them."""
-        self.assembly.replace_streams((xid, unit) for xid, unit in ends if unit[0] >= self._first)
+        self.assembly.replace_streams((xid, fragment) for xid, fragment in ends if fragment[0] >= self._first)
 
     @property
     def ended(self) -> list[Outcome]:
@@ -124,7 +124,7 @@ class LenientAssembly:
 
 
 def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    kept = [replace(o, fragments=tuple(unit for unit in o.fragments if unit[0] != file)) for o in outcomes]
+    kept = [replace(o, fragments=tuple(fragment for fragment in o.fragments if fragment[0] != file)) for o in outcomes]
     return [outcome for outcome in kept if outcome.fragments]
 
 

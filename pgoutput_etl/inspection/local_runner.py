@@ -112,32 +112,32 @@ class LocalRunner:
         if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _WORTH_PROCESSES:
             # Not forked: Arrow's threads don't live on in a fork.
             self._pool = ProcessPoolExecutor(min(self.processes, len(tasks)), get_context("spawn"))
-        looks = self._map(partial(_scan, self.folder, self.framing), tasks.items())
-        return {found.number: found for found in looks}
+        inspections = self._map(partial(_scan, self.folder, self.framing), tasks.items())
+        return {found.number: found for found in inspections}
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
         return [end for found in self._map(partial(_ends, xids), self._heads()) for end in found]
 
-    def count(self, fates: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
+    def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         heads = self._heads()
-        counted = self._map(partial(_count, fates, dict(held_from)), heads)
+        counted = self._map(partial(_count, statuses, dict(held_from)), heads)
         return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
 
-    def commits(self, fates: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
+    def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         heads = self._heads()
-        found = self._map(partial(_commits, fates), heads)
+        found = self._map(partial(_commits, statuses), heads)
         return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
 
-    def print_messages(self, scenes: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
+    def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         if self._pool is None:
-            for scene in scenes:
-                _print_messages(scene, emit)
+            for context in contexts:
+                _print_messages(context, emit)
             return
         told: deque[Future[Path]] = deque()
-        waiting = iter(enumerate(scenes))
+        waiting = iter(enumerate(contexts))
         while True:
-            for number, scene in islice(waiting, 2 * self.processes - len(told)):  # no more than that lies on disk
-                told.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", scene))
+            for number, context in islice(waiting, 2 * self.processes - len(told)):  # no more than that lies on disk
+                told.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", context))
             if not told:
                 return
             path = told.popleft().result()
@@ -183,24 +183,24 @@ def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, FragmentId]]:
     return ends(heads.read_bytes(), xids)
 
 
-def _commits(fates: StatusLookup, heads: Path) -> tuple[Integers, Integers, Integers]:
-    return commits(heads.read_bytes(), fates)
+def _commits(statuses: StatusLookup, heads: Path) -> tuple[Integers, Integers, Integers]:
+    return commits(heads.read_bytes(), statuses)
 
 
-def _count(fates: StatusLookup, held_from: Mapping[int, int], heads: Path) -> FragmentCounts:
-    return count(heads.read_bytes(), fates, held_from)
+def _count(statuses: StatusLookup, held_from: Mapping[int, int], heads: Path) -> FragmentCounts:
+    return count(heads.read_bytes(), statuses, held_from)
 
 
-def _print_messages(scene: InspectionContext, emit: Callable[[str], object]) -> None:
+def _print_messages(context: InspectionContext, emit: Callable[[str], object]) -> None:
     try:
-        content = read_local(scene.path)
+        content = read_local(context.path)
     except (OSError, OverflowError):
-        emit(vanished_file_line(scene))
+        emit(vanished_file_line(context))
     else:
-        print_messages(scene, content, emit)
+        print_messages(context, content, emit)
 
 
-def _print_to(path: Path, scene: InspectionContext) -> Path:
+def _print_to(path: Path, context: InspectionContext) -> Path:
     with path.open("w", encoding="utf-8", newline="\n") as lines:
-        _print_messages(scene, lambda line: lines.write(f"{line}\n"))
+        _print_messages(context, lambda line: lines.write(f"{line}\n"))
     return path

@@ -115,9 +115,9 @@ class MessageLine:
         lsn = "-" if self.lsn is None else format_lsn(self.lsn)
         xid = "-" if self.xid is None else f"{self.xid}"
         xid += "" if self.subxid in (None, self.xid) else f"/{self.subxid}"
-        fate = "" if self.fate in (None, TransactionStatus.COMMITTED.value) else f"  [{self.fate}]"
+        status = "" if self.fate in (None, TransactionStatus.COMMITTED.value) else f"  [{self.fate}]"
         rows = "".join(f"  {kind} {_row(values)}" for kind, values in self.values.items())
-        return printable(f"{self.path}  {self.offset:>10}  {lsn:>12}  {xid:>10}  {self.what}{rows}{fate}")
+        return printable(f"{self.path}  {self.offset:>10}  {lsn:>12}  {xid:>10}  {self.what}{rows}{status}")
 
     def json(self) -> str:
         lsns = {
@@ -150,41 +150,41 @@ class InspectionContext:
 
 
 def print_messages(
-    scene: InspectionContext, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE
+    context: InspectionContext, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE
 ) -> None:
     """Gives the text of each line that is wanted to `emit`."""
-    print_lines(scene, content, lambda line: emit(line.json() if scene.as_json else line.text()), max_size)
+    print_lines(context, content, lambda line: emit(line.json() if context.as_json else line.text()), max_size)
 
 
 def print_lines(
-    scene: InspectionContext, content: bytes, emit: Callable[[MessageLine], object], max_size: int = MAX_SIZE
+    context: InspectionContext, content: bytes, emit: Callable[[MessageLine], object], max_size: int = MAX_SIZE
 ) -> None:
     """Gives each line that is wanted to `emit`. What can't be read is a line, too."""
-    teller: MessagePrinter | None = None
+    printer: MessagePrinter | None = None
     try:
-        data = read_content(content, scene.path, max_size).data[: scene.end]
-        if scene.framing is Framing.AUTO:
+        data = read_content(content, context.path, max_size).data[: context.end]
+        if context.framing is Framing.AUTO:
             return  # nothing in it
-        teller = MessagePrinter(scene, data, emit)
-        teller.run()
+        printer = MessagePrinter(context, data, emit)
+        printer.run()
     except ArchiveError as error:
-        at = 0 if teller is None else teller.offset
-        emit(MessageLine(scene.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
+        at = 0 if printer is None else printer.offset
+        emit(MessageLine(context.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
 
 
-def vanished_file_line(scene: InspectionContext) -> str:
+def vanished_file_line(context: InspectionContext) -> str:
     """The line of a file that was there when it was looked into."""
-    line = MessageLine(scene.path, 0, None, None, None, "Damage", "it can't be read any more")
-    return line.json() if scene.as_json else line.text()
+    line = MessageLine(context.path, 0, None, None, None, "Damage", "it can't be read any more")
+    return line.json() if context.as_json else line.text()
 
 
 class MessagePrinter(Scanner):
     """Reads a file as the scan does, message by message, and keeps nothing."""
 
-    def __init__(self, scene: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
-        part = ScanRequest(data, scene.file, scene.framing, salvages=True, leaves_tail=True)
-        super().__init__(part, scene.begins_in_stream, head_too=True)
-        self.scene = scene
+    def __init__(self, context: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
+        part = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
+        super().__init__(part, context.begins_in_stream, head_too=True)
+        self.context = context
         self.emit = emit
 
     def _take(self, *_: object) -> None:
@@ -194,34 +194,34 @@ class MessagePrinter(Scanner):
         """No rows."""
 
     def _message(self, message: PgoutputMessage, frame: Frame) -> None:
-        before = self.unit
+        before = self.fragment
         super()._message(message, frame)
-        unit = self.unit if self.unit is not None else before
+        fragment = self.fragment if self.fragment is not None else before
         if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
-            unit = None
+            fragment = None
         lsn = frame.lsn or None  # of messages that stand nowhere in the WAL
-        self._emit(self._line(message, frame.offset, lsn, NO_FRAGMENT if unit is None else unit.number))
+        self._emit(self._line(message, frame.offset, lsn, NO_FRAGMENT if fragment is None else fragment.number))
 
     def _damage(self, gap: Gap) -> None:
         super()._damage(gap)
         what = f"{gap.end - gap.offset:,} bytes that can't be read: {gap.reason}"
-        self._emit(MessageLine(self.scene.path, gap.offset, None, None, None, "Damage", what))
+        self._emit(MessageLine(self.context.path, gap.offset, None, None, None, "Damage", what))
 
     def _emit(self, line: MessageLine) -> None:
-        if self.scene.filter.accepts(line):
+        if self.context.filter.accepts(line):
             self.emit(line)
 
-    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, unit: int) -> MessageLine:
-        line = MessageLine(self.scene.path, offset, lsn, None, None, type(message).__name__, "")
-        self._owner_of(line, message, unit)
-        MessageDescription(self.scene, line, (self.scene.file, self.ordinal), self.scene.outcomes.get(unit)).describe(
-            message
-        )
+    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, fragment: int) -> MessageLine:
+        line = MessageLine(self.context.path, offset, lsn, None, None, type(message).__name__, "")
+        self._owner_of(line, message, fragment)
+        MessageDescription(
+            self.context, line, (self.context.file, self.ordinal), self.context.outcomes.get(fragment)
+        ).describe(message)
         return line
 
     def _owner_of(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
-        outcome = self.scene.outcomes.get(number)
-        unit = self.unit
+        outcome = self.context.outcomes.get(number)
+        fragment = self.fragment
         line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
         if isinstance(message, Message) and not message.transactional:
             return
@@ -230,10 +230,10 @@ class MessagePrinter(Scanner):
             is_aborted = line.subxid in outcome.aborted_subxids
             line.fate = TransactionStatus.ABORTED.value if is_aborted else outcome.status.value
         elif number not in (NO_FRAGMENT, HEAD):
-            known = unit if unit is not None and unit.number == number else self._ended_unit
+            known = fragment if fragment is not None and fragment.number == number else self._ended_fragment
             if known is not None:
                 line.xid, line.commit_lsn, line.committed_at = known.xid, known.commit_lsn, known.commit_ts
-                mark = self.scene.watermarks.get(len(self.summary.epochs) - 1, -1)
+                mark = self.context.watermarks.get(len(self.summary.epochs) - 1, -1)
                 is_new = known.commit_lsn is None or known.commit_lsn > mark
                 line.fate = TransactionStatus.COMMITTED.value if is_new else TransactionStatus.RESENT.value
         if line.xid is None:
@@ -243,10 +243,10 @@ class MessagePrinter(Scanner):
             line.committed_at = getattr(message, "commit_timestamp", None)
 
     def _commit(self, message: Commit, frame: Frame) -> None:
-        self._ended_unit = self.unit
+        self._ended_fragment = self.fragment
         super()._commit(message, frame)
 
-    _ended_unit: Any = None
+    _ended_fragment: Any = None
 
 
 @dataclass(slots=True)

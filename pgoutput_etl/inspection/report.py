@@ -62,7 +62,7 @@ def report_on(found: Inspection) -> ArchiveReport:
         last_commit_lsn=_lsn(max((last for _, last in commits), default=None)),
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
-        transactions={fate.value: found.transactions()[fate.value] for fate in TransactionStatus},
+        transactions={status.value: found.transactions()[status.value] for status in TransactionStatus},
         unknown_prepared=found.assembled.unknown_prepared,
         sizes=_sizes(found),
         biggest=tuple(_biggest(found)),
@@ -151,9 +151,9 @@ def _status(path: str, part: FilePart | None, found: Inspection) -> str:
 
 def _size_of(found: Inspection, outcome: Outcome) -> tuple[int, int]:
     """Changes and bytes; without changes of subtransactions that were aborted, unless all of it was."""
-    totals = [found.total.own_fragments.get(unit, FragmentTotals()) for unit in outcome.fragments]
-    aborted = 0 if outcome.status is TransactionStatus.ABORTED else sum(unit.aborted for unit in totals)
-    return sum(unit.changes for unit in totals) - aborted, sum(unit.size for unit in totals)
+    totals = [found.total.own_fragments.get(fragment, FragmentTotals()) for fragment in outcome.fragments]
+    aborted = 0 if outcome.status is TransactionStatus.ABORTED else sum(fragment.aborted for fragment in totals)
+    return sum(fragment.changes for fragment in totals) - aborted, sum(fragment.size for fragment in totals)
 
 
 def kind_of_transaction(outcome: Outcome) -> str:
@@ -216,9 +216,9 @@ def _relations(found: Inspection) -> Iterable[RelationReport]:
         entries.setdefault(entry.relation.oid, []).append(entry)
     changed: dict[int, Counter[str]] = {}
     others: dict[int, Counter[str]] = {}
-    for (oid, tag, fate), count in found.total.changes.items():
-        is_committed = fate == TransactionStatus.COMMITTED.value
-        (changed if is_committed else others).setdefault(oid, Counter())[tag if is_committed else fate] += count
+    for (oid, tag, status), count in found.total.changes.items():
+        is_committed = status == TransactionStatus.COMMITTED.value
+        (changed if is_committed else others).setdefault(oid, Counter())[tag if is_committed else status] += count
     for oid in sorted({*entries, *changed, *others}):
         latest = history.newest(oid)
         yield RelationReport(

@@ -35,8 +35,8 @@ class CommitColumns:
 
     parts: list[tuple[int, Integers, Integers, Integers]] = field(default_factory=list)
 
-    def add(self, file: int, xid: Integers, lsn: Integers, fate: Integers) -> None:
-        self.parts.append((file, xid, lsn, fate))
+    def add(self, file: int, xid: Integers, lsn: Integers, status: Integers) -> None:
+        self.parts.append((file, xid, lsn, status))
 
     def add_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for o in outcomes:
@@ -58,13 +58,13 @@ def find_foreign_transactions(commits: CommitColumns, paths: Mapping[int, str]) 
     if not commits.parts:
         return ForeignTransactions()
     file = np.concatenate([np.full(len(part[1]), part[0], np.int64) for part in commits.parts])
-    xid, lsn, fate = (np.concatenate([part[i] for part in commits.parts]) for i in (1, 2, 3))
-    is_done = np.isin(fate, _DONE)
+    xid, lsn, status = (np.concatenate([part[i] for part in commits.parts]) for i in (1, 2, 3))
+    is_done = np.isin(status, _DONE)
     order = np.lexsort((lsn, xid))
     order = order[is_done[order]]
     wrong: list[str] = []
     before: list[str] = []
-    resent = np.flatnonzero(fate == _RESENT)
+    resent = np.flatnonzero(status == _RESENT)
     known = set(zip(xid[order].tolist(), lsn[order].tolist(), strict=True)) if len(resent) else set()
     unknown = [i for i in resent.tolist() if (int(xid[i]), int(lsn[i])) not in known]
     if unknown:

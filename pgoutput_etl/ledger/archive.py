@@ -271,13 +271,13 @@ class LedgerArchive:
         )
         return rows.where(counts | (F.col("tag") == ERROR_TAG))
 
-    def waiting(self, units: Collection[FragmentId], protected: MaskingPolicy | None) -> DataFrame:
+    def waiting(self, fragments: Collection[FragmentId], protected: MaskingPolicy | None) -> DataFrame:
         """Blocks of the rows of transactions whose end was not there, of which the ledger has what is none of the
         configuration's `columns` any more. Raises ArchiveError if a file of theirs is not there as it was."""
-        numbers = {file for file, _ in units}
+        numbers = {file for file, _ in fragments}
         rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], protected))
         refuse_unreadable(rows)
-        listed = frame(self.spark, pa.Table.from_pylist([{"file": f, "unit": u} for f, u in units], _FRAGMENTS))
+        listed = frame(self.spark, pa.Table.from_pylist([{"file": f, "unit": u} for f, u in fragments], _FRAGMENTS))
         wanted = rows.where(F.col("tag").isin(*CHANGE_TAGS, LOGICAL_TAG))
         return blocks_of(wanted.join(F.broadcast(listed), ["file", "unit"], "left_semi"), BlockKind.WAITING)
 
@@ -313,7 +313,7 @@ class LedgerArchive:
             "aborted",
         )
         ended = ended.select("of.file", "of.unit", *ended.columns[1:])
-        waiting = [(file, unit) for o in self._assembled.open_outcomes() for file, unit in o.fragments]
+        waiting = [(file, fragment) for o in self._assembled.open_outcomes() for file, fragment in o.fragments]
         opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
         return ended.unionByName(opened, allowMissingColumns=True)
 

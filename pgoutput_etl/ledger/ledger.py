@@ -296,7 +296,7 @@ class Ledger:
         ]
         self._append_done(batch, assembly.last_commit_lsn, assembly.state(), tables)
         still_open = set(_open_fragments(assembly))
-        self._delete([unit for unit in results.prior.open_units if unit not in still_open])
+        self._delete([fragment for fragment in results.prior.open_units if fragment not in still_open])
 
     def close_backfill(
         self,
@@ -562,11 +562,11 @@ class Ledger:
         return None if waiting is None else blocks_of(waiting.select(*MESSAGE_SCHEMA.names), BlockKind.WAITING)
 
     def _waiting(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
-        units = _open_fragments(assembly)
-        if not units:
+        fragments = _open_fragments(assembly)
+        if not fragments:
             return None
         rows = self.completed("open_transactions", self.extend("open_transactions", batch))
-        return rows.join(F.broadcast(self._units(units)), ["file", "unit"], "left_semi")
+        return rows.join(F.broadcast(self._units(fragments)), ["file", "unit"], "left_semi")
 
     def masks_of_open_rows(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
         """Of changes that earlier batches left open: relations, and what was done to their columns then."""
@@ -580,7 +580,7 @@ class Ledger:
         """Once more for all that has ended by a batch that is done, whose run may have died before it got to it."""
         still_open = set(_open_fragments(self.assembly(Batch.after(last, {}))))
         waiting = self.read("open_transactions").select("file", "unit").distinct().collect()
-        self._delete([unit for unit in map(tuple, waiting) if unit not in still_open])
+        self._delete([fragment for fragment in map(tuple, waiting) if fragment not in still_open])
 
     def _delete(self, ended: list[FragmentId]) -> None:
         """Drops the rows of transactions that have ended. They would do no harm: only open units are read."""
@@ -591,8 +591,8 @@ class Ledger:
         here = same & (F.col("t.source") == self.source)
         target.merge(self._units(ended).alias("s"), here).whenMatchedDelete().execute()
 
-    def _units(self, units: list[FragmentId]) -> DataFrame:
-        listed = [{"file": file, "unit": unit} for file, unit in units]
+    def _units(self, fragments: list[FragmentId]) -> DataFrame:
+        listed = [{"file": file, "unit": fragment} for file, fragment in fragments]
         return frame(self.spark, pa.Table.from_pylist(listed, _FRAGMENTS))
 
 
@@ -608,4 +608,4 @@ def _all_at_once(*effects: Callable[[], None]) -> None:
 
 
 def _open_fragments(assembly: Assembly) -> list[FragmentId]:
-    return [unit for outcome in assembly.open_outcomes() for unit in outcome.fragments]
+    return [fragment for outcome in assembly.open_outcomes() for fragment in outcome.fragments]

@@ -83,7 +83,7 @@ def _struct(ddl: str) -> StructType:
 
 
 def file_statistics(scan: FileScan) -> dict[str, Any]:
-    commits = [stretch for stretch in scan.epochs if stretch is not None]
+    commits = [epoch for epoch in scan.epochs if epoch is not None]
     return {
         "framing": scan.framing,
         "decompressed_size": scan.size,
@@ -102,7 +102,7 @@ def time_of(microseconds: int) -> datetime:
 
 def transaction_row(outcome: Outcome) -> dict[str, Any]:
     """Where it begins, and how it ended. A transaction of several units counts its changes in none of them."""
-    file, unit = outcome.fragments[0] if outcome.fragments else (None, None)
+    file, fragment = outcome.fragments[0] if outcome.fragments else (None, None)
     time = None if outcome.commit_ts is None else time_of(outcome.commit_ts + POSTGRES_EPOCH_MICROSECONDS)
     return {
         "xid": outcome.xid,
@@ -111,8 +111,8 @@ def transaction_row(outcome: Outcome) -> dict[str, Any]:
         "commit_lsn": outcome.commit_lsn,
         "commit_ts": time,
         "file": file,
-        "unit": unit,
-        "units": [{"file": file, "unit": unit} for file, unit in outcome.fragments],
+        "unit": fragment,
+        "units": [{"file": file, "unit": fragment} for file, fragment in outcome.fragments],
         "scope": outcome.scope,
         "aborted": list(outcome.aborted_subxids),
         "origin": outcome.origin,

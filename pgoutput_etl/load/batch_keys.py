@@ -38,11 +38,11 @@ def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
 
 
 def keys_of_blocks(
-    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, inserts: int
+    blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, inserts: int
 ) -> BatchKeys:
     """One pass over the table's blocks, which types the key's columns alone. `inserts`: about how many there are."""
     buckets = inserts // _BUCKET_ROWS + 1
-    hashed = hashed_keys_of_blocks(blocks, fates, window, shape, buckets)
+    hashed = hashed_keys_of_blocks(blocks, statuses, window, shape, buckets)
     checked = checked_keys(hashed, shape, buckets).localCheckpoint(eager=False)  # its hashes may be asked for
     facts = facts_of_rows(checked.drop("hashes").toArrow().to_pylist(), shape)
     return BatchKeys(facts, checked if facts.are_known else None)

@@ -95,16 +95,16 @@ class ChangeBlocks:
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
-        blocks, fates = self.rows.changes(), self.rows.statuses
+        blocks, statuses = self.rows.changes(), self.rows.statuses
         keys = ranges = None
         if only_inserts and not shape.is_bag:
-            keys = keys_of_blocks(blocks, fates, window, shape, changes.inserts)
+            keys = keys_of_blocks(blocks, statuses, window, shape, changes.inserts)
             ranges = keys.facts.ranges if keys.facts.are_known else None
         if keys is not None and keys.facts.are_unique:
-            there, is_net = all_events_of_blocks(blocks, fates, window, shape), True
+            there, is_net = all_events_of_blocks(blocks, statuses, window, shape), True
         else:
             is_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
-            there = events_of_blocks(blocks, fates, window, shape, is_net)
+            there = events_of_blocks(blocks, statuses, window, shape, is_net)
         return TableEvents(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
@@ -126,9 +126,9 @@ class ChangeBlocks:
         return EventLog(found, task.changes.size, bool(task.changes.truncates))
 
 
-def window_of(task: TableTask, segment: SchemaSpan, cuts: Mapping[int, Cutoff]) -> Window:
-    cut = cuts.get(task.oid)
-    return Window(task.changes.truncated_at, segment.start, segment.end, None if cut is None else cut.lsn)
+def window_of(task: TableTask, segment: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:
+    cutoff = cutoffs.get(task.oid)
+    return Window(task.changes.truncated_at, segment.start, segment.end, None if cutoff is None else cutoff.lsn)
 
 
 def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:

@@ -87,8 +87,8 @@ def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
 
 def _is_plain(reshaping: SchemaMigration) -> bool:
     """Whether Delta's log alone can tell it, step by step, and no step's name is another one's."""
-    fates = [reshaping.value_change(place) for place in range(len(reshaping.after))]
-    if ValueChange.CONVERTED in fates or ValueChange.UNSENT in fates:
+    statuses = [reshaping.value_change(place) for place in range(len(reshaping.after))]
+    if ValueChange.CONVERTED in statuses or ValueChange.UNSENT in statuses:
         return False
     before = {column.name.lower() for column in reshaping.before}
     names = [column.name for column in reshaping.after]

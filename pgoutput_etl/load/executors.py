@@ -30,34 +30,34 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 
 def events_of_blocks(
-    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, as_net: bool = False
+    blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, as_net: bool = False
 ) -> DataFrame:
     """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
     which one task finds out."""
 
     of_relation = _of_relation(blocks, shape)
     if as_net:
-        return _converted(net_events_of, of_relation.coalesce(1), fates, window, shape)
-    return _converted(events_of, of_relation, fates, window, shape)
+        return _converted(net_events_of, of_relation.coalesce(1), statuses, window, shape)
+    return _converted(events_of, of_relation, statuses, window, shape)
 
 
-def all_events_of_blocks(blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
+def all_events_of_blocks(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
     """The same without leaving out any that a later one makes void."""
-    return _converted(typed_events_of, _of_relation(blocks, shape), fates, window, shape)
+    return _converted(typed_events_of, _of_relation(blocks, shape), statuses, window, shape)
 
 
-def every_event_of_blocks(blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
+def every_event_of_blocks(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
     """All change events of a table, truncates among them, from its relation's blocks."""
-    return _converted(every_event_of, _of_relation(blocks, shape), fates, window, shape)
+    return _converted(every_event_of, _of_relation(blocks, shape), statuses, window, shape)
 
 
 def hashed_keys_of_blocks(
-    blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape, buckets: int
+    blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> DataFrame:
     """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from hashed_keys_of(_each_row(batches), fates, window, shape, buckets)
+        yield from hashed_keys_of(_each_row(batches), statuses, window, shape, buckets)
 
     return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
 
@@ -91,10 +91,10 @@ def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _converted(
-    events: _EventsOf, blocks: DataFrame, fates: StatusLookup, window: Window, shape: TableShape
+    events: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
 ) -> DataFrame:
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from events(_each_row(batches), fates, window, shape)
+        yield from events(_each_row(batches), statuses, window, shape)
 
     return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
 

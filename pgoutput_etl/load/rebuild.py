@@ -42,18 +42,22 @@ class Rebuild:
         return after(rows, {oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
-        self, rows: DataFrame, oids: Iterable[int], places: Mapping[int, str], cuts: Mapping[int, Cutoff] | None = None
+        self,
+        rows: DataFrame,
+        oids: Iterable[int],
+        places: Mapping[int, str],
+        cutoffs: Mapping[int, Cutoff] | None = None,
     ) -> TablePlan:
         """`rows`: those that the tables lack. places: where they are; one that has none, and no rows, is left out."""
-        relations, since, cuts = self.assembly.relations, self.since, cuts or {}
+        relations, since, cutoffs = self.assembly.relations, self.since, cutoffs or {}
         counted = count_changes(rows, relations)
-        whole = {*counted, *(oid for oid in {*places, *since} if oid not in cuts)}
+        whole = {*counted, *(oid for oid in {*places, *since} if oid not in cutoffs)}
         changes = {oid: counted.get(oid, TableChanges(oid)) for oid in oids if oid in whole}
-        cuts = {oid: cut for oid, cut in cuts.items() if oid in oids}
+        cutoffs = {oid: cutoff for oid, cutoff in cutoffs.items() if oid in oids}
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)
         plan = make_plan(
-            self.config, relations, changes, states, user_types, cuts=cuts, placed=places, named=self.tables
+            self.config, relations, changes, states, user_types, cutoffs=cutoffs, placed=places, named=self.tables
         )
         for n, task in enumerate(plan.tasks):
             begun = since.get(task.oid)

@@ -131,11 +131,11 @@ class MaskingPolicy:
         files, ordinals = rows.column("file").to_numpy(), rows.column("ordinal").to_numpy()
         numbers = numbers_at(table.versions.holds_from, files, ordinals, None)
         if self.scopes:
-            units = rows.column("unit").to_numpy()
-            for file, unit in set(zip(files.tolist(), units.tolist(), strict=True)):
-                scope = self.scopes.get((file, unit))
+            fragments = rows.column("unit").to_numpy()
+            for file, fragment in set(zip(files.tolist(), fragments.tolist(), strict=True)):
+                scope = self.scopes.get((file, fragment))
                 if scope in table.versions.holds_from and scope is not None:
-                    here = np.flatnonzero((files == file) & (units == unit))
+                    here = np.flatnonzero((files == file) & (fragments == fragment))
                     own = numbers_at(table.versions.holds_from, files[here], ordinals[here], scope)
                     numbers[here] = np.where(own >= 0, own, numbers[here])
         return numbers

@@ -63,7 +63,7 @@ def masking_policy_of(config: Config, assembly: Assembly, user_types: UserTypes)
 
 def scopes_of(outcomes: Iterable[Outcome]) -> dict[FragmentId, int]:
     """Of the units of streamed transactions."""
-    return {unit: each.scope for each in outcomes if each.scope is not None for unit in each.fragments}
+    return {fragment: each.scope for each in outcomes if each.scope is not None for fragment in each.fragments}
 
 
 def _number(config: Config, rule: TableRule) -> int:

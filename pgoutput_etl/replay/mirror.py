@@ -89,10 +89,10 @@ class Replay:
         yield from sorted(self._committed(changes), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
 
     def _committed(self, rows: Iterable[Row]) -> Iterator[Row]:
-        fates = fragment_outcomes(self.assembly)
+        statuses = fragment_outcomes(self.assembly)
         marks = {(mark.file, mark.epoch): mark.lsn for mark in self.assembly.watermarks}
         for row in rows:
-            outcome = fates.get((row["file"], row["unit"]))
+            outcome = statuses.get((row["file"], row["unit"]))
             if outcome is None:
                 is_new = row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1)
                 if is_new and self.origins.accepts(row["origin"]):
@@ -162,13 +162,13 @@ class Replay:
         """`rows`: what is applied to it, in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
-        for stretch in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
-            new = rows_under(stretch.shape)
-            if table is not None and stretch.migration is not None:
-                for event in migrated_row(table.events(), stretch.migration):
+        for epoch in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+            new = rows_under(epoch.shape)
+            if table is not None and epoch.migration is not None:
+                for event in migrated_row(table.events(), epoch.migration):
                     new.put(event)
             table = new
-            apply_rows(table, stretch.rows)
+            apply_rows(table, epoch.rows)
         assert table is not None
         return ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
 
@@ -189,9 +189,9 @@ class Replay:
         by_relation: dict[int, list[Row]] = {}
         found = self.cutoffs()
         for row in self.committed():
-            cut = found.get(row["relation"])
+            cutoff = found.get(row["relation"])
             is_before = until is None or row["commit_lsn"] <= until
-            if is_before and (cut is None or row["commit_lsn"] < cut.lsn):
+            if is_before and (cutoff is None or row["commit_lsn"] < cutoff.lsn):
                 by_relation.setdefault(row["relation"], []).append(row)
         return by_relation
 
@@ -247,7 +247,11 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
 
 def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
     """The outcome of every unit that has one of its own."""
-    return {unit: outcome for outcome in (*assembly.outcomes, *assembly.open_outcomes()) for unit in outcome.fragments}
+    return {
+        fragment: outcome
+        for outcome in (*assembly.outcomes, *assembly.open_outcomes())
+        for fragment in outcome.fragments
+    }
 
 
 class KeyedRows:

@@ -61,8 +61,8 @@ def remembered(
     found = {}
     for oid, rows in replay.rows_by_relation().items():
         memory = _Memory()
-        for stretch in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
-            memory.take(stretch)
+        for epoch in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
+            memory.take(epoch)
         memory.look()
         found[oid] = memory.told()
     return found
@@ -78,12 +78,12 @@ class _Memory:
     latest: dict[Any, _Version] = field(default_factory=dict)
     commit: _Commit | None = None
 
-    def take(self, stretch: ReplayedSpan) -> None:
+    def take(self, epoch: ReplayedSpan) -> None:
         if self.table is None:
-            self.table = rows_under(stretch.shape)
-        elif stretch.migration is not None:
-            self._reshape(stretch)
-        for commit, rows in groupby(stretch.rows, key=_commit_of):
+            self.table = rows_under(epoch.shape)
+        elif epoch.migration is not None:
+            self._reshape(epoch)
+        for commit, rows in groupby(epoch.rows, key=_commit_of):
             if self.commit is not None and commit != self.commit:
                 self.look()
             apply_rows(self.table, rows)
@@ -103,13 +103,13 @@ class _Memory:
                 if isinstance(self.table, KeyedRows):
                     self.latest[self.table.key(event)] = self.current[number]
 
-    def _reshape(self, stretch: ReplayedSpan) -> None:
+    def _reshape(self, epoch: ReplayedSpan) -> None:
         """Versions that have ended, too: they are rows of the same table."""
         assert self.table is not None
-        assert stretch.migration is not None
+        assert epoch.migration is not None
         before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, migrated_row(before.values(), stretch.migration), strict=True))
-        table = rows_under(stretch.shape)
+        after = dict(zip(before, migrated_row(before.values(), epoch.migration), strict=True))
+        table = rows_under(epoch.shape)
         for event in self.table.events():
             table.put(after[id(event)])
         for version in self.versions:

@@ -278,7 +278,7 @@ def damage_of(
     data: bytes,
     framing: Framing,
     gap: Gap,
-    unit: int,
+    fragment: int,
     ordinal: int,
     lsn: int | None,
     commit_lsn: int,
@@ -290,7 +290,7 @@ def damage_of(
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
     return Damage(
-        unit,
+        fragment,
         ordinal,
         gap.offset,
         len(extent),

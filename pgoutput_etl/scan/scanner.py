@@ -84,7 +84,7 @@ class Scanner:
         self.summary = FileScan(part.file, part.framing.value, len(part.data), FileBeginning.EITHER.value)
         self.summary.offset = part.start
         self.summary.begins_in_stream = part.begins_in_stream
-        self.unit: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)
+        self.fragment: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)
         self.units = 0
         self.head_matters = False
         self.head_reading: int | None = None  # of the head's Messages as they are read, to compare; None: none
@@ -103,10 +103,10 @@ class Scanner:
 
     @property
     def in_stream(self) -> bool:
-        unit = self.unit
-        if unit is None:
+        fragment = self.fragment
+        if fragment is None:
             return False
-        return self.begins_in_stream if unit.kind is FragmentKind.HEAD else unit.kind is FragmentKind.SEGMENT
+        return self.begins_in_stream if fragment.kind is FragmentKind.HEAD else fragment.kind is FragmentKind.SEGMENT
 
     @property
     def head_is_certain(self) -> bool:
@@ -114,7 +114,7 @@ class Scanner:
 
     @property
     def in_head(self) -> bool:
-        return self.unit is not None and self.unit.kind is FragmentKind.HEAD
+        return self.fragment is not None and self.fragment.kind is FragmentKind.HEAD
 
     def _refuses(self) -> bool:
         """In the head an error may mean that it is read from the wrong side."""
@@ -147,8 +147,12 @@ class Scanner:
         self._finish()
 
     def _begun(self) -> int | None:
-        unit = self.unit
-        return None if unit is None or unit.kind is not FragmentKind.TRANSACTION or unit.is_damaged else unit.commit_lsn
+        fragment = self.fragment
+        return (
+            None
+            if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged
+            else fragment.commit_lsn
+        )
 
     def _is_tail(self, reading: SalvageReader, error: ArchiveError) -> bool:
         """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
@@ -180,12 +184,12 @@ class Scanner:
         return ReadPosition(self.ordinal - before, position, in_stream)
 
     def _known_origin(self) -> OriginField | None:
-        unit = self.unit
-        return None if unit is None or unit.origin is None else (unit.origin, unit.origin_lsn)
+        fragment = self.fragment
+        return None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
 
     def _cursor_here(self) -> ScanCursor:
-        unit, summary = self.unit, self.summary
-        stretch, xids = summary.epochs[-1], summary.xids
+        unit, summary = self.fragment, self.summary
+        epoch, xids = summary.epochs[-1], summary.xids
         is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
         return ScanCursor(
             kind=fragment_kind(unit),
@@ -197,9 +201,9 @@ class Scanner:
             changes=0 if unit is None else unit.changes,
             is_damaged=unit is not None and unit.is_damaged,
             is_pending=is_pending,
-            has_commits=stretch is not None,
-            first_commit=0 if stretch is None else stretch[0],
-            last_commit=0 if stretch is None else stretch[1],
+            has_commits=epoch is not None,
+            first_commit=0 if epoch is None else epoch[0],
+            last_commit=0 if epoch is None else epoch[1],
             commit_lsn=self.commit_lsn,
             has_xids=xids is not None,
             oldest_xid=0 if xids is None else xids[0],
@@ -216,10 +220,10 @@ class Scanner:
         """Goes on behind what was taken."""
         place, summary = taken.cursor, self.summary
         if place.kind == NO_KIND:
-            self.unit = None
-        elif self.unit is None or self.unit.number != place.fragment:
+            self.fragment = None
+        elif self.fragment is None or self.fragment.number != place.fragment:
             if place.kind == TRANSACTION:
-                self.unit = Fragment(
+                self.fragment = Fragment(
                     place.fragment,
                     FragmentKind.TRANSACTION,
                     place.fragment_xid,
@@ -228,11 +232,13 @@ class Scanner:
                     place.changes,
                 )
             else:
-                self.unit = Fragment(place.fragment, FragmentKind.SEGMENT, place.fragment_xid, changes=place.changes)
+                self.fragment = Fragment(
+                    place.fragment, FragmentKind.SEGMENT, place.fragment_xid, changes=place.changes
+                )
         else:
-            self.unit.changes = place.changes
-        if self.unit is not None and taken.origin is not None:
-            self.unit.origin, self.unit.origin_lsn = taken.origin
+            self.fragment.changes = place.changes
+        if self.fragment is not None and taken.origin is not None:
+            self.fragment.origin, self.fragment.origin_lsn = taken.origin
         self.units, self.commit_lsn = place.fragments, place.commit_lsn
         if place.has_commits:
             summary.epochs[-1] = (place.first_commit, place.last_commit)
@@ -280,15 +286,15 @@ class Scanner:
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
         self._append(DAMAGE_TAG, damage.fragment, body=self.data[gap.offset : gap.end])
-        if not damage.begins_anew and (self.unit is None or self.in_stream != gap.in_stream):
+        if not damage.begins_anew and (self.fragment is None or self.in_stream != gap.in_stream):
             self._new_fragment(FragmentKind.SEGMENT if gap.in_stream else FragmentKind.TRANSACTION, None)
             self.summary.orphans.append(self.units)
-        if self.unit is not None and (not damage.is_torn or gap.end == len(self.data)):
-            self.unit.is_damaged = True
+        if self.fragment is not None and (not damage.is_torn or gap.end == len(self.data)):
+            self.fragment.is_damaged = True
 
     @property
     def fragment_number(self) -> int:
-        return NO_FRAGMENT if self.unit is None else self.unit.number
+        return NO_FRAGMENT if self.fragment is None else self.fragment.number
 
     def _lsn_range(self, frame: Frame) -> None:
         tag = chr(self.data[frame.start])
@@ -333,26 +339,26 @@ class Scanner:
                 self._control(frame)
 
     def _change(self, message: Insert | Update | Delete | Truncate) -> None:
-        unit = self._current_fragment(message)
-        unit.changes += 1
+        fragment = self._current_fragment(message)
+        fragment.changes += 1
         match message:
             case Insert():
-                self._row("I", unit, message.xid, message.relation_oid, new=message.new)
+                self._row("I", fragment, message.xid, message.relation_oid, new=message.new)
             case Update():
                 kind = None if message.old_kind is None else message.old_kind.value
-                self._row("U", unit, message.xid, message.relation_oid, kind, message.old, message.new)
+                self._row("U", fragment, message.xid, message.relation_oid, kind, message.old, message.new)
             case Delete():
-                self._row("D", unit, message.xid, message.relation_oid, message.old_kind.value, message.old)
+                self._row("D", fragment, message.xid, message.relation_oid, message.old_kind.value, message.old)
             case Truncate():
                 for oid in message.relation_oids:
-                    self._row("T", unit, message.xid, oid)
+                    self._row("T", fragment, message.xid, oid)
 
     def _current_fragment(self, message: PgoutputMessage) -> Fragment:
-        if self.unit is None:
+        if self.fragment is None:
             raise SequenceError(f"{type(message).__name__} outside any transaction")
-        if self.unit.kind is FragmentKind.HEAD:
+        if self.fragment.kind is FragmentKind.HEAD:
             self.head_matters = True
-        return self.unit
+        return self.fragment
 
     def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
         if isinstance(message, Message):
@@ -371,12 +377,12 @@ class Scanner:
             if not self.reads_messages:
                 self._append(LOGICAL_TAG, HEAD, body=body)
                 return
-        unit = self.unit
+        fragment = self.fragment
         if message.transactional:
-            if unit is None:
+            if fragment is None:
                 raise SequenceError("Message outside any transaction")
-            self._append(LOGICAL_TAG, unit.number, body=body, xid=message.xid, **unit.begin_fields())
-        elif unit is None:
+            self._append(LOGICAL_TAG, fragment.number, body=body, xid=message.xid, **fragment.begin_fields())
+        elif fragment is None:
             self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid)
         else:
             self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=self.accounted_to)
@@ -391,49 +397,51 @@ class Scanner:
 
     def _origin(self, message: Origin, frame: Frame) -> None:
         """Told to the rows of a transaction that begins here; to the driver, of one that may go on in other files."""
-        unit = self.unit
-        if unit is None:
+        fragment = self.fragment
+        if fragment is None:
             return
-        if unit.commit_lsn is None:
+        if fragment.commit_lsn is None:
             self._control(frame)
-        elif unit.origin is None:
-            unit.origin, unit.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
+        elif fragment.origin is None:
+            fragment.origin, fragment.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
-        assert self.unit is not None
-        self.unit.commit_lsn, self.unit.commit_ts = message.final_lsn, message.commit_timestamp
+        assert self.fragment is not None
+        self.fragment.commit_lsn, self.fragment.commit_ts = message.final_lsn, message.commit_timestamp
         self._continues_at(message.final_lsn)
         last = self._last_commit()
         if last is not None and message.final_lsn <= last:
             self.summary.epochs.append(None)
 
     def _commit(self, message: Commit, frame: Frame) -> None:
-        unit = self.unit
-        if unit is not None and unit.kind is FragmentKind.HEAD and not self.begins_in_stream:
+        fragment = self.fragment
+        if fragment is not None and fragment.kind is FragmentKind.HEAD and not self.begins_in_stream:
             self._end_head()
             self._committed(message.commit_lsn)
-            self._control(frame, unit=HEAD)
+            self._control(frame, fragment=HEAD)
             return
-        if unit is None or unit.kind is not FragmentKind.TRANSACTION:
+        if fragment is None or fragment.kind is not FragmentKind.TRANSACTION:
             raise SequenceError("Commit without a Begin before it")
-        if unit.is_damaged:
-            lsn = min(unit.commit_lsn or message.commit_lsn, message.commit_lsn)
-            stretch = len(self.summary.epochs) - 1
-            ended = OpenFragment(unit.number, unit.kind.value, unit.xid, lsn, message.commit_timestamp, True, stretch)
+        if fragment.is_damaged:
+            lsn = min(fragment.commit_lsn or message.commit_lsn, message.commit_lsn)
+            epoch = len(self.summary.epochs) - 1
+            ended = OpenFragment(
+                fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
+            )
             self.summary.damaged.append(ended)
-        elif unit.commit_lsn != message.commit_lsn:
-            begun = format_lsn(unit.commit_lsn or 0)
+        elif fragment.commit_lsn != message.commit_lsn:
+            begun = format_lsn(fragment.commit_lsn or 0)
             raise SequenceError(
                 f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
             )
-        if unit.xid is not None:
-            self.summary.xids = widened(self.summary.xids, unit.xid)
+        if fragment.xid is not None:
+            self.summary.xids = widened(self.summary.xids, fragment.xid)
         self._committed(message.commit_lsn)
-        self._control(frame, unit=unit.number)
-        self.unit = None
+        self._control(frame, fragment=fragment.number)
+        self.fragment = None
 
     def _committed(self, lsn: int) -> None:
         """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
@@ -461,61 +469,61 @@ class Scanner:
     def _stream_stop(self, frame: Frame) -> None:
         if not self.in_stream:
             raise SequenceError("Stream Stop outside a stream segment")
-        assert self.unit is not None
-        number = self.unit.number
-        if self.unit.kind is FragmentKind.HEAD:
+        assert self.fragment is not None
+        number = self.fragment.number
+        if self.fragment.kind is FragmentKind.HEAD:
             self._end_head()
-        self.unit = None
-        self._control(frame, unit=number)
+        self.fragment = None
+        self._control(frame, fragment=number)
 
     def _prepare(self, message: Prepare, frame: Frame) -> None:
         """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
         number = NO_FRAGMENT
-        if self.unit is None or not self._may_end_with(message):
+        if self.fragment is None or not self._may_end_with(message):
             self._end_fragment()
         else:
-            number = self.unit.number
+            number = self.fragment.number
             if self.in_head and (self.head_matters or self.summary.head_needs_owner):
                 self._end_head()
             elif self.in_head:
                 self.summary.head_ended = self.summary.head_prepared = True
-        self.unit = None
-        self._control(frame, unit=number)
+        self.fragment = None
+        self._control(frame, fragment=number)
 
     def _may_end_with(self, message: Prepare) -> bool:
         """Whether it ends what is open, as far as the file tells."""
-        unit = self.unit
-        if unit is None or self.in_stream:
+        fragment = self.fragment
+        if fragment is None or self.in_stream:
             return False
-        if unit.kind is FragmentKind.HEAD or unit.number in self.summary.orphans:
+        if fragment.kind is FragmentKind.HEAD or fragment.number in self.summary.orphans:
             return True
-        return unit.kind is FragmentKind.PREPARED and unit.xid == message.xid
+        return fragment.kind is FragmentKind.PREPARED and fragment.xid == message.xid
 
     def _end_head(self) -> None:
         """The head ends with the end of what an earlier file began."""
         self.summary.head_ended = True
         self.head_matters = True
-        self.unit = None
+        self.fragment = None
 
     def _end_fragment(self) -> None:
         """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
-        unit = self.unit
-        if unit is not None and unit.kind is FragmentKind.HEAD:
+        fragment = self.fragment
+        if fragment is not None and fragment.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
-        if unit is not None and unit.kind is FragmentKind.TRANSACTION:
+        if fragment is not None and fragment.kind is FragmentKind.TRANSACTION:
             self.summary.interrupted.append(
-                InterruptedFragment(unit.number, len(self.summary.epochs) - 1, unit.xid, unit.commit_lsn)
+                InterruptedFragment(fragment.number, len(self.summary.epochs) - 1, fragment.xid, fragment.commit_lsn)
             )
-        self.unit = None
+        self.fragment = None
 
     def _new_fragment(self, kind: FragmentKind, xid: int | None) -> None:
         self._end_fragment()
         self.units += 1
-        self.unit = Fragment(self.units, kind, xid)
+        self.fragment = Fragment(self.units, kind, xid)
 
-    def _control(self, frame: Frame, xid: int | None = None, unit: int | None = None) -> None:
-        current = self.unit
-        number = unit if unit is not None else NO_FRAGMENT if current is None else current.number
+    def _control(self, frame: Frame, xid: int | None = None, fragment: int | None = None) -> None:
+        current = self.fragment
+        number = fragment if fragment is not None else NO_FRAGMENT if current is None else current.number
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
@@ -529,7 +537,7 @@ class Scanner:
     def _row(
         self,
         tag: str,
-        unit: Fragment,
+        fragment: Fragment,
         xid: int | None,
         relation: int,
         old_kind: str | None = None,
@@ -539,19 +547,19 @@ class Scanner:
         self.summary.changes[relation] = self.summary.changes.get(relation, 0) + 1
         self._append(
             tag,
-            unit.number,
+            fragment.number,
             xid=xid,
             relation=relation,
             old_kind=old_kind,
             old=None if old is None else old.to_bytes(),
             new=None if new is None else new.to_bytes(),
             unchanged=None if new is None else new.unchanged() or None,
-            **unit.begin_fields(),
+            **fragment.begin_fields(),
         )
 
-    def _append(self, tag: str, unit: int, **fields: Any) -> None:
+    def _append(self, tag: str, fragment: int, **fields: Any) -> None:
         fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
-        fields |= {"tag": tag, "unit": unit, "stretch": len(self.summary.epochs) - 1}
+        fields |= {"tag": tag, "unit": fragment, "stretch": len(self.summary.epochs) - 1}
         fields = {"begin": self.accounted_to, "end": self.read_to, **fields}
         self.accounted_to = fields["end"]
         self.rows.append(fields)
@@ -567,17 +575,17 @@ class Scanner:
     def _finish(self) -> None:
         if self.head_matters:
             self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
-        if self.unit is not None:
-            unit = self.unit
+        if self.fragment is not None:
+            fragment = self.fragment
             self.summary.open_fragment = OpenFragment(
-                unit.number,
-                unit.kind.value,
-                unit.xid,
-                unit.commit_lsn,
-                unit.commit_ts,
-                unit.is_damaged,
-                origin=unit.origin,
-                origin_lsn=unit.origin_lsn,
+                fragment.number,
+                fragment.kind.value,
+                fragment.xid,
+                fragment.commit_lsn,
+                fragment.commit_ts,
+                fragment.is_damaged,
+                origin=fragment.origin,
+                origin_lsn=fragment.origin_lsn,
             )
         # Keepalives without a message are nothing to know a file by.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
@@ -588,15 +596,15 @@ class Scanner:
         return ScanResult(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)
 
 
-def fragment_kind(unit: Fragment | None) -> int:
-    if unit is None:
+def fragment_kind(fragment: Fragment | None) -> int:
+    if fragment is None:
         return NO_KIND
-    match unit.kind:
+    match fragment.kind:
         case FragmentKind.HEAD:
             return HEAD_UNIT
         case FragmentKind.SEGMENT:
             return SEGMENT
         case FragmentKind.TRANSACTION:
-            return OTHER if unit.commit_lsn is None else TRANSACTION
+            return OTHER if fragment.commit_lsn is None else TRANSACTION
         case FragmentKind.PREPARED:
             return OTHER

@@ -59,10 +59,10 @@ def plan_batch(
     versions = {oid: history.versions(oid) for oid in history.oids()}
     windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
     request = StatisticsRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
-    tally = counted = rows.statistics(request)
-    if tally.last_commit is not None:
-        assembly.record_commit(*tally.last_commit)
-    found = {oid: cut.with_paths(path_of) for oid, cut in find_cutoffs(assembly, tally, states).items()}
+    statistics = counted = rows.statistics(request)
+    if statistics.last_commit is not None:
+        assembly.record_commit(*statistics.last_commit)
+    found = {oid: cutoff.with_paths(path_of) for oid, cutoff in find_cutoffs(assembly, statistics, states).items()}
     if found:
         windows = {
             oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
@@ -70,8 +70,8 @@ def plan_batch(
         }
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
-    plan = make_plan(config, history, changes, states, user_types, cuts=found, ahead=ahead)
-    return BatchPlan(tally, found, plan)
+    plan = make_plan(config, history, changes, states, user_types, cutoffs=found, ahead=ahead)
+    return BatchPlan(statistics, found, plan)
 
 
 def settings_of(config: Config) -> str:
@@ -131,13 +131,13 @@ def _is_same_rule(then: TableRule, now: TableRule) -> bool:
 
 
 def table_changes(
-    tally: BatchStatistics,
+    statistics: BatchStatistics,
     versions: Mapping[int, RelationVersions],
     places: Callable[[Collection[int]], Mapping[int, RowPositions]],
 ) -> dict[int, TableChanges]:
     """By OID, of the relations that have committed rows. `places`: of each row, where the spans don't tell the runs."""
-    runs = relation_spans({oid: each.spans.values() for oid, each in tally.relations.items()}, versions, places)
-    return {oid: _changes_of(oid, each, tally, runs[oid]) for oid, each in tally.relations.items()}
+    runs = relation_spans({oid: each.spans.values() for oid, each in statistics.relations.items()}, versions, places)
+    return {oid: _changes_of(oid, each, statistics, runs[oid]) for oid, each in statistics.relations.items()}
 
 
 def relation_spans(
@@ -156,7 +156,7 @@ def relation_spans(
 
 
 def _changes_of(
-    oid: int, found: RelationStatistics, tally: BatchStatistics, runs: tuple[RelationSpan, ...]
+    oid: int, found: RelationStatistics, statistics: BatchStatistics, runs: tuple[RelationSpan, ...]
 ) -> TableChanges:
     return TableChanges(
         oid,
@@ -167,7 +167,7 @@ def _changes_of(
         found.truncated_at,
         frozenset(found.unchanged),
         found.moves_toast,
-        tally.block_sizes[oid],
+        statistics.block_sizes[oid],
         runs,
         found.last_row,
     )

@@ -156,9 +156,9 @@ class TablePlan:
     passed_over: list[HeldTable] = field(default_factory=list)
 
 
-def held_from(tables: Iterable[TableState], cuts: Mapping[int, Cutoff]) -> dict[int, int]:
+def held_from(tables: Iterable[TableState], cutoffs: Mapping[int, Cutoff]) -> dict[int, int]:
     """By OID, of tables after a batch: the commit LSN from which on one that is held has none of its changes."""
-    return {t.oid: cuts[t.oid].lsn if t.oid in cuts else 0 for t in tables if t.status == HELD}
+    return {t.oid: cutoffs[t.oid].lsn if t.oid in cutoffs else 0 for t in tables if t.status == HELD}
 
 
 def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:

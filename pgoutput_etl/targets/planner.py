@@ -79,23 +79,23 @@ def make_plan(
     states: Mapping[int, TableState],
     user_types: UserTypes,
     *,
-    cuts: Mapping[int, Cutoff] | None = None,
+    cutoffs: Mapping[int, Cutoff] | None = None,
     ahead: Collection[int] = (),
     placed: Collection[int] = (),
     named: Mapping[int, TableState] | None = None,
 ) -> TablePlan:
-    """`changes` of this batch and `states` after the last one, by OID. `cuts`: of those that something in quarantine
+    """`changes` of this batch and `states` after the last one, by OID. `cutoffs`: of those that something in quarantine
     concerns; their changes behind it are none of `changes`. `ahead`: of those that have commits already which this
     batch brings; these are none of `changes`. `placed`: of those that are built anew where they are, whatever `states`
     says. `named`: all tables that may bear a name, if `states` are fewer."""
-    cuts = cuts or {}
+    cutoffs = cutoffs or {}
     changes = {oid: _described(history, of_table) for oid, of_table in changes.items()}
     holders = name_holders(states if named is None else named, changes)
     refuse_taken_names(config, holders)
     planner = _Planner(config, history, user_types, holders)
     plan = TablePlan()
-    for oid in sorted({*changes, *states, *cuts}):
-        case = _Case(oid, changes.get(oid), states.get(oid), cuts.get(oid), oid in ahead, oid in placed)
+    for oid in sorted({*changes, *states, *cutoffs}):
+        case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
         planner.add(plan, case)
     return _with_positions(plan, states)
 

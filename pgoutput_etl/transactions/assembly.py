@@ -133,10 +133,10 @@ class Assembly:
         self._orphaned_segments(scan)
         self._take_tail(scan)
         self._sent_again(scan)
-        for unit in scan.interrupted:
-            self._interrupted(scan, unit)
-        for unit in scan.interrupted:
-            self._forget_streams((scan.file, unit.fragment))
+        for fragment in scan.interrupted:
+            self._interrupted(scan, fragment)
+        for fragment in scan.interrupted:
+            self._forget_streams((scan.file, fragment.fragment))
         if len(scan.epochs) > 1:
             self._forget_streams((scan.file, HEAD))
 
@@ -176,8 +176,8 @@ class Assembly:
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Once all files are in. `ends`: xid and unit of ordinary transactions within a file, in any order."""
         begun = self.streams_begun()
-        for xid, unit in ends:
-            if xid in begun and unit > begun[xid]:
+        for xid, fragment in ends:
+            if xid in begun and fragment > begun[xid]:
                 self.replaced(xid)
                 del begun[xid]
 
@@ -190,12 +190,12 @@ class Assembly:
 
     def _epoch_watermarks(self, scan: FileScan) -> list[int]:
         before: list[int] = []
-        for number, stretch in enumerate(scan.epochs):
+        for number, epoch in enumerate(scan.epochs):
             before.append(self.last_commit_lsn)
-            if self.last_commit_lsn and (stretch is None or stretch[0] <= self.last_commit_lsn):
+            if self.last_commit_lsn and (epoch is None or epoch[0] <= self.last_commit_lsn):
                 self.watermarks.append(Watermark(scan.file, number, self.last_commit_lsn))
-            if stretch is not None:
-                self.last_commit_lsn = max(self.last_commit_lsn, stretch[1])
+            if epoch is not None:
+                self.last_commit_lsn = max(self.last_commit_lsn, epoch[1])
         return before
 
     def _take_head(self, scan: FileScan) -> None:
@@ -289,18 +289,18 @@ class Assembly:
             damaged.record_damage(describe_transaction(scan, damage), self._possible_relations(damage))
         if not own:  # an orphan: what it began with stands before it
             damaged.damage = transaction_without_beginning(scan.file)
-        fate = (
+        status = (
             TransactionStatus.QUARANTINED
             if ended.commit_lsn > self._file.watermarks[ended.epoch]
             else TransactionStatus.RESENT
         )
-        self._record_end(fate, damaged, ended.commit_lsn, ended.commit_ts)
+        self._record_end(status, damaged, ended.commit_lsn, ended.commit_ts)
 
-    def _orphan(self, scan: FileScan, unit: int) -> None:
+    def _orphan(self, scan: FileScan, fragment: int) -> None:
         """Rows of a transaction of which neither end can be read: committed after all that was before the damage."""
         before = min((damage.commit_lsn for damage in scan.damages), default=0)
         orphan = OpenTransaction(
-            None, [(scan.file, unit)], damage=f"file {scan.file}: neither end of the transaction can be read"
+            None, [(scan.file, fragment)], damage=f"file {scan.file}: neither end of the transaction can be read"
         )
         self._record_end(TransactionStatus.QUARANTINED, orphan, max(before, self._file.watermarks[0]) + 1)
 
@@ -309,31 +309,31 @@ class Assembly:
         elsewhere = {*ended, *self._file.owners}
         if scan.open_fragment is not None and scan.open_fragment.kind != FragmentKind.SEGMENT.value:
             elsewhere.add(scan.open_fragment.fragment)
-        for unit in scan.orphans:
-            if unit not in elsewhere:
-                self._orphan(scan, unit)
+        for fragment in scan.orphans:
+            if fragment not in elsewhere:
+                self._orphan(scan, fragment)
 
-    def _interrupted(self, scan: FileScan, unit: InterruptedFragment) -> None:
+    def _interrupted(self, scan: FileScan, fragment: InterruptedFragment) -> None:
         """The server sends it again, whole, before anything that was committed later; bytes are missing otherwise."""
-        lsn = unit.commit_lsn
-        interrupted = OpenTransaction(unit.xid, [(scan.file, unit.fragment)])
-        if unit.fragment in scan.orphans:
-            self._orphan(scan, unit.fragment)
+        lsn = fragment.commit_lsn
+        interrupted = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
+        if fragment.fragment in scan.orphans:
+            self._orphan(scan, fragment.fragment)
             return
-        damages = [damage for damage in scan.damages if damage.fragment == unit.fragment and not damage.is_torn]
-        is_new = lsn is not None and lsn > self._file.watermarks[unit.epoch]
-        if lsn is None or not is_new or (unit.next_lsn is not None and unit.next_lsn <= lsn):
+        damages = [damage for damage in scan.damages if damage.fragment == fragment.fragment and not damage.is_torn]
+        is_new = lsn is not None and lsn > self._file.watermarks[fragment.epoch]
+        if lsn is None or not is_new or (fragment.next_lsn is not None and fragment.next_lsn <= lsn):
             self._record_end(TransactionStatus.RESENT, interrupted)
         elif damages:
             for damage in damages:
                 interrupted.record_damage(describe_transaction(scan, damage), self._possible_relations(damage))
             self._record_end(TransactionStatus.QUARANTINED, interrupted, lsn)
-        elif unit.next_lsn is None:
+        elif fragment.next_lsn is None:
             self._cut_off_lsn = lsn
             self._record_end(TransactionStatus.RESENT, interrupted)
         else:
             raise SequenceError(
-                f"goes on with the commit at {format_lsn(unit.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
+                f"goes on with the commit at {format_lsn(fragment.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
                 "and has not come: something is missing between them"
             )
 
@@ -354,7 +354,7 @@ class Assembly:
 
     def _sent_again(self, scan: FileScan) -> None:
         """Commits go on no later than with that of the transaction that was cut off."""
-        commits = [stretch[0] for stretch in scan.epochs if stretch is not None]
+        commits = [epoch[0] for epoch in scan.epochs if epoch is not None]
         if scan.open_fragment is not None and scan.open_fragment.commit_lsn is not None:
             commits.append(scan.open_fragment.commit_lsn)
         if self._cut_off_lsn is None or not commits:
@@ -487,8 +487,8 @@ class Assembly:
         tail = self._tail
         begun = None if tail is None or tail.kind is not OpenAtEndKind.PREPARED else tail.transaction
         if row.fragment in self._file.orphans:
-            damage, units = transaction_without_beginning(self._file.number), [(self._file.number, row.fragment)]
-            begun = OpenTransaction(message.xid, units, gid=message.gid, damage=damage)
+            damage, fragments = transaction_without_beginning(self._file.number), [(self._file.number, row.fragment)]
+            begun = OpenTransaction(message.xid, fragments, gid=message.gid, damage=damage)
             self._file.owners[row.fragment] = begun
         if begun is not None and (begun.xid, begun.gid) == (message.xid, message.gid):
             self._tail = None
@@ -577,18 +577,18 @@ class Assembly:
                 self.overlapping_xids.add(transaction.xid)
             self._record_xid(transaction.xid)
         self.record_commit(lsn, time)
-        fate = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
-        fate = fate if transaction.damage is None else TransactionStatus.QUARANTINED
-        fate = fate if lsn > self._watermark(row) else TransactionStatus.RESENT
-        self._record_end(fate, transaction, lsn, time)
+        status = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
+        status = status if transaction.damage is None else TransactionStatus.QUARANTINED
+        status = status if lsn > self._watermark(row) else TransactionStatus.RESENT
+        self._record_end(status, transaction, lsn, time)
 
     def _record_end(
-        self, fate: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
+        self, status: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
     ) -> None:
         """Nothing more comes of this sending of the transaction."""
         if transaction.scope is not None:
             self.relations.end(transaction.scope)
-        self.outcomes.append(outcome_of(fate, transaction, lsn, time))
+        self.outcomes.append(outcome_of(status, transaction, lsn, time))
 
     def _promote(self, stream: OpenTransaction, row: ControlRow) -> None:
         assert stream.scope is not None

@@ -42,12 +42,12 @@ def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
     return _FILE.sub(lambda found: path_of(int(found[1])), reason)
 
 
-def find_cutoffs(assembly: Assembly, tally: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
-    """By relation. `tally`: of all rows; `tables`: those that are known from before. Notes in `assembly` from where on
-    none can be relied on."""
+def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
+    """By relation. `statistics`: of all rows; `tables`: those that are known from before. Notes in `assembly` from
+    where on none can be relied on."""
     if not assembly.was_damaged:
         return {}
-    return cutoffs_by_relation(assembly, tally.quarantined_from, tally.changed, tables)
+    return cutoffs_by_relation(assembly, statistics.quarantined_from, statistics.changed, tables)
 
 
 def cutoffs_by_relation(
@@ -75,6 +75,6 @@ def cutoffs_by_relation(
     return found
 
 
-def _lower(found: dict[int, Cutoff], oid: int, cut: Cutoff) -> None:
-    if oid not in found or cut.lsn < found[oid].lsn:
-        found[oid] = cut
+def _lower(found: dict[int, Cutoff], oid: int, cutoff: Cutoff) -> None:
+    if oid not in found or cutoff.lsn < found[oid].lsn:
+        found[oid] = cutoff

@@ -36,17 +36,17 @@ LOGICAL_SCHEMA = pa.schema(
 IDENTIFIED_BY = ("lsn", "prefix", "content")
 
 
-def decoded(body: bytes, unit: int, xid: int | None, scope: int | None) -> Message:
+def decoded(body: bytes, fragment: int, xid: int | None, scope: int | None) -> Message:
     """A row's Message. In a head that can be read both ways, `scope` tells: only streamed transactions have one."""
-    message = decode(body, xid is not None or (unit == HEAD and scope is not None))
+    message = decode(body, xid is not None or (fragment == HEAD and scope is not None))
     assert isinstance(message, Message)
     return message
 
 
-def messages_that_count(rows: pa.RecordBatch, fates: StatusLookup) -> pa.RecordBatch:
+def messages_that_count(rows: pa.RecordBatch, statuses: StatusLookup) -> pa.RecordBatch:
     """LOGICAL_SCHEMA. `rows`: of Messages alone, with the columns COUNTED_BY. Those of no transaction may be there more
     than once."""
-    decided = fates.decide(rows)
+    decided = statuses.decide(rows)
     listed = rows.select(["file", "ordinal", "unit", "xid", "body"]).to_pylist()
     told = zip(
         decided.status.tolist(),
@@ -57,13 +57,13 @@ def messages_that_count(rows: pa.RecordBatch, fates: StatusLookup) -> pa.RecordB
         strict=True,
     )
     found: list[dict[str, Any]] = []
-    for row, (fate, top_xid, commit_lsn, commit_ts, scope) in zip(listed, told, strict=True):
+    for row, (status, top_xid, commit_lsn, commit_ts, scope) in zip(listed, told, strict=True):
         message = decoded(row["body"], row["unit"], row["xid"], scope)
         own = {"prefix": message.prefix, "content": message.content, "lsn": message.lsn}
         place = {"file": row["file"], "ordinal": row["ordinal"]}
         if not message.transactional:
             found.append({**own, "transactional": False, **place})
-        elif fate == COMMITTED and not fates.is_aborted(row["file"], row["unit"], message.xid):
+        elif status == COMMITTED and not statuses.is_aborted(row["file"], row["unit"], message.xid):
             of_transaction = {"xid": top_xid, "commit_lsn": commit_lsn, "commit_ts": commit_ts}
             found.append({**own, "transactional": True, **of_transaction, **place})
     return pa.RecordBatch.from_pylist(found, LOGICAL_SCHEMA)

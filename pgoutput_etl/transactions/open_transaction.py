@@ -107,10 +107,10 @@ def transaction_without_beginning(file: int) -> str:
 
 
 def outcome_of(
-    fate: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
+    status: TransactionStatus, transaction: OpenTransaction, lsn: int | None = None, time: int | None = None
 ) -> Outcome:
     return Outcome(
-        fate,
+        status,
         transaction.xid,
         tuple(transaction.fragments),
         transaction.gid,

@@ -101,14 +101,16 @@ class BatchStatistics:
     messages: Counter[str] = field(default_factory=Counter)
     last_commit: tuple[int, int] | None = None
 
-    def add(self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, size: int, fates: StatusLookup) -> None:
+    def add(
+        self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, size: int, statuses: StatusLookup
+    ) -> None:
         """One block. Rows that waited were accounted for by the batch that read them."""
-        decided = fates.decide(rows)
+        decided = statuses.decide(rows)
         if kind not in (BlockKind.WAITING, BlockKind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)
         if kind is BlockKind.COMMIT:
-            for fate, count in enumerate(np.bincount(decided.status, minlength=len(STATUSES)).tolist()):
-                self.ended[STATUSES[fate].value] += count
+            for status, count in enumerate(np.bincount(decided.status, minlength=len(STATUSES)).tolist()):
+                self.ended[STATUSES[status].value] += count
             self._record_commits(decided)
         elif kind in (BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL):
             belongs = rows.column("unit").to_numpy(zero_copy_only=False) != NO_FRAGMENT
@@ -137,15 +139,15 @@ class BatchStatistics:
             self.last_commit = limits["max"], time
 
     def _account(self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-        fate = decided.status
+        status = decided.status
         if kind is BlockKind.DAMAGE:
-            fate = np.full(rows.num_rows, QUARANTINED, np.uint8)
+            status = np.full(rows.num_rows, QUARANTINED, np.uint8)
         elif relation is not None and relation in self.request.held_from:
             held_from = self.request.held_from[relation]
-            fate = np.where((fate == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, fate)
+            status = np.where((status == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, status)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
-        places = file * len(STATUSES) + fate
+        places = file * len(STATUSES) + status
         found, inverse = np.unique(places, return_inverse=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, inverse, sizes)
@@ -184,8 +186,8 @@ class BatchStatistics:
             self.quarantined_from[oid] = min(lsn, self.quarantined_from.get(oid, lsn))
         self.messages.update(other.messages)
         self.last_commit = max((c for c in (self.last_commit, other.last_commit) if c is not None), default=None)
-        for oid, tally in other.relations.items():
-            self.relations.setdefault(oid, RelationStatistics()).merge(tally)
+        for oid, statistics in other.relations.items():
+            self.relations.setdefault(oid, RelationStatistics()).merge(statistics)
 
     def accounts(self) -> dict[int, dict[str, int]]:
         """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with."""
@@ -197,13 +199,13 @@ class BatchStatistics:
     def to_json(self) -> bytes:
         relations = {
             oid: {
-                "tags": dict(tally.tags),
-                "truncated_at": tally.truncated_at,
-                "unchanged": sorted(tally.unchanged),
-                "moves_toast": tally.moves_toast,
-                "spans": [astuple(span) for span in tally.spans.values()],
+                "tags": dict(statistics.tags),
+                "truncated_at": statistics.truncated_at,
+                "unchanged": sorted(statistics.unchanged),
+                "moves_toast": statistics.moves_toast,
+                "spans": [astuple(span) for span in statistics.spans.values()],
             }
-            for oid, tally in self.relations.items()
+            for oid, statistics in self.relations.items()
         }
         sizes = [[*key, size] for key, size in self.sizes.items()]
         return json.dumps(
@@ -266,10 +268,10 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def positions_in(
-    rows: pa.RecordBatch, fates: StatusLookup, relation: int, windows: Mapping[int, CommitWindow]
+    rows: pa.RecordBatch, statuses: StatusLookup, relation: int, windows: Mapping[int, CommitWindow]
 ) -> RowPositions:
     """Where each committed row of a relation's block stands. `rows`: with the columns TALLIED."""
-    decided = fates.decide(rows)
+    decided = statuses.decide(rows)
     chosen = decided.status == COMMITTED
     if relation in windows:
         chosen &= windows[relation].holds(_numbers(decided.commit_lsn))
@@ -287,10 +289,10 @@ def _position(parts: Iterable[int]) -> CommitPosition:
     return lsn, file, ordinal
 
 
-def transactions_by_status(outcomes: Iterable[Outcome], tally: BatchStatistics) -> Counter[str]:
+def transactions_by_status(outcomes: Iterable[Outcome], statistics: BatchStatistics) -> Counter[str]:
     """How many ended in which way: the ordinary ones within a file, and all others."""
     found = Counter(outcome.status.value for outcome in outcomes)
     found.update(
-        {fate: n for fate, n in tally.ended.items() if fate != TransactionStatus.QUARANTINED.value}
+        {status: n for status, n in statistics.ended.items() if status != TransactionStatus.QUARANTINED.value}
     )  # those are outcomes
     return found

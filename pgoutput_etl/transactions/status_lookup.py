@@ -72,7 +72,9 @@ class StatusLookup:
         origins: Origins = ANY,
     ) -> StatusLookup:
         listed = list(outcomes)
-        pairs = [(_place(file, unit), i) for i, outcome in enumerate(listed) for file, unit in outcome.fragments]
+        pairs = [
+            (_place(file, fragment), i) for i, outcome in enumerate(listed) for file, fragment in outcome.fragments
+        ]
         pairs.sort()
         marks = sorted((_place(mark.file, mark.epoch), mark.lsn) for mark in watermarks)
         commits = pa.RecordBatch.from_arrays(
@@ -101,9 +103,9 @@ class StatusLookup:
         first, end = np.searchsorted(self.fragments, (_place(file, 0), _place(file + 1, 0)))
         return self.fragments[first:end] - _place(file, 0)
 
-    def is_aborted(self, file: int, unit: int, xid: int | None) -> bool:
+    def is_aborted(self, file: int, fragment: int, xid: int | None) -> bool:
         """Of one (sub)transaction of a unit."""
-        outcome = int(self._outcomes(np.array([_place(file, unit)], np.int64))[0])
+        outcome = int(self._outcomes(np.array([_place(file, fragment)], np.int64))[0])
         return outcome >= 0 and xid is not None and bool(np.isin(_place(outcome, xid), self.aborted))
 
     def of_batch(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,16 +119,16 @@ class StatusLookup:
         file = _numbers(rows, "file")
         outcome = self._outcomes(_places(file, _numbers(rows, "unit")))
         has_own = outcome >= 0
-        fate = self._of_epochs(rows, file)
+        status = self._of_epochs(rows, file)
         columns = {name: rows.column(name) for name in ("commit_lsn", "commit_ts", "top_xid")}
         columns["scope"] = pa.nulls(rows.num_rows, pa.int64())
         if has_own.any():
-            fate[has_own] = self.outcome_statuses[outcome[has_own]]
-            self._abort(fate, outcome, rows)
+            status[has_own] = self.outcome_statuses[outcome[has_own]]
+            self._abort(status, outcome, rows)
             own = self.commits.take(pa.array(outcome, mask=~has_own))
             chosen = pa.array(has_own)
             columns = {name: pc.if_else(chosen, own.column(name), column) for name, column in columns.items()}
-        return StatusColumns(fate, **columns)
+        return StatusColumns(status, **columns)
 
     def _outcomes(self, places: Integers) -> npt.NDArray[np.int32]:
         """-1: none."""
@@ -138,23 +140,23 @@ class StatusLookup:
         return found
 
     def _of_epochs(self, rows: pa.RecordBatch, file: Integers) -> npt.NDArray[np.uint8]:
-        fate = np.full(rows.num_rows, COMMITTED, np.uint8)
+        status = np.full(rows.num_rows, COMMITTED, np.uint8)
         lsn = rows.column("commit_lsn")
         if len(self.epochs) and lsn.null_count < len(lsn):
             places = _places(file, _numbers(rows, "stretch"))
             at = np.minimum(np.searchsorted(self.epochs, places), len(self.epochs) - 1)
             behind = pc.fill_null(lsn, np.iinfo(np.int64).max).to_numpy(zero_copy_only=False) <= self.watermarks[at]
-            fate[(self.epochs[at] == places) & behind] = RESENT
+            status[(self.epochs[at] == places) & behind] = RESENT
         if self.origins.refuse_any and rows.column("origin").null_count < rows.num_rows:
             refused = self.origins.refused(rows.column("origin")).to_numpy(zero_copy_only=False)
-            fate[refused & (fate == COMMITTED)] = REFUSED
-        return fate
+            status[refused & (status == COMMITTED)] = REFUSED
+        return status
 
-    def _abort(self, fate: npt.NDArray[np.uint8], outcome: npt.NDArray[np.int32], rows: pa.RecordBatch) -> None:
+    def _abort(self, status: npt.NDArray[np.uint8], outcome: npt.NDArray[np.int32], rows: pa.RecordBatch) -> None:
         if len(self.aborted):
             xid = _numbers(rows, "xid")
             of_it = np.flatnonzero((outcome >= 0) & (xid >= 0))
-            fate[of_it[np.isin(_places(outcome[of_it].astype(np.int64), xid[of_it]), self.aborted)]] = ABORTED
+            status[of_it[np.isin(_places(outcome[of_it].astype(np.int64), xid[of_it]), self.aborted)]] = ABORTED
 
 
 def _sorted_places(numbers: Iterable[tuple[int, Sequence[int]]]) -> Integers:

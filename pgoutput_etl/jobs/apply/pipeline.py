@@ -182,17 +182,17 @@ def _apply_batch(
     stages.start("prepare")
     prepared = prepare(spark, config, ledger, batch, landed, assembly)
     rows, plan = prepared.rows, prepared.plan.tables
-    cuts, tally = prepared.plan.cutoffs, prepared.plan.statistics
+    cutoffs, statistics = prepared.plan.cutoffs, prepared.plan.statistics
     stages.start("write")
     check_claim()
-    changes_of_tables = ChangeBlocks(rows, cuts)
+    changes_of_tables = ChangeBlocks(rows, cutoffs)
     with ThreadPoolExecutor(1) as pool:  # what is read meanwhile changes nothing
         begun = pool.submit(ledger.begin, batch)
         changes_of_tables.prepare(plan.tasks)
         begun.result()
     writer = Writer.of(spark, config, batch, assembly.last_commit_lsn, check_claim, path_of, progress)
     with ThreadPoolExecutor(1) as pool:
-        noted = pool.submit(ledger.record_ahead, batch, rows, prepared.prior, tally.messages)
+        noted = pool.submit(ledger.record_ahead, batch, rows, prepared.prior, statistics.messages)
         if not writes_may_overlap(spark):
             noted.result()
         outcomes = writer.write(plan, changes_of_tables)
@@ -203,17 +203,17 @@ def _apply_batch(
     stages.start("ledger")
     changed = [(o.state, place, change) for o in outcomes for place, change in o.schema_changes]
     tables = [o.state for o in outcomes]
-    not_applied = held_from(tables, cuts)
-    counted = rows.statistics(StatisticsRequest(held_from=not_applied)) if not_applied else tally
+    not_applied = held_from(tables, cutoffs)
+    counted = rows.statistics(StatisticsRequest(held_from=not_applied)) if not_applied else statistics
     accounts = counted.accounts() | landed.accounts_of_others()
     ledger.close(batch, BatchResult(rows, prepared.prior, scans, tables, changed, accounts))
-    fates = transactions_by_status(assembly.outcomes, tally)
+    statuses = transactions_by_status(assembly.outcomes, statistics)
     damages = damage_remarks(scans, path_of)
-    summary = _summary(config, batch, assembly, fates, landed, outcomes, plan.skipped, accounts, damages)
+    summary = _summary(config, batch, assembly, statuses, landed, outcomes, plan.skipped, accounts, damages)
     after = {**batch.tables, **{table.oid: table for table in tables}}
     return replace(
         summary,
-        logical_messages=dict(tally.messages),
+        logical_messages=dict(statistics.messages),
         ahead=_ahead(after, assembly.last_commit_lsn),
         commits_without_prepare=_without_prepare(config, ledger, batch, assembly),
     )
@@ -244,7 +244,7 @@ def _summary(
     config: Config,
     batch: Batch,
     assembly: Assembly,
-    fates: Mapping[str, int],
+    statuses: Mapping[str, int],
     landed: FileBatch,
     outcomes: Iterable[TableResult],
     skipped: Iterable[str],
@@ -260,13 +260,13 @@ def _summary(
         messages=landed.messages(),
         tables=tuple(sorted((o.summary for o in outcomes if not o.is_passed_over), key=lambda t: (t.schema, t.table))),
         open_transactions=len(assembly.open_outcomes()),
-        committed_transactions=fates.get(TransactionStatus.COMMITTED.value, 0),
-        resent_transactions=fates.get(TransactionStatus.RESENT.value, 0),
-        aborted_transactions=fates.get(TransactionStatus.ABORTED.value, 0),
+        committed_transactions=statuses.get(TransactionStatus.COMMITTED.value, 0),
+        resent_transactions=statuses.get(TransactionStatus.RESENT.value, 0),
+        aborted_transactions=statuses.get(TransactionStatus.ABORTED.value, 0),
         unknown_prepared=len(assembly.unknown_prepared),
-        refused_transactions=fates.get(TransactionStatus.REFUSED.value, 0),
+        refused_transactions=statuses.get(TransactionStatus.REFUSED.value, 0),
         last_commit_time=assembly.last_commit_ts,
-        quarantined_transactions=fates.get(TransactionStatus.QUARANTINED.value, 0),
+        quarantined_transactions=statuses.get(TransactionStatus.QUARANTINED.value, 0),
         skipped=tuple(skipped),
         content_bytes=landed.content_bytes(),
         accounts=summed_accounts(accounts.values()),

@@ -70,11 +70,11 @@ class SideBuild:
                 f"{root}/_rebuilt",
             )
             lacking = rebuilding.lacking(rows)
-            cut = archive.cutoff_before(self.order.oids, commits.last)
-            plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cut], {})
+            cutoff = archive.cutoff_before(self.order.oids, commits.last)
+            plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cutoff], {})
             plan.held += [
                 HeldTable(oid, state.relation, state.reason or "", TableChanges(oid), state)
-                for oid, state in cut.items()
+                for oid, state in cutoff.items()
             ]
             for n, task in enumerate(plan.tasks):
                 state = last.tables.get(task.oid)

@@ -116,11 +116,11 @@ class Redrive:
         every = bool(self.archive.prior_state.left_unread)
         held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
         found = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
-        cuts = {oid: cut.with_paths(self._path_of) for oid, cut in found.items()}
-        worse = {oid: state for oid, state in held.items() if _is_before(cuts.get(oid), state)}
+        cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in found.items()}
+        worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
         chosen = only_committed(changes).where(~F.col("relation").isin(*applied, *worse))
-        applicable = before_cutoffs(self.archive.spark, chosen, cuts)
+        applicable = before_cutoffs(self.archive.spark, chosen, cutoffs)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
         since = self.archive.snapshots(oid for oid in held if oid not in worse)
@@ -136,10 +136,11 @@ class Redrive:
         )
         applicable = rebuilding.lacking(applicable)
         places = {oid: state.path for oid, state in held.items() if state.path}
-        oids = {*held, *assembly.relations.oids(), *cuts} - {*applied, *worse}
-        plan = rebuilding.plan(applicable, oids, places, cuts)
+        oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
+        plan = rebuilding.plan(applicable, oids, places, cutoffs)
         plan.held += [
-            HeldTable(oid, state.relation, cuts[oid].reason, TableChanges(oid), state) for oid, state in worse.items()
+            HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
+            for oid, state in worse.items()
         ]
         if not batch.resumed:
             refuse_existing_rows(self.archive.spark, TablePlan([task for task in plan.tasks if task.oid not in places]))
@@ -156,9 +157,9 @@ class Redrive:
             if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
         ]
         tables = [outcome.state for outcome in outcomes]
-        tally = rows.statistics(StatisticsRequest(held_from=held_from(tables, cuts)))
-        if tally.last_commit is not None:
-            assembly.record_commit(*tally.last_commit)
+        statistics = rows.statistics(StatisticsRequest(held_from=held_from(tables, cutoffs)))
+        if statistics.last_commit is not None:
+            assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
         # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
         seen = {table.oid for table in tables}
@@ -167,8 +168,8 @@ class Redrive:
         known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
         ledger = self.archive.ledger
         ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
-        ledger.record_ahead(known, rows, before, tally.messages)
-        ledger.close(known, BatchResult(rows, before, scans, tables, news, tally.accounts()))
+        ledger.record_ahead(known, rows, before, statistics.messages)
+        ledger.close(known, BatchResult(rows, before, scans, tables, news, statistics.accounts()))
         return outcomes, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:
@@ -181,9 +182,9 @@ class Redrive:
         )
 
 
-def _is_before(cut: Cutoff | None, state: TableState) -> bool:
+def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:
     """Whether a table would be taken back behind where it stands."""
-    return cut is not None and cut.lsn <= state.last_commit_lsn
+    return cutoff is not None and cutoff.lsn <= state.last_commit_lsn
 
 
 def _for_todays_reason(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:

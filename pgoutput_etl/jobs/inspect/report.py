@@ -65,7 +65,7 @@ def _heading(report: ArchiveReport) -> list[str]:
         lines.append(f"Commits from {report.first_commit_lsn} to {report.last_commit_lsn}.")
     if report.last_commit_time is not None:
         lines.append(f"Committed from {report.first_commit_time} to {report.last_commit_time}.")
-    ended = ", ".join(f"{count:,} {fate}" for fate, count in report.transactions.items() if count)
+    ended = ", ".join(f"{count:,} {status}" for status, count in report.transactions.items() if count)
     lines.append(f"Transactions: {ended or 'none'}.")
     if report.sizes:
         sizes = ", ".join(f"{count:,} with {name} changes" for name, count in report.sizes.items())
@@ -97,7 +97,7 @@ def _relations(relations: Iterable[RelationReport]) -> Table:
     rows = grid("table", ("OID", "versions", *_KINDS.values()), ["not counted"])
     for relation in relations:
         counts = (len(relation.versions), *(relation.committed[tag] for tag in _KINDS))
-        others = ", ".join(f"{count:,} {fate}" for fate, count in relation.others.items())
+        others = ", ".join(f"{count:,} {status}" for status, count in relation.others.items())
         rows.add_row(Text(printable(_name(relation))), str(relation.oid), *(f"{n:,}" for n in counts), others)
     return rows
 

@@ -234,5 +234,5 @@ def _ends_of_files(transactions: DataFrame) -> DataFrame:
     committed = transactions.where(F.col("fate") == TransactionStatus.COMMITTED.value)
     of_lsn, of_time = F.struct("commit_lsn", "unit"), F.struct("commit_ts", "unit")
     ends = [which(by)["unit"] for by in (of_lsn, of_time) for which in (F.min, F.max)]
-    units = committed.groupBy("batch", "file").agg(F.array_distinct(F.array(*ends)).alias("units"))
-    return units.select("batch", "file", F.explode("units").alias("unit"))
+    fragments = committed.groupBy("batch", "file").agg(F.array_distinct(F.array(*ends)).alias("units"))
+    return fragments.select("batch", "file", F.explode("units").alias("unit"))

@@ -129,7 +129,7 @@ def _heading(plan: PlanSummary) -> list[str]:
     lines = [f"Batch {plan.batch} of {plan.source} would read {counts}."]
     if plan.resumes:
         lines.append("An earlier run began it and died: it would be finished first, with the files that it had.")
-    ended = ", ".join(f"{count:,} {fate}" for fate, count in plan.transactions.items() if count)
+    ended = ", ".join(f"{count:,} {status}" for status, count in plan.transactions.items() if count)
     return [*lines, f"Transactions: {ended or 'none'}."]
 
 

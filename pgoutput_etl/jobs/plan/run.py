@@ -110,12 +110,12 @@ def _planned(
             tables = list(pool.map(partial(_table, prepared, path_of, progress), tasks))
         not_applied = _not_applied(prepared, tasks, tables)
         tables += [_held(held) for held in prepared.plan.tables.held]
-        tally = (
+        statistics = (
             prepared.rows.statistics(StatisticsRequest(held_from=not_applied))
             if not_applied
             else prepared.plan.statistics
         )
-        accounts = tally.accounts() | landed.accounts_of_others()
+        accounts = statistics.accounts() | landed.accounts_of_others()
         return _summary(config, batch, landed, assembly, prepared, tables, accounts, path_of)
     finally:
         landed.release()
@@ -131,9 +131,9 @@ def _summary(
     accounts: dict[int, dict[str, int]],
     path_of: Callable[[int], str],
 ) -> PlanSummary:
-    fates = transactions_by_status(assembly.outcomes, prepared.plan.statistics)
+    statuses = transactions_by_status(assembly.outcomes, prepared.plan.statistics)
     waiting = assembly.open_outcomes()
-    fates[TransactionStatus.OPEN.value] = len(waiting)
+    statuses[TransactionStatus.OPEN.value] = len(waiting)
     return PlanSummary(
         source=config.source.name,
         batch=batch.number,
@@ -142,7 +142,7 @@ def _summary(
         files=tuple(_file(part) for _, part in sorted(landed.parts.items())),
         bytes=batch.size,
         messages=landed.messages(),
-        transactions={fate.value: fates[fate.value] for fate in TransactionStatus},
+        transactions={status.value: statuses[status.value] for status in TransactionStatus},
         unknown_prepared=len(assembly.unknown_prepared),
         tables=tuple(sorted(tables, key=lambda t: (t.schema, t.table))),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),

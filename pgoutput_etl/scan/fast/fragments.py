@@ -136,7 +136,7 @@ def follow(  # noqa: C901 - one loop, for speed
     relation_counts: Numbers,
     of_message: Numbers,
     numbers: Numbers,
-    units: NDArray[np.int32],
+    fragments: NDArray[np.int32],
     tags: Bytes,
     extents: NDArray[np.int32],
     presences: Bytes,
@@ -145,7 +145,7 @@ def follow(  # noqa: C901 - one loop, for speed
 
     relation_counts: a hash table of numbers from 1, then by number the OID and how often.
     """
-    kind, unit, all_units = place[KIND], place[UNIT], place[UNITS]
+    kind, fragment, all_fragments = place[KIND], place[UNIT], place[UNITS]
     unit_xid, unit_lsn, unit_ts = place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS]
     changes = place[CHANGES]
     ordinal, accounted_to = place[ORDINAL], place[ACCOUNTED_TO]
@@ -165,7 +165,7 @@ def follow(  # noqa: C901 - one loop, for speed
         r = _U64(row)
         has_row = True
         has_transaction = kind == TRANSACTION
-        of_unit = unit
+        of_fragment = fragment
         of_origin = origin
         end = fields[m, NEXT]
         present = 0
@@ -217,8 +217,8 @@ def follow(  # noqa: C901 - one loop, for speed
                     break
                 if place[HAS_LAST] and lsn_of_commit <= place[LAST_COMMIT]:
                     break
-                all_units += 1
-                kind, unit, changes = _I64(TRANSACTION), all_units, _I64(0)
+                all_fragments += 1
+                kind, fragment, changes = _I64(TRANSACTION), all_fragments, _I64(0)
                 unit_xid, unit_lsn, unit_ts = fields[m, XID], lsn_of_commit, time
                 origin = _I64(NO_ORIGIN)
                 place[IS_DAMAGED] = 0
@@ -259,15 +259,15 @@ def follow(  # noqa: C901 - one loop, for speed
                     place[FIRST_COMMIT] = lsn_of_commit
                 place[LAST_COMMIT] = lsn_of_commit
                 place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
-                of_unit = _I64(NO_FRAGMENT)
+                of_fragment = _I64(NO_FRAGMENT)
             elif tag == _S:
                 if kind != NO_KIND:
                     break
-                all_units += 1
-                kind, unit, changes = _I64(SEGMENT), all_units, _I64(0)
+                all_fragments += 1
+                kind, fragment, changes = _I64(SEGMENT), all_fragments, _I64(0)
                 unit_xid = fields[m, XID]
                 place[IS_DAMAGED] = 0
-                of_unit = unit
+                of_fragment = fragment
             elif tag == _E:
                 if kind != SEGMENT:
                     break
@@ -275,10 +275,10 @@ def follow(  # noqa: C901 - one loop, for speed
             elif tag == _A:
                 if kind != NO_KIND:
                     break
-                of_unit = _I64(NO_FRAGMENT)
+                of_fragment = _I64(NO_FRAGMENT)
             elif tag in (_R, _Y):
                 if kind == NO_KIND:
-                    of_unit = _I64(NO_FRAGMENT)
+                    of_fragment = _I64(NO_FRAGMENT)
                 xid = fields[m, XID]
                 has_xid = fields[m, IN_STREAM]
             elif tag == _M:
@@ -286,7 +286,7 @@ def follow(  # noqa: C901 - one loop, for speed
                     break
                 if fields[m, COMMIT_LSN] == 0:
                     has_transaction = False
-                    of_unit = _I64(NO_FRAGMENT)
+                    of_fragment = _I64(NO_FRAGMENT)
                     if kind != NO_KIND:
                         end = accounted_to
                 elif kind == NO_KIND:
@@ -328,7 +328,7 @@ def follow(  # noqa: C901 - one loop, for speed
             presences[r] = present | HAS_TRANSACTION if has_transaction else present
             extents[UNCHANGED, r + _U64(1)] = unchanged_end
             tags[0, r] = tag
-            units[r] = of_unit
+            fragments[r] = of_fragment
             of_message[r] = i
             accounted_to = end
             row += 1
@@ -341,7 +341,7 @@ def follow(  # noqa: C901 - one loop, for speed
             place[LAST_LSN] = lsn
         ordinal += 1
         taken += 1
-    place[KIND], place[UNIT], place[UNITS] = kind, unit, all_units
+    place[KIND], place[UNIT], place[UNITS] = kind, fragment, all_fragments
     place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS] = unit_xid, unit_lsn, unit_ts
     place[CHANGES] = changes
     place[ORDINAL], place[ACCOUNTED_TO] = ordinal, accounted_to

@@ -127,26 +127,36 @@ class FastScanner:
         for message in self.found.fields[: self.found.messages]:
             yield self.data[message[START] : message[END]].tobytes()
 
-    def take(self, place: ScanCursor, stretch: int, origin: OriginField | None = None) -> FastRows:
+    def take(self, place: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
         """Takes what was found, but for the last one that something else follows: whether it is whole is only known
         once that is. `origin`: of the unit that is open."""
         found = self.found
         most = found.messages if found.to_the_end else found.messages - 1
         at = place.to_array()
         numbers = np.empty((NUMBERS, most), np.int64)
-        units = np.empty(most, np.int32)
+        fragments = np.empty(most, np.int32)
         tags = np.empty((2, most), np.uint8)
         extents = np.empty((EXTENTS, most + 1), np.int32)
         extents[:, 0] = 0
         presences = np.empty(most, np.uint8)
         self.tags.fill(0)
         messages, rows, different = follow(
-            found.fields, most, at, self.tags, self.relations, self.of_message, numbers, units, tags, extents, presences
+            found.fields,
+            most,
+            at,
+            self.tags,
+            self.relations,
+            self.of_message,
+            numbers,
+            fragments,
+            tags,
+            extents,
+            presences,
         )
         batch = None
         if rows:
             unchanged = found.unchanged[: extents[UNCHANGED, rows]].copy()
-            batch = self._batch(found, rows, numbers, units, tags, extents, presences, stretch, unchanged)
+            batch = self._batch(found, rows, numbers, fragments, tags, extents, presences, epoch, unchanged)
             batch = self._with_origins(batch, numbers[ROW_ORIGIN, :rows], origin)
         self.most = self.most * _GROWTH if messages == most else _FIRST
         last = max(messages - 1, 0)
@@ -203,11 +213,11 @@ class FastScanner:
         found: MessageFields,
         rows: int,
         numbers: Numbers,
-        units: NDArray[np.int32],
+        fragments: NDArray[np.int32],
         tags: Bytes,
         extents: NDArray[np.int32],
         presences: Bytes,
-        stretch: int,
+        epoch: int,
         unchanged: NDArray[np.int16],
     ) -> pa.RecordBatch:
         bits = {1 << bit: _bitmap(presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
@@ -245,8 +255,8 @@ class FastScanner:
             "end": number(ROW_END),
             "lsn": number(ROW_LSN) if self.has_lsn else pa.nulls(rows, pa.int64()),
             "tag": letters(0),
-            "unit": _column(pa.int32(), units[:rows]),
-            "stretch": _column(pa.int32(), np.full(rows, stretch, np.int32)),
+            "unit": _column(pa.int32(), fragments[:rows]),
+            "stretch": _column(pa.int32(), np.full(rows, epoch, np.int32)),
             "xid": number(ROW_XID, bits[HAS_XID]),
             "relation": number(ROW_RELATION, bits[HAS_RELATION]),
             "old_kind": letters(1, bits[HAS_OLD]),
