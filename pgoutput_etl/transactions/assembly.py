@@ -333,8 +333,8 @@ class Assembly:
             self._record_end(TransactionStatus.RESENT, interrupted)
         else:
             raise SequenceError(
-                f"goes on with the commit at {format_lsn(fragment.next_lsn)}, but the one at {format_lsn(lsn)} was begun "
-                "and has not come: something is missing between them"
+                f"goes on with the commit at {format_lsn(fragment.next_lsn)}, but the one at {format_lsn(lsn)} was "
+                "begun and has not come: something is missing between them"
             )
 
     def _cut_off_tail(self) -> None:
