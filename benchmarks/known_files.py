@@ -23,8 +23,8 @@ from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.landing.selection import KnownFiles, candidates
 from pgoutput_etl.protocol.framing import Framing
-from tests import encoder
-from tests.small_archives import insert, table, transaction
+from tests.support import encoder
+from tests.support.small_archives import insert, table, transaction
 
 _KNOWN = (1_000, 10_000, 80_000)
 _SIZES = range(20_000, 120_000)  # bytes of a known file

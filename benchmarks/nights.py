@@ -14,7 +14,7 @@ from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.xid import XIDS
-from tests.small_archives import copydata, insert, segment, stream_commit, table, transaction
+from tests.support.small_archives import copydata, insert, segment, stream_commit, table, transaction
 
 Progress = Callable[[str], None]
 NIGHTS = 7

@@ -1,7 +1,7 @@
 """pgoutput messages by the million, as Arrow arrays: columns of texts in, an array of encoded messages out.
 
-Written from PostgreSQL's protocol chapter ("Logical Replication Message Formats"), as tests/encoder.py is, which does
-the same one message at a time.
+Written from PostgreSQL's protocol chapter ("Logical Replication Message Formats"), as tests/support/encoder.py is,
+which does the same one message at a time.
 """
 
 from __future__ import annotations

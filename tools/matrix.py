@@ -28,14 +28,14 @@ PACKAGE = "pgoutput_etl"
 SPARKS = ("4.0", "4.1", "4.2")
 # What calls Spark and Delta in ways of its own: reading, all modes, changes of columns, all types, every job.
 TESTS = (
-    "tests/spark/test_archives.py",
-    "tests/spark/test_schema_changes.py",
-    "tests/spark/test_modes.py",
-    "tests/spark/test_quarantine.py",
-    "tests/spark/test_maintain.py",
-    "tests/spark/test_verify.py",
-    "tests/spark/test_exploring.py",
-    "tests/spark/test_type_matrix.py",
+    "tests/spark/load/test_archives.py",
+    "tests/spark/load/test_schema_changes.py",
+    "tests/spark/load/test_modes.py",
+    "tests/spark/ingest/test_quarantine.py",
+    "tests/spark/jobs/test_maintain.py",
+    "tests/spark/jobs/test_verify.py",
+    "tests/spark/explore/test_exploring.py",
+    "tests/spark/load/test_type_matrix.py",
 )
 _LEFT_OPEN_BY_SPARK = "ignore:unclosed <socket:ResourceWarning"  # before 4.2, by what collects rows as Arrow
 _NOT_INHERITED = ("SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")

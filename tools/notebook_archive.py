@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.postgres import Server
+from tests.support.servers.postgres import Server
 
 MINUTES = 8
 MINUTE = 60.0  # seconds

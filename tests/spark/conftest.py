@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.jobs import Job, Nights
+from tests.support.jobs import Job, Nights
 
 
 @pytest.fixture

@@ -1,0 +1,132 @@
+"""What became of a table's columns: which was which before, and where nobody can know."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.diff import ChangeKind, Declared, lineage
+from tests.support.small_archives import table
+
+INT, BIGINT = 23, 20
+FULL = ReplicaIdentity.FULL
+
+
+def ints(*names: str) -> Relation:
+    """A table with a text key and integer columns."""
+    return table("id", *((name, INT) for name in names))
+
+
+def told(old: Relation, new: Relation, declared: Declared | None = None) -> list[str]:
+    """Each column after as `new<old`, alone if it is new, `!new` if it was not published; what went as `-old`, `?old`
+    if it is retired."""
+    found = lineage(old, new, declared or {})
+    names = [column.name for column in old.columns]
+    pairs = zip(new.columns, found.origins, strict=True)
+    unsent = {new.columns[place].name for place in found.unsent}
+    after = [
+        "!" * (c.name in unsent) + c.name if o is None else f"{c.name}<{names[o]}"
+        for c, o in pairs
+        if o is None or names[o] != c.name
+    ]
+    gone = [n for place, n in enumerate(names) if place not in found.origins]
+    retired = {names[place] for place in found.retired}
+    return [*after, *(f"{'?' if name in retired else '-'}{name}" for name in gone)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (ints("a"), ints("a"), []),
+        (ints("a"), table("id", ("a", INT), name="renamed"), []),
+        # added and dropped
+        (ints("a"), ints("a", "b", "c"), ["b", "c"]),
+        (ints("a", "b"), ints("a"), ["-b"]),
+        (ints("a", "b"), ints("b"), ["-a"]),
+        (ints("a", "b", "c"), ints("b", "d"), ["d", "-a", "?c"]),
+        (ints("a"), table("id", "x"), ["x", "-a"]),  # of another type: no rename
+        # renamed, with a kept column behind
+        (ints("a", "b"), ints("x", "b"), ["x<a"]),
+        (ints("a", "b", "c"), ints("x", "y", "c"), ["x<a", "y<b"]),
+        (ints("a", "b"), table("key", ("a", INT), ("b", INT), key=["key"]), ["key<id"]),
+        (ints("a", "b"), table("id", ("x", BIGINT), ("b", INT)), ["x<a"]),  # and retyped
+        (ints("a", "b", "c"), ints("x", "b", "c", "d"), ["x<a", "d"]),
+        # renamed or dropped, and the types leave one way
+        (table("id", ("a", INT), "b", ("c", INT)), table("id", "x", ("c", INT)), ["x<b", "-a"]),
+        (table("id", "a", ("b", INT), "c", "z"), table("id", ("x", INT), "y", "z"), ["x<b", "y<c", "-a"]),
+        # renamed or dropped, and they leave several: one of them, but which?
+        (ints("a", "b", "c"), ints("x", "c"), ["x", "?a", "?b"]),
+        # published though they were not before, perhaps one of them renamed
+        (ints("b"), ints("a", "b"), ["!a"]),
+        (ints("a", "b"), ints("x", "y", "b"), ["!x", "!y", "?a"]),
+        (ints("a", "b"), table("id", "x", "y", ("b", INT)), ["!x", "!y", "-a"]),
+        # the last column, of the same type: the same one or another
+        (ints("a"), ints("b"), ["b", "?a"]),
+        (ints("a", "b"), ints("a", "c"), ["c", "?b"]),
+        (ints("a", "b"), ints("x", "y"), ["x", "y", "?a", "?b"]),
+        (table("id", ("a", INT), "b"), table("id", ("x", INT)), ["x", "?a", "-b"]),
+        # dropped and added again: another column, at the end
+        (table("id", ("a", INT), "b"), table("id", "b", ("a", INT)), ["a", "-a"]),
+        (table("id", ("a", INT), "b", "c"), table("id", "c", ("a", INT), "b"), ["a", "b", "-a", "-b"]),
+        # retyped where it stands
+        (ints("a"), table("id", ("a", BIGINT)), []),
+    ],
+)
+def test_which_column_was_which(old: Relation, new: Relation, expected: list[str]) -> None:
+    assert told(old, new) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "declared", "expected"),
+    [
+        (ints("a"), ints("b"), {"b": "a"}, ["b<a"]),
+        (ints("a"), ints("b"), {"b": None}, ["b", "-a"]),
+        (ints("a", "b", "c"), ints("x", "c"), {"x": "b"}, ["x<b", "-a"]),
+        (ints("a", "b"), ints("b", "a"), {"b": "a", "a": "b"}, ["b<a", "a<b"]),
+        (ints("a", "b"), ints("b", "a"), {"a": None}, ["a", "-a"]),
+        (ints("a", "x", "b"), ints("b", "x", "a"), {"b": "a", "a": "b"}, ["b<a", "a<b"]),
+        (ints("a", "c"), ints("b", "c"), {"b": None}, ["!b", "-a"]),
+        (ints("a", "c"), ints("x", "b", "c"), {"b": None}, ["x<a", "!b"]),
+        # What was declared for one step says nothing of the others.
+        (ints("b", "a"), ints("b", "a", "c"), {"b": "a", "a": "b"}, ["c"]),
+        (ints("b"), ints("b", "c"), {"b": "a"}, ["c"]),
+        (ints("a"), ints("b"), {"b": "nothing"}, ["b", "-a"]),
+    ],
+)
+def test_what_the_configuration_declares(old: Relation, new: Relation, declared: Declared, expected: list[str]) -> None:
+    assert told(old, new, declared) == expected
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (ints("a", "b"), ints("b", "a"), "its columns changed places (a): either names were exchanged"),
+    ],
+)
+def test_what_can_not_be_told_is_refused(old: Relation, new: Relation, why: str) -> None:
+    with pytest.raises(TableError, match="^" + why.replace("(", r"\(").replace(")", r"\)")):
+        lineage(old, new, {})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (table("id", "v"), table("id", "v", key=["v"]), "key changed (id to v)"),
+        (table("id", "v"), table("id", "v", key=["id", "v"]), "key changed (id to id, v)"),
+        (table("id", "v"), table("id", "v", key=[]), "key changed (id to none)"),
+        (table("id", "v"), table("id", "v", identity=FULL), "key changed (id to the whole row)"),
+        (table("id", "v", identity=FULL), table("id", "v"), "key changed (the whole row to id)"),
+        (table("id", "v"), table("key", "v", key=["key"]), "column renamed: key (was id)"),
+        (table("id", "v"), table("id", "v", "w"), "column added: w"),
+        (table("id", "v", "w"), table("id", "v"), "column dropped: w"),
+        (table("id", "v"), table("id", ("v", INT)), "column retyped: v"),
+    ],
+)
+def test_changes_in_words(old: Relation, new: Relation, expected: str) -> None:
+    assert [str(change) for change in lineage(old, new, {}).changes] == [expected]
+
+
+def test_a_retired_column_is_said_to_be_one() -> None:
+    kinds = [change.kind for change in lineage(ints("a"), ints("b"), {}).changes]
+    assert kinds == [ChangeKind.RETIRED, ChangeKind.ADDED]

@@ -1,0 +1,117 @@
+"""Targets in a catalog: names, and what can have none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.config.settings import Config, Source, State, TableRule, Target
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identifiers import catalog_place, identifier, is_catalog_place
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
+from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.types import UserTypes
+from tests.core.targets.test_planner import state_of
+from tests.support.small_archives import table
+
+CONFIG = Config(Source("s", "landing"), Target(None, "main"), State("ledger"))
+
+
+def plan_of(
+    *relations: Relation,
+    config: Config = CONFIG,
+    states: dict[int, TableState] | None = None,
+    placed: Collection[int] = (),
+) -> TablePlan:
+    """Of an insert into each; those of one OID are a table that was renamed."""
+    history = RelationHistory()
+    for n, relation in enumerate(relations, 1):
+        history.declare(relation, (0, n), None)
+    changes = {relation.oid: TableChanges(relation.oid, inserts=1) for relation in relations}
+    return make_plan(config, history, changes, states or {}, UserTypes(), placed=placed)
+
+
+def places(plan: TablePlan) -> dict[int, str]:
+    return {task.oid: task.path for task in plan.tasks}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "place"),
+    [
+        ("main", "`main`.`public`.`orders`"),
+        ("spark_catalog", "`spark_catalog`.`public`.`orders`"),
+        ("my-lake", "`my-lake`.`public`.`orders`"),
+        ("main.shop", "`main`.`shop_public`.`orders`"),
+    ],
+)
+def test_a_name_in_a_catalog_has_three_parts(catalog: str, place: str) -> None:
+    assert catalog_place(catalog, "public", "Orders") == place
+    assert is_catalog_place(place)
+    assert identifier(place) == place
+    assert identifier("/tables/public/o`rders") == "delta.`/tables/public/o``rders`"
+    config = replace(CONFIG, target=Target(None, catalog))
+    assert places(plan_of(table(oid=1, name="orders"), config=config)) == {1: place}
+
+
+@pytest.mark.parametrize("name", ["a b", "a.b", "é", "a`b", "a-b", "a/../b"])
+def test_names_that_not_every_catalog_takes_hold_their_table(name: str) -> None:
+    plan = plan_of(table(oid=1, name=name), table(oid=2, name="plain"))
+    assert places(plan) == {2: "`main`.`public`.`plain`"}
+    assert [(held.oid, held.reason.partition(" in a catalog")[0]) for held in plan.held] == [
+        (1, f"its table's name {name!r} can be none")
+    ]
+
+
+def test_tables_whose_names_differ_in_nothing_but_case_are_held() -> None:
+    upper, lower = table(oid=1, name="Orders"), table(oid=2, name="orders")
+    plan = plan_of(upper, lower)
+    assert places(plan) == {}
+    assert ["differs from it in nothing but case" in held.reason for held in plan.held] == [True, True]
+
+
+def test_one_that_is_there_already_goes_on_and_one_that_is_skipped_is_in_nobody_s_way() -> None:
+    upper, lower = table(oid=1, name="Orders"), table(oid=2, name="orders")
+    there = replace(state_of(upper), oid=1, path="`main`.`public`.`orders`")
+    plan = plan_of(upper, lower, states={1: there})
+    assert places(plan) == {1: there.path}
+    assert [held.oid for held in plan.held] == [2]
+
+    skips = replace(CONFIG, tables=(TableRule("public.Orders", skip=True),))
+    assert places(plan_of(upper, lower, config=skips)) == {2: "`main`.`public`.`orders`"}
+
+
+def test_one_that_is_built_anew_where_it_is_stays_there() -> None:
+    """As backfills and snapshots do, of which it has no state to begin with."""
+    plan = plan_of(table(oid=1, name="Orders"), table(oid=2, name="orders"), placed=[1])
+    assert places(plan) == {1: "`main`.`public`.`orders`"}
+    assert [held.oid for held in plan.held] == [2]
+
+
+def test_a_table_that_was_renamed_leaves_its_old_name_to_others() -> None:
+    plan = plan_of(table(oid=1, name="Orders"), table(oid=1, name="old_orders"), table(oid=2, name="orders"))
+    assert places(plan) == {1: "`main`.`public`.`old_orders`", 2: "`main`.`public`.`orders`"}
+
+
+def test_a_table_renamed_in_case_alone_stays_where_it_is() -> None:
+    there = replace(state_of(table(oid=1, name="Orders")), oid=1, path="`main`.`public`.`orders`")
+    plan = plan_of(table(oid=1, name="orders"), states={1: there})
+    assert [(task.path, task.moved_from) for task in plan.tasks] == [(there.path, None)]
+
+
+def test_a_displaced_table_goes_on_in_a_folder() -> None:
+    there = replace(state_of(table(oid=1)), oid=1, path="`main`.`public`.`t`")
+    plan = plan_of(table(oid=1), table(oid=2), states={1: there})
+    assert places(plan) == {1: "ledger/displaced/1", 2: "`main`.`public`.`t`"}
+    by_oid = {task.oid: task for task in plan.tasks}
+    assert by_oid[1].moved_from == ("`main`.`public`.`t`", 7)
+    assert by_oid[2].replaces
+
+
+def test_what_is_built_beside_is_in_folders() -> None:
+    with pytest.raises(ConfigError, match="--into: expected a folder"):
+        BackfillRequest(("*",), into="`main`.`shop`").check()

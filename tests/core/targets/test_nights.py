@@ -1,0 +1,162 @@
+"""Nights cut anywhere, without Spark: histories that the plan and the replay once understood differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.targets.plan import HELD, SKIPPED
+from tests.support.nights import CONFIG, Nights
+from tests.support.small_archives import (
+    Change,
+    Messages,
+    commit_prepared,
+    copydata,
+    in_subtransaction,
+    insert,
+    prepared,
+    rollback_prepared,
+    segment,
+    stream_abort,
+    stream_commit,
+    table,
+    transaction,
+    truncate,
+)
+
+A, B = 1, 2
+OLD = [*transaction(3, 10, table(oid=A, name="a"), insert("1", "of a", oid=A)),
+       *transaction(4, 20, table(oid=B, name="b"), insert("1", "of b", oid=B))]  # fmt: skip
+SWAP = (table(oid=A, name="b"), insert("2", "of a", oid=A))
+
+
+def nights(*files: Iterable[PgoutputMessage]) -> Nights:
+    """A night for each file, compared with the reference after each."""
+    found = Nights()
+    for messages in files:
+        found.night([copydata(messages)])
+        found.assert_as_replayed()
+    return found
+
+
+def however_cut(messages: Messages) -> Nights:
+    """In one night, in one per message, and cut once anywhere."""
+    nights(*([message] for message in messages))
+    for at in range(1, len(messages)):
+        nights(messages[:at], messages[at:])
+    return nights(messages)
+
+
+def places(found: Nights) -> dict[str, int]:
+    return {state.path: oid for oid, state in found.states.items()}
+
+
+def test_a_name_in_a_prepared_transaction_is_not_yet_its_own() -> None:
+    for end in ([], rollback_prepared(5)):
+        found = however_cut([*OLD, *prepared(5, *SWAP, lsn=30), *end])
+        assert places(found) == {"root/public/a": A, "root/public/b": B}
+    found = however_cut([*OLD, *prepared(5, *SWAP, lsn=30), *commit_prepared(5, 40)])
+    assert places(found) == {"root/public/b": A, "root/_pgoutput_etl/displaced/2": B}
+
+
+def test_a_name_in_a_stream_is_not_yet_its_own() -> None:
+    """Also where the part of the stream that says it is rolled back, and the rest is committed."""
+    stream = segment(5, *SWAP, first=True)
+    for end in ([], stream_abort(5)):
+        assert places(however_cut([*OLD, *stream, *end])) == {"root/public/a": A, "root/public/b": B}
+    rolled_back = segment(5, *(in_subtransaction(6, change) for change in SWAP), first=True)
+    back = segment(5, table(oid=A, name="a"), insert("3", "of a", oid=A))
+    found = however_cut([*OLD, *rolled_back, *stream_abort(5, 6), *back, *stream_commit(5, 40)])
+    assert places(found) == {"root/public/a": A, "root/public/b": B}
+
+
+def test_what_is_sent_at_its_commit_prepared_is_described_then() -> None:
+    """Prepared before the slot decoded two-phase transactions: behind commits with higher LSNs than its own."""
+    wide = table("id", "v", "w")
+    late = [*prepared(5, wide, insert("2", "b", "w"), lsn=15), *commit_prepared(5, 40)]
+    found = however_cut([*transaction(3, 10, table(), insert("1", "a")), *transaction(4, 30, insert("9", "z")), *late])
+    assert found.states[16384].relation == wide
+    however_cut([*transaction(4, 30, table(oid=2, name="other"), insert("9", "z", oid=2)), *late])
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "prepared", "streamed"])
+def test_columns_change_in_one_night_and_are_committed_in_another(kind: str) -> None:
+    wide = table("id", "v", "w")
+    changes: list[Change] = [insert("2", "b"), wide, insert("3", "c", "w")]
+    begun = transaction(3, 10, table(), insert("1", "a"))
+    match kind:
+        case "ordinary":
+            messages = transaction(5, 40, *changes)
+        case "prepared":
+            messages = [*prepared(5, *changes, lsn=20), *commit_prepared(5, 40)]
+        case _:
+            messages = [*segment(5, *changes, first=True), *segment(5, insert("4", "d", "w")), *stream_commit(5, 40)]
+    found = however_cut([*begun, *messages, *transaction(6, 50, insert("5", "e", "w"))])
+    assert [state.status for state in found.states.values()] == ["applied"]
+
+
+def test_a_table_that_is_skipped_for_a_while_lacks_what_came_meanwhile() -> None:
+    skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
+    found = Nights()
+    found.night([copydata(transaction(3, 10, table(), insert("1", "a")))])
+    planned = found.night([copydata(transaction(4, 20, insert("2", "b")))], skipping)
+    assert (planned.tables.skipped, found.states[16384].status) == (["public.t"], SKIPPED)
+    assert found.states[16384].last_commit_lsn == 10
+    found.night([copydata(transaction(5, 30, table(oid=2, name="other"), insert("1", "x", oid=2)))], skipping)
+    planned = found.night([copydata(transaction(6, 40, insert("3", "c")))])
+    (held,) = planned.tables.held
+    assert held.reason.startswith("the configuration skipped it while changes were committed, which it lacks")
+    assert held.reason.endswith("jobs/backfill.py --tables 'public.t'")
+    assert (found.states[16384].status, found.states[16384].last_commit_lsn) == (HELD, 10)
+
+
+def test_a_table_that_was_skipped_from_its_beginning_is_not_begun_in_its_midst() -> None:
+    skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
+    found = Nights()
+    found.night([copydata(transaction(3, 10, table(), insert("1", "a")))], skipping)
+    assert found.states[16384].status == SKIPPED
+    planned = found.night([copydata(transaction(4, 20, insert("2", "b")))])
+    assert [held.oid for held in planned.tables.held] == [16384]
+    found.assert_as_replayed()
+
+
+def test_a_table_that_got_nothing_while_it_was_skipped_goes_on() -> None:
+    skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
+    found = Nights()
+    found.night([copydata(transaction(3, 10, table(), insert("1", "a")))])
+    found.night([copydata(transaction(4, 20, table(oid=2, name="other"), insert("1", "x", oid=2)))], skipping)
+    found.night([copydata(transaction(5, 30, insert("2", "b")))])
+    found.assert_as_replayed()
+    assert found.states[16384].status == "applied"
+
+
+def test_a_held_table_keeps_its_rows_when_another_takes_its_name() -> None:
+    """They go out of the way; else a rebuilt table would be written over the other one."""
+    swapped = table(("id", 23), ("a", 23), ("b", 23), oid=A)
+    exchanged = table(("id", 23), ("b", 23), ("a", 23), oid=A)
+    found = Nights()
+    found.night([copydata(transaction(3, 10, swapped, insert("1", "2", "3", oid=A)))])
+    found.night([copydata(transaction(4, 20, exchanged, insert("2", "2", "3", oid=A)))])
+    assert found.states[A].status == HELD
+    found.night([copydata(transaction(5, 30, table(oid=B), insert("1", "of b", oid=B)))])
+    assert places(found) == {"root/_pgoutput_etl/displaced/1": A, "root/public/t": B}
+    assert len(found.rows(A)) == 1
+    found.assert_as_replayed()
+
+
+def test_a_truncate_of_a_streamed_transaction_empties_what_was_committed_before() -> None:
+    stream = [*segment(5, truncate(), insert("3", "c"), first=True)]
+    middle = transaction(6, 20, insert("2", "b"))
+    however_cut([*transaction(3, 10, table(), insert("1", "a")), *stream, *middle, *stream_commit(5, 30)])
+
+
+def test_two_tables_swap_names_through_a_third() -> None:
+    changes: list[Change] = [
+        table(oid=A, name="b"), insert("2", "of a", oid=A), table(oid=B, name="a"), insert("2", "of b", oid=B)
+    ]  # fmt: skip
+    found = however_cut([*OLD, *transaction(5, 30, *changes)])
+    assert places(found) == {"root/public/b": A, "root/public/a": B}

@@ -1,0 +1,279 @@
+"""What a batch means for a table, planned without Spark: segments, keys that follow renames, places, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.migration import ValueChange
+from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
+from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
+from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.types import UserTypes
+from tests.support.small_archives import T, table
+
+INT, BIGINT = 23, 20
+FULL = ReplicaIdentity.FULL
+CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
+
+
+def state_of(relation: Relation, key: tuple[str, ...] = ("id",), types: Sequence[str] | None = None) -> TableState:
+    stored = tuple(types or ["string"] * len(relation.columns))
+    path = f"root/{relation.namespace}/{relation.name}"
+    return TableState(T, relation.namespace, relation.name, path, 7, 90, APPLIED, None, relation, key, (), stored)
+
+
+def plan_of(
+    runs: Sequence[Relation],
+    state: TableState | None = None,
+    config: Config = CONFIG,
+    user_types: UserTypes | None = None,
+    **counted: object,
+) -> TablePlan:
+    """The n-th version holds from the commit at 100 * n on."""
+    history = RelationHistory()
+    for n, relation in enumerate(runs, 1):
+        history.declare(relation, (0, n), None)
+    seen = [RelationSpan((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
+    changes = TableChanges(T, inserts=1, runs=tuple(seen), last_row=(100 * len(runs), 0, len(runs)))
+    changes = replace(changes, **counted)  # type: ignore[arg-type]
+    states = {} if state is None else {T: state}
+    return make_plan(config, history, {T: changes}, states, user_types or UserTypes())
+
+
+def task_of(plan: TablePlan) -> TableTask:
+    assert plan.held == []
+    return plan.tasks[0]
+
+
+def test_a_table_whose_columns_stay_is_one_segment_however_often_it_is_renamed() -> None:
+    task = task_of(plan_of([table(), table(name="u"), table(name="w")], state_of(table())))
+    assert [(s.start, s.end, s.migration) for s in task.spans] == [(None, None, None)]
+    assert task.moved_from == ("root/public/t", 7)
+    assert [str(change) for _, change in task.schema_changes] == ["table renamed (was public.t)"]
+
+
+def test_segments_are_cut_where_columns_change() -> None:
+    versions = [table("id", "v"), table("id", "v", "w"), table("id", "w")]
+    task = task_of(plan_of(versions, state_of(table("id", "v"))))
+    assert [(s.start, s.end) for s in task.spans] == [
+        (None, (200, 0, 2)),
+        ((200, 0, 2), (300, 0, 3)),
+        ((300, 0, 3), None),
+    ]
+    assert [s.migration is None for s in task.spans] == [True, False, False]
+    assert [(place, str(change)) for place, change in task.schema_changes] == [
+        ((200, 0, 2), "column added: w"),
+        ((300, 0, 3), "column dropped: v"),
+    ]
+
+
+def test_what_was_before_a_truncate_needs_no_segment_and_no_reshaping() -> None:
+    versions = [table("id", "v"), table("id", ("v", INT)), table("id", ("v", INT), "w")]
+    task = task_of(plan_of(versions, state_of(table("id", "v")), truncates=1, truncated_at=(250, 0, 2)))
+    assert [(s.start, s.migration is None) for s in task.spans] == [(None, True), ((300, 0, 3), False)]
+    assert task.shape.columns[1].type.name == "int4"
+    assert len(task.schema_changes) == 2  # they are told all the same
+
+
+def test_a_widened_column_is_not_converted() -> None:
+    task = task_of(plan_of([table("id", ("n", BIGINT))], state_of(table("id", ("n", INT)), types=["string", "int32"])))
+    reshaping = task.spans[0].migration
+    assert reshaping is not None
+    assert [reshaping.value_change(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
+
+
+def test_a_retired_column_goes_when_another_takes_its_name() -> None:
+    retiring = task_of(plan_of([table("id", "b")], state_of(table("id", "a"))))
+    assert [c.name for c in retiring.shape.columns if c.retired] == ["a"]
+    state = replace(state_of(table("id", "b")), retired=retiring.retired, types=("string",) * 3)
+    task = task_of(plan_of([table("id", "b", "A")], state))
+    assert [(c.name, c.retired) for c in task.shape.columns] == [("id", False), ("b", False), ("A", False)]
+    assert task.retired == ()
+
+
+@pytest.mark.parametrize("configured", ["id", "ident", "key"])
+def test_a_configured_key_follows_its_column_through_renames(configured: str) -> None:
+    """Whichever of its names it was configured by, in this batch or one before."""
+    versions = [table(name, "v", identity=FULL) for name in ("id", "ident", "key")]
+    config = replace(CONFIG, tables=(TableRule("public.*", key=(configured,)),))
+    task = task_of(plan_of(versions[1:], state_of(versions[0]), config))
+    assert [segment.shape.key for segment in task.spans] == [(0,), (0,)]
+
+
+def test_a_configured_key_that_no_version_has_holds_the_table() -> None:
+    config = replace(CONFIG, tables=(TableRule("public.*", key=("nothing",)),))
+    assert [held.reason for held in plan_of([table(identity=FULL)], None, config).held] == [
+        "the configured key names no column 'nothing'"
+    ]
+
+
+def test_types_that_were_configured_anew_do_not_change_what_is_stored() -> None:
+    relation = table("id", ("p", 16999))
+    types = UserTypes({16999: ("public", "posint")}, {"public.posint": "int4"})
+    with pytest.raises(RunError, match=r"column 'p' of public\.t is stored as string, and would be int32 by the"):
+        plan_of([relation], state_of(relation), user_types=types)
+    assert task_of(plan_of([relation], user_types=types)).shape.columns[1].type.stored_as == "int32"
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (("id", "a", "A"), "columns 'a' and 'A' differ in nothing but case, which Delta can't hold"),
+        (("id", "_pg_xid"), "column '_pg_xid' is named as one that every target has already"),
+        (("id", "s", "\u017f"), "columns 's' and '\u017f' differ in nothing but case, which Delta can't hold"),
+        (("id", "\u212a", "k"), "columns '\u212a' and 'k' differ in nothing but case, which Delta can't hold"),
+        (("id", "i", "İ"), "columns 'i' and 'İ' differ in nothing but case, which Delta can't hold"),
+        (("id", ""), "one of its columns has no name"),
+        (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ in nothing but case, which Delta can't hold"),
+    ],
+)
+def test_names_that_one_delta_table_can_not_have_hold_the_table(columns: tuple[str, ...], reason: str) -> None:
+    assert [held.reason for held in plan_of([table(*columns)]).held] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("relation", "ledger", "reason"),
+    [
+        (table(name=""), "root/_pgoutput_etl", "its table has no name"),
+        (
+            table(name="\u202e" * 63),
+            "root/_pgoutput_etl",
+            "its table's name would be a folder of 567 bytes, where 255 can be",
+        ),
+        (table(name="files"), "root/public", "its folder would be the ledger's: set state.root to one outside of"),
+        (table(name="t"), "root/./public/t/", "its folder would be the ledger's: set state.root to one outside of"),
+    ],
+)
+def test_a_table_that_can_have_no_folder_of_its_own_is_held(relation: Relation, ledger: str, reason: str) -> None:
+    (held,) = plan_of([relation], config=replace(CONFIG, state=State(ledger))).held
+    assert held.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "_pgoutput_etl", "_delta_log", "../_pgoutput_etl/x", "%2e%2e", "a/../b"])
+def test_no_name_leads_out_of_the_target_or_into_the_ledger(name: str) -> None:
+    relation = replace(table(name=name), namespace=name)
+    path = task_of(plan_of([relation])).path
+    assert path.count("/") == 2
+    assert path.startswith("root/")
+    assert not any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def in_mode(mode: Mode, match: str = "public.*") -> Config:
+    return replace(CONFIG, tables=(TableRule(match, mode=mode),))
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "reason"),
+    [
+        (Mode.SOFT_DELETE, "_pg_deleted", "column '_pg_deleted' is named as one that a target has in mode soft_delete"),
+        (Mode.HISTORY, "_pg_valid_to_ts", "column '_pg_valid_to_ts' is named as one that a target has in mode history"),
+        (Mode.APPEND, "_pg_op", "column '_pg_op' is named as one that a target has in mode append"),
+        (Mode.APPEND, "_pg_xid", "column '_pg_xid' is named as one that every target has already"),
+        (Mode.HISTORY, "_PG_Valid_From_LSN", "differ in nothing but case"),
+        (Mode.MIRROR, "_pg_deleted", None),
+        (Mode.HISTORY, "_pg_op", None),
+    ],
+)
+def test_only_the_columns_that_a_mode_adds_are_taken(mode: Mode, name: str, reason: str | None) -> None:
+    plan = plan_of([table("id", name)], None, in_mode(mode))
+    assert [reason is not None and reason in held.reason for held in plan.held] == [True] * (reason is not None)
+
+
+@pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY, Mode.APPEND])
+def test_where_the_past_is_kept_a_truncate_cuts_nothing_off(mode: Mode) -> None:
+    versions = [table("id", "v"), table("id", "v", "w")]
+    state = replace(state_of(table("id", "v")), mode=mode)
+    task = task_of(plan_of(versions, state, in_mode(mode), truncates=1, truncated_at=(250, 0, 2)))
+    assert [(s.start, s.end, s.migration is None) for s in task.spans] == [
+        (None, (200, 0, 2), True),
+        ((200, 0, 2), None, False),
+    ]
+    assert (task.mode, task.changes.truncates, task.changes.truncated_at) == (mode, 1, None)
+
+
+def test_another_mode_than_that_of_a_table_is_refused_before_anything_is_written() -> None:
+    """Also of one that has no changes; under a new name, which an archive brings about, it is held."""
+    said = (
+        r"^public\.t was written in mode mirror, and the configuration asks for history for public\.t\. .*"
+        r"set `mode` back, or have the table rebuilt from the archive: jobs/backfill\.py --tables 'public\.t'$"
+    )
+    with pytest.raises(RunError, match=said):
+        plan_of([table()], state_of(table()), in_mode(Mode.HISTORY))
+    with pytest.raises(RunError, match=said):
+        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, UserTypes())
+    plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
+    assert [held.reason.split(". ")[0] for held in plan.held] == [
+        "public.t was written in mode mirror, and the configuration asks for history for public.u"
+    ]
+
+
+def test_soft_delete_needs_a_key() -> None:
+    (held,) = plan_of([table(identity=FULL)], None, in_mode(Mode.SOFT_DELETE)).held
+    assert held.reason.startswith("mode soft_delete needs a key, and it has none")
+    config = replace(CONFIG, tables=(TableRule("public.*", mode=Mode.SOFT_DELETE, key=("id",)),))
+    assert task_of(plan_of([table(identity=FULL)], None, config)).mode is Mode.SOFT_DELETE
+
+
+def renamed(target: str, match: str = "public.t") -> Config:
+    return replace(CONFIG, tables=(TableRule(match, rename=target),))
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("crm.customer", "root/crm/customer"), ("_a.b/c", "root/%5Fa/b%2Fc"), ("é.~", "root/%C3%A9/%7E")],
+)
+def test_a_renamed_table_is_where_the_rule_says_and_never_out_of_the_target(target: str, path: str) -> None:
+    assert task_of(plan_of([table()], None, renamed(target))).path == path
+
+
+def test_a_table_that_is_there_moves_to_its_new_place_and_back() -> None:
+    there = task_of(plan_of([table()], state_of(table()), renamed("crm.customer")))
+    assert (there.path, there.moved_from) == ("root/crm/customer", ("root/public/t", 7))
+    moved = "moved, as its place is another one by the configuration"
+    assert [str(change) for _, change in there.schema_changes] == [moved]
+    state = replace(state_of(table()), path="root/crm/customer")
+    back = task_of(plan_of([table()], state))
+    assert (back.path, back.moved_from) == ("root/public/t", ("root/crm/customer", 7))
+    stays = task_of(plan_of([table()], state, renamed("crm.customer")))
+    assert (stays.moved_from, stays.schema_changes) == (None, ())
+
+
+def test_a_table_can_not_take_another_s_name_but_one_that_is_free_again() -> None:
+    other = replace(state_of(table(oid=2, name="other")), oid=2)
+    history = RelationHistory()
+    history.declare(table(), (0, 1), None)
+    changes = {T: TableChanges(T, inserts=1)}
+    config = renamed("public.other")
+    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
+        make_plan(config, history, changes, {2: other}, UserTypes())
+    away = replace(config, tables=(*config.tables, TableRule("public.other", skip=True)))
+    assert len(make_plan(away, history, changes, {2: other}, UserTypes()).tasks) == 1
+    elsewhere = replace(state_of(table(oid=2, name="elsewhere")), oid=2)
+    plan = make_plan(config, history, changes, {2: elsewhere}, UserTypes())
+    assert plan.tasks[0].path == "root/public/other"
+
+
+def test_a_renamed_table_s_folder_must_be_one_that_can_be() -> None:
+    [held] = plan_of([table()], None, renamed("crm." + "é" * 50)).held
+    assert held.reason == "its table's name would be a folder of 300 bytes, where 255 can be"
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ({"v": "drop"}, r"v \(drop before, as it is now\)"),
+        ({"v": "hash: sha256, salt 0123456789abcdef"}, r"v \(hash before, as it is now\)"),
+    ],
+)
+def test_columns_that_were_something_else_are_noticed_without_changes(then: dict[str, str], said: str) -> None:
+    state = replace(state_of(table("id")), uses=then)
+    history = RelationHistory()
+    history.declare(table("id", "v"), (0, 1), None)
+    with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{said}.*--tables 'public.t'"):
+        make_plan(CONFIG, history, {}, {T: state}, UserTypes())

@@ -1,0 +1,125 @@
+"""What the benchmarks measure with: the generators' bytes are pgoutput's, and what they expect is what is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import corpora
+from benchmarks.corpora import Corpus
+from benchmarks.decoder_corpus import decoder_corpus
+from benchmarks.pgbench_corpus import pgbench
+from benchmarks.streamed_corpus import streamed
+from benchmarks.tables_corpus import many_tables
+from benchmarks.wide_corpus import wide
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, detect, frames, stands_in_stream
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from tests.support.encoder import encode
+
+
+@pytest.fixture(autouse=True)
+def built_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "BUILD", tmp_path)
+
+
+def messages(folder: Path) -> list[PgoutputMessage]:
+    """Each is also encoded again, by the tests' encoder, to the bytes that were read."""
+    found, in_stream = [], False
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        for frame in frames(data, detect(data), in_stream):
+            body = data[frame.start : frame.end]
+            message = decode(body, in_stream)
+            assert encode(message) == body
+            in_stream = stands_in_stream(body[0], in_stream)
+            found.append(message)
+    return found
+
+
+def kinds(folder: Path) -> dict[str, int]:
+    return dict(Counter(type(message).__name__ for message in messages(folder)))
+
+
+def test_pgbench() -> None:
+    corpus = pgbench(120, 500, 5)
+    assert kinds(corpus.second) == {"Begin": 120, "Relation": 4, "Update": 360, "Insert": 120, "Commit": 120}
+    assert len([*corpus.second.iterdir()]) == corpus.landed.files == 5
+    assert corpus.landed.messages == len(messages(corpus.second))
+
+
+def test_what_is_expected_of_pgbench_is_what_its_messages_say() -> None:
+    corpus = pgbench(300, 40, 2)
+    balance: dict[int, int] = {}
+    for folder in (corpus.first, corpus.second):
+        relations = {}
+        for message in messages(folder):
+            match type(message).__name__:
+                case "Relation":
+                    relations[message.oid] = message.name  # type: ignore[union-attr]
+                case "Insert" | "Update" if relations[message.relation_oid] == "pgbench_accounts":  # type: ignore[union-attr]
+                    aid, _, abalance, _ = message.new.values  # type: ignore[union-attr]
+                    balance[int(aid or b"")] = int(abalance or b"")
+    assert table(corpus, "pgbench_accounts", "aid", "abalance") == balance
+
+
+def table(corpus: Corpus, name: str, key: str, value: str) -> dict[object, object]:
+    """What a table is expected to hold in the end."""
+    files = next(of for of in corpus.tables if of.name == name)
+    rows = pq.read_table(files.net).to_pylist()
+    found = {row[key]: row[value] for row in rows if not row["_delete"]}
+    if files.kept is not None:
+        found |= {row[key]: row[value] for row in pq.read_table(files.kept).to_pylist()}
+    assert len(found) == files.final_rows
+    return found
+
+
+def test_a_streamed_transaction() -> None:
+    corpus = streamed(26_000, 3)
+    found = kinds(corpus.second)
+    assert found["StreamStart"] == found["StreamStop"] == 3
+    assert found["Insert"] + found["Update"] + found["Delete"] == 26_000
+    assert (found["StreamCommit"], found["Relation"]) == (1, 1)
+    assert found["StreamAbort"] > 0
+    assert len([*corpus.second.iterdir()]) == 3
+
+
+def test_what_is_expected_of_a_streamed_transaction_is_what_its_messages_say() -> None:
+    corpus = streamed(26_000, 3)
+    rows: dict[int, str] = {}
+    of_second = messages(corpus.second)
+    aborted = {m.subxid for m in of_second if type(m).__name__ == "StreamAbort"}  # type: ignore[union-attr]
+    for message in [*messages(corpus.first), *of_second]:
+        kind = type(message).__name__
+        if kind not in ("Insert", "Update", "Delete") or message.xid in aborted:  # type: ignore[union-attr]
+            continue
+        if kind == "Delete":
+            del rows[int(message.old.values[0] or b"")]  # type: ignore[union-attr]
+        else:
+            values = message.new.values  # type: ignore[union-attr]
+            rows[int(values[0] or b"")] = (values[3] or b"").decode()
+    assert table(corpus, "ledger", "id", "label") == rows
+
+
+def test_wide_rows() -> None:
+    corpus = wide(3000, 2)
+    assert kinds(corpus.second) == {"Begin": 3, "Relation": 1, "Insert": 3000, "Commit": 3}
+    assert len(table(corpus, "wide", "id", "text_0")) == 13_000
+
+
+def test_many_tables() -> None:
+    corpus = many_tables(3, 2, changed=2)
+    assert kinds(corpus.first) == {"Begin": 1, "Relation": 3, "Insert": 3000, "Commit": 1}
+    assert kinds(corpus.second) == {
+        "Begin": 50, "Relation": 2, "Update": 60, "Insert": 20, "Delete": 20, "Commit": 50
+    }  # fmt: skip
+    assert [of.name for of in corpus.tables] == ["table_000", "table_001"]
+
+
+def test_the_corpus_of_the_decoders() -> None:
+    corpus = decoder_corpus(4)
+    assert kinds(corpus.second) == {"Begin": 4, "Relation": 1, "Insert": 400, "Update": 120, "Delete": 20, "Commit": 4}
+    assert detect(next(corpus.second.iterdir()).read_bytes()) is Framing.LENGTH_PREFIXED

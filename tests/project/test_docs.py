@@ -1,0 +1,177 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from pgoutput_etl.config.column_rules import SALT_VARIABLE
+from pgoutput_etl.config.settings import load_config
+from tools import configuration_page, site_pages
+from tools.types_table import PAGE, page
+
+ROOT = Path(__file__).parents[2]
+_TESTED = re.compile(r"<!-- tested -->\n```yaml\n(.*?)```\n", re.DOTALL)
+_LINK = re.compile(r"\]\(([^):#]+)(?:#[^)]*)?\)")
+
+
+def test_the_table_of_types_is_the_codes() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page(text), "make it anew: python -m tools.types_table"
+
+
+def test_the_table_of_the_configuration_is_the_codes() -> None:
+    text = configuration_page.PAGE.read_text(encoding="utf-8")
+    assert text == configuration_page.page(text), "make it anew: python -m tools.configuration_page"
+
+
+def test_every_key_of_the_configuration_is_explained() -> None:
+    there = {key.path for _, found in configuration_page.all_keys() for key in found}
+    assert there == set(configuration_page.MEANINGS), "tools/configuration_page.py says what each key is for"
+
+
+def test_the_least_configuration_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall(configuration_page.PAGE.read_text(encoding="utf-8"))
+    path = tmp_path / "shop.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={"LANDING": "s3a://lake"})
+    assert config.source.landing == "s3a://lake/shop"
+
+
+def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall(PAGE.read_text(encoding="utf-8"))
+    path = tmp_path / "types.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    assert config.types["public.heights"] == "range(float8)"
+
+
+def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "modes.md").read_text(encoding="utf-8"))
+    path = tmp_path / "modes.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    assert [rule.mode.value for rule in config.tables] == ["history", "soft_delete", "append"]
+
+
+def test_the_configuration_of_columns_can_be_run(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "columns.md").read_text(encoding="utf-8"))
+    path = tmp_path / "columns.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
+    assert [use.action.value for use in config.tables[0].column_rules.values()] == ["hash", "drop", "redact", "redact"]
+    assert config.tables[0].target_name == ("crm", "customer")
+
+
+@pytest.mark.parametrize("page", ["messages", "metrics"])
+def test_the_configurations_of_messages_and_metrics_can_be_run(tmp_path: Path, page: str) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    path = tmp_path / f"{page}.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    assert config.source.origins.accepts("elsewhere") == (page == "metrics")
+    assert config.metrics.opentelemetry == (page == "metrics")
+
+
+def test_the_configurations_of_object_storage_can_be_run_and_keep_their_secrets(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
+    adls, gcs = re.findall(r"<!-- configuration -->\n```yaml\n(.*?)```\n", page, re.DOTALL)
+    s3 = (ROOT / "conf" / "s3.yaml").read_text(encoding="utf-8")
+    roots: list[str] = []
+    secrets: set[str] = set()
+    for text in (s3, adls, gcs):
+        path = tmp_path / "job.yaml"
+        path.write_text(text, encoding="utf-8")
+        config = load_config(str(path), environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "secret"))
+        roots.append(config.state.root)
+        secrets |= config.secrets
+        assert all(name in config.secrets for name in config.spark if name.endswith((".secret", ".key")))
+    assert [root.partition(":")[0] for root in roots] == ["s3a", "abfss", "gs"]
+    assert {name.rpartition(".")[0] for name in secrets} >= {"spark.hadoop.fs.s3a.secret", "spark.hadoop.fs.s3a.access"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
+def test_every_file_that_is_linked_is_there(path: Path) -> None:
+    named = _LINK.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (path.parent / name).exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_every_test_that_is_named_is_there(path: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
+
+
+def test_the_first_commands_without_spark_can_be_run() -> None:
+    (commands,) = blocks("getting-started.md", "sh")
+    script = commands.replace("python ", f"{sys.executable} ")
+    done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "public.acct" in done.stdout
+
+
+def test_the_first_lines_of_python_say_what_the_demo_says() -> None:
+    (code,) = blocks("getting-started.md", "python")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        *("acct 89 rows", "blob_ 2185 rows", "ev 84 rows", "line 38 rows", "uniq 4 rows"),
+    ]
+
+
+def test_the_drawing_names_modules_that_are_there() -> None:
+    drawing = (ROOT / "docs" / "img" / "architecture.svg").read_text(encoding="utf-8")
+    named = [name for text in re.findall(r"monospace\"[^>]*>([^<]*)<", drawing) for name in text.split()]
+    assert len(named) > 8
+    there = {path.stem for path in (ROOT / "pgoutput_etl").rglob("*")}
+    assert [name for name in named if name not in there] == []
+
+
+@pytest.mark.parametrize(
+    ("of", "link", "on_the_site"),
+    [
+        ("README.md", "[types](docs/types.md)", "[types](types.md)"),
+        ("README.md", "[why](docs/adr)", "[why](adr/index.md)"),
+        (
+            "README.md",
+            "[what](CHANGELOG.md) and ![run](docs/img/run.svg)",
+            "[what](changelog.md) and ![run](img/run.svg)",
+        ),
+        ("README.md", "[a page](https://example.org/a)", "[a page](https://example.org/a)"),
+        ("docs/modes.md", "[columns](../README.md#what-you-get)", "[columns](index.md#what-you-get)"),
+        ("docs/landing.md", "[it](../conf/landing/shop.env)", "[it](files/conf/landing/shop.env)"),
+        ("docs/adr/0001-a.md", "[types](../types.md#x)", "[types](../types.md#x)"),
+        ("docs/adr/0001-a.md", "[front](../../README.md)", "[front](../index.md)"),
+    ],
+)
+def test_links_of_the_repository_are_right_on_the_site(of: str, link: str, on_the_site: str) -> None:
+    assert site_pages.for_site(link, PurePosixPath(of)) == on_the_site
+
+
+def test_every_page_is_on_the_site() -> None:
+    pages = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    made = {*site_pages.PAGES.values(), site_pages.DECISIONS}
+    assert sorted(pages) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | made)
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="`make docs` has it")
+def test_the_site_builds_and_refuses_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    for name in ("conf", "docs", "notebooks", "tools", "mkdocs.yml", *site_pages.PAGES):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    with (tmp_path / "docs" / "plan.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nowhere](operations.md#no-such-heading)\n")
+    assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode != 0

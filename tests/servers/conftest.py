@@ -1,0 +1,15 @@
+"""Servers that several modules ask for. Each module has its own, as it leaves types and tables behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.servers.postgres import Server
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with Server(version=request.param) as running:
+        yield running

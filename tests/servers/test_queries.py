@@ -1,0 +1,144 @@
+"""What a real server answers to the queries, against digests of the rows that it prints itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, collected
+from pgoutput_etl.jobs.verify.server_digest import ServerTable
+from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.copy_format import records
+from tests.support.servers.postgres import Server
+
+pytestmark = pytest.mark.e2e
+Connection = psycopg.Connection[tuple[Any, ...]]
+SETUP = """
+create type pair as (a int, b text);
+create table "Odd ""one" (
+  "the %s key" bigint primary key, flag bool, short char(5), amount numeric(10,2), f float4, t timestamptz, b bytea,
+  list text[], p pair, d interval, empty text
+);
+insert into "Odd ""one" select i * 10 - 500, i % 2 = 0, 'ab', i / 3.0, i / 3.0, '2026-03-01 12:00+02',
+  decode('00ff', 'hex'), array['a b', null, i::text], '(,)', '1 year -3 days 04:05', nullif('', '')
+  from generate_series(1, 99) i;
+insert into "Odd ""one" ("the %s key", empty, p)
+  values (-9223372036854775808, '', null), (9223372036854775807, 'ž', '(1,x)');
+create table bag (a text, b int);
+insert into bag select 'v' || i % 40, nullif(i % 3, 0) from generate_series(1, 200) i;
+create table loose (a int, b text);
+insert into loose values (null, 'null'), (1, 'one'), (20, 'twenty');
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(16) as started:
+        started.psql(SETUP)
+        yield started
+
+
+@pytest.fixture
+def asked(server: Server) -> Iterator[Connection]:
+    with server.connect() as connection:
+        connection.execute("set timezone = 'America/New_York'")
+        connection.execute(queries.SESSION)
+        yield connection
+
+
+def answers(connection: Connection, query: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(query.encode())
+    assert cursor.description is not None
+    return [dict(zip((column.name for column in cursor.description), row, strict=True)) for row in cursor]
+
+
+def printed(server: Server, table: str, folder: Path) -> tuple[list[str], list[tuple[str | None, ...]]]:
+    path = folder / "rows.csv"
+    server.copy_csv(table, path)
+    header, *rows = records(path.read_bytes(), str(path))
+    return [name or "" for name in header], [tuple(row) for row in rows]
+
+
+def expected(rows: Sequence[Sequence[str | None]], ranges: Ranges) -> dict[int, Digest]:
+    found: dict[int, Digest] = {}
+    for row in rows:
+        found.setdefault(ranges.range_of(row), Digest()).add(row)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges", "used"),
+    [
+        ('Odd "one', Ranges((0,), (-400, -100, 200)), 4),
+        ('Odd "one', Ranges((0,), ()), 1),
+        ('Odd "one', Ranges((0,), None, BUCKETS), 84),
+        ('Odd "one', Ranges((0, 2), None), 1),
+        ("bag", Ranges((0, 1), None, BUCKETS), 95),
+        ("loose", Ranges((0,), (2, 10)), 2),
+    ],
+)
+def test_a_server_computes_the_digests_of_what_it_prints(
+    server: Server, asked: Connection, tmp_path: Path, name: str, ranges: Ranges, used: int
+) -> None:
+    header, rows = printed(server, f"public.{name}", tmp_path)
+    table = ServerTable("public", name, tuple(header))
+    want = expected(rows, ranges)
+    assert collected(answers(asked, table.digests(ranges))) == want
+    assert abs(len(want) - used) <= 12, "the rows are spread"
+
+    some = sorted(want)[::2]
+    found = answers(asked, table.rows(ranges, some))
+    texts = Counter(tuple(row[f"t{i}"] for i in range(len(header))) for row in found)
+    assert texts == Counter(row for row in rows if ranges.range_of(row) in some)
+    assert {row["range"] for row in found} == set(some)
+    assert all(row["xmin"] > 0 for row in found)
+
+
+def test_a_column_that_is_not_compared_is_not_read(asked: Connection) -> None:
+    table = ServerTable("public", 'Odd "one', ("short", "the %s key"))
+    first = next(row for row in answers(asked, table.rows(Ranges((1,), ()), [0])) if row["t1"] == "10")
+    assert set(first) == {"range", "t0", "t1", "xmin"}
+    assert first["t0"] == "ab   ", "with its blanks, which a cast to text would cut off"
+
+
+def test_an_index_finds_the_ranges_of_a_key_that_is_never_null(server: Server, asked: Connection) -> None:
+    server.psql(
+        "create table big as select i as id from generate_series(1, 20000) i; alter table big add primary key (id);"
+        "analyze big;"
+    )
+    ranges = Ranges((0,), (5000, 10000))
+    for query in (ServerTable("public", "big", ("id",), False).rows(ranges, [1]),):
+        plan = "\n".join(row["QUERY PLAN"] for row in answers(asked, f"explain {query}"))
+        assert "Index" in plan, plan
+
+
+def test_spark_asks_for_a_share_of_the_ranges_and_the_columns_that_it_wants(
+    server: Server, asked: Connection, tmp_path: Path
+) -> None:
+    header, rows = printed(server, 'public.Odd "one', tmp_path)
+    table, ranges = ServerTable("public", 'Odd "one', tuple(header), False), Ranges((0,), (-400, -100, 200))
+    want = expected(rows, ranges)
+    share = f'SELECT "range","rows","first","second" FROM ({table.digests(ranges)}) AS q  WHERE range IN (1, 3)'
+    assert collected(answers(asked, share)) == {number: want[number] for number in (1, 3)}
+    one = f'SELECT "t0","xmin" FROM ({table.rows(ranges, [1, 3])}) AS q  WHERE range IN (3)'
+    keys = [int(row[0] or "") for row in rows if int(row[0] or "") >= 200]
+    assert sorted(int(row["t0"]) for row in answers(asked, one)) == sorted(keys)
+    everything = f"SELECT * FROM ({queries.COLUMNS}) AS q  WHERE true"
+    assert {row["name"] for row in answers(asked, everything)} >= {'Odd "one', "bag", "loose"}
+
+
+def test_columns_and_where_the_wal_ends(server: Server, asked: Connection) -> None:
+    columns = [row for row in answers(asked, queries.COLUMNS) if row["name"] == 'Odd "one']
+    assert [row["column_name"] for row in sorted(columns, key=lambda row: row["position"])][:3] == [
+        "the %s key",
+        "flag",
+        "short",
+    ]
+    assert [row["not_null"] for row in sorted(columns, key=lambda row: row["position"])][:2] == [True, False]
+    [position] = answers(asked, queries.POSITION)
+    assert (position["lsn"], position["version"] // 10000) == (server.current_lsn(), 16)

@@ -1,0 +1,142 @@
+"""Snapshots of a server that is written to all the while, by every way that docs/snapshot.md tells."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.lsn import parse_lsn
+from tests.spark.jobs.test_apply_job import ROOT, run
+from tests.support.jobs import Job
+from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot, writers
+from tests.support.servers.postgres import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.soak]
+DRIVER = "org.postgresql:postgresql:42.7.7"
+DOCS = ROOT / "docs/snapshot.md"
+
+
+def assert_equal(job: Job, server: Server, names: Sequence[str] = TABLES) -> None:
+    for name in names:
+        path = job.folder / f"truth-{name}.csv"
+        server.copy_csv(f"public.{name}", path)
+        request = VerifyRequest(csv=str(path), table=f"public.{name}")
+        [found] = verify(job.spark, job.loaded(), request, lambda _: None).tables
+        assert found.why_not is None
+        assert (found.differing, found.ranges_differing) == (0, 0), name
+        assert found.rows == found.other_rows > 0
+
+
+def written_in_the_docs(which: str) -> str:
+    """A block of docs/snapshot.md, without the jobs in it: these run in this process."""
+    found = re.search(rf"<!-- tested: {which} -->\n```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert found is not None
+    return "\n".join(line for line in found[1].splitlines() if not line.startswith("./spark-submit.sh"))
+
+
+def typed(script: str, server: Server, folder: Path) -> None:
+    """As somebody types it, with the server's programs at hand, whose database is called shop."""
+    programs = f"{server.programs}:{Path(ROOT / 'jobs').parent}:{os.environ['PATH']}"
+    reached = {"PGHOST": str(server.folder), "PGPORT": str(server.port), "PGUSER": "postgres"}
+    script = script.replace("jobs/snapshot.py", str(ROOT / "jobs/snapshot.py"))
+    environment = {**os.environ, **reached, "PATH": programs, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ERROR" not in done.stderr, done.stderr
+
+
+def load(job: Job, *tables: str, **asked: Any) -> SnapshotSummary:
+    request = SnapshotRequest(tuple(f"public.{name}" for name in tables), **asked)
+    done = snapshot(job.spark, job.loaded(), request, lambda _: None)
+    assert done.exit_code == 0, done.tables
+    return done
+
+
+def land(job: Job, server: Server, number: int) -> None:
+    server.recvlogical("slot", job.landing / f"{number}.bin", publications=["p"], proto_version=2, streaming="on")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(18) as running:
+        running.psql("create database shop")
+        running.database = "shop"
+        running.psql(SETUP)
+        yield running
+
+
+def test_files_taken_while_others_write(spark: SparkSession, tmp_path: Path, landing: Path, server: Server) -> None:
+    job = Job(spark, tmp_path, landing)
+    with writers(server):
+        server.create_slot("slot")
+        typed(written_in_the_docs("catalog"), server, tmp_path)
+        typed(written_in_the_docs("dump"), server, tmp_path)
+        land(job, server, 0)
+        typed(written_in_the_docs("copy"), server, tmp_path)
+    dumped, copied = (parse_lsn((tmp_path / f"{name}.lsn").read_text().strip()) for name in ("dump", "copy"))
+    catalog = str(tmp_path / "catalog.json")
+
+    # Before anything of the archive is applied; then ahead of it; then behind it.
+    load(job, *TABLES, lsn=dumped, files=str(tmp_path / "dump"), format=RowFormat.DUMP, catalog=catalog)
+    job.run()
+    ahead = load(job, "orders", lsn=copied, files=str(tmp_path / "orders.copy"), format=RowFormat.BINARY)
+    assert ahead.waits
+    land(job, server, 1)
+    job.run()
+    assert_equal(job, server)
+    behind = load(job, "lines", lsn=copied, files=str(tmp_path / "lines.csv"))
+    assert not behind.waits
+    assert_equal(job, server)
+    load(job, *TABLES, lsn=dumped, files=str(tmp_path / "dump"), format=RowFormat.DUMP)
+    assert_equal(job, server)
+
+
+@pytest.mark.parametrize("version", [18, 16])
+def test_a_server_by_jdbc_while_others_write(
+    version: Any, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setenv("PGPASSWORD", "SECRET")
+    job = Job(spark, tmp_path, landing)
+    job.write_config()
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
+    loading: list[str | Path] = [ROOT / "jobs/snapshot.py", "--config", job.config]
+    with Server(version) as server:
+        server.psql(SETUP)
+        server.create_slot("slot")
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
+        with writers(server):
+            land(job, server, 0)
+            job.run()
+            ahead = run(*submit, *loading, "--tables", "public.*", "--jdbc", url)
+            assert ahead.returncode == 0, ahead.stderr
+            assert "the archive hasn't come so far" in ahead.stdout
+        land(job, server, 1)
+        job.run()
+        assert_equal(job, server)
+        with server.connect() as connection:
+            slots = connection.execute("select slot_name from pg_replication_slots").fetchall()
+        assert slots == [("slot",)]
+        assert "SECRET" not in ahead.stdout + ahead.stderr
+
+        with psql_with_snapshot(server) as (name, lsn), writers(server):
+            named = ("--snapshot", name, "--lsn", lsn, "--connections", "3")
+            again = run(*submit, *loading, "--tables", "public.bag,public.lines", "--jdbc", url, *named)
+            assert again.returncode == 0, again.stderr
+        land(job, server, 2)
+        job.run()
+        assert_equal(job, server)

@@ -1,0 +1,102 @@
+"""Delta against the server that it came from: by COPY's CSV, and by JDBC."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.jobs.verify.report import VerifiedTable
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.lsn import parse_lsn
+from tests.servers.test_live import FIRST, SECOND, SETUP, TABLES
+from tests.spark.jobs.test_apply_job import ROOT, run
+from tests.support.jobs import Job
+from tests.support.servers.postgres import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+DRIVER = "org.postgresql:postgresql:42.7.7"
+CHANGES = """
+update account set owner = 'CHANGED', balance = balance + 1 where id in (3, 4);
+delete from account where id = 5;
+insert into account values (9999, 'NEW', 1, null, null, null);
+"""
+
+
+def of_csv(job: Job, csv: Path, name: str, at_lsn: int | None = None) -> VerifiedTable:
+    request = VerifyRequest(csv=str(csv), table=name, at_lsn=at_lsn)
+    [found] = verify(job.spark, job.loaded(), request, lambda _: None).tables
+    assert found.why_not is None
+    return found
+
+
+@pytest.mark.soak
+def test_what_a_server_copied_is_what_delta_holds(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    job = Job(spark, tmp_path, landing)
+    with Server(18) as server:
+        server.psql(SETUP)
+        server.create_slot("slot")
+        server.psql(FIRST)
+        server.recvlogical("slot", landing / "0.bin", publications=["p"])
+        job.run()
+        lsn = parse_lsn(server.current_lsn())
+        copied = {}
+        for number, name in enumerate(TABLES):
+            copied[name] = tmp_path / f"{number}.csv"
+            server.copy_csv(name, copied[name])
+            found = of_csv(job, copied[name], name)
+            assert (found.differing, found.ranges_differing) == (0, 0), name
+            assert found.rows == found.other_rows > 0
+        server.psql(CHANGES)
+        changed = tmp_path / "changed.csv"
+        server.copy_csv("public.account", changed)
+        found = of_csv(job, changed, "public.account")
+        assert (found.only_delta, found.only_other, found.differs) == (1, 1, 2)
+        assert found.columns == {"owner": 2, "balance": 2}
+
+        server.recvlogical("slot", landing / "1.bin", publications=["p"])
+        job.run()
+        assert of_csv(job, changed, "public.account").differing == 0
+        assert of_csv(job, copied["public.account"], "public.account", lsn).differing == 0
+
+
+@pytest.mark.soak
+def test_a_server_by_jdbc(spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(spark, tmp_path, landing)
+    monkeypatch.setenv("PGPASSWORD", "SECRET")
+    monkeypatch.setenv("PGUSER", "postgres")
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
+    verifying: list[str | Path] = [ROOT / "jobs/verify.py", "--config", job.config, "--json"]
+    with Server(16) as server:
+        server.psql(SETUP)
+        server.create_slot("slot", two_phase=True)
+        for night, work in enumerate([FIRST, SECOND]):
+            server.psql(work)
+            server.recvlogical("slot", landing / f"{night}.bin", publications=["p"], proto_version=3)
+            job.run()
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
+
+        without = run(*submit, *verifying, "--jdbc", url)
+        assert (without.returncode, without.stdout) == (2, ""), without.stderr
+        assert "PostgreSQL's JDBC driver is not there: ./spark-submit.sh --packages" in without.stderr
+
+        same = run(*submit, "--packages", DRIVER, *verifying, "--jdbc", url)
+        assert same.returncode == 0, same.stderr
+        told = json.loads(same.stdout)
+        assert {f"{t['schema']}.{t['table']}" for t in told["tables"]} == set(TABLES)
+        assert all(t["ranges_differing"] == 0 for t in told["tables"])
+        assert told["server_lsns"][0] <= told["server_lsns"][1]
+
+        server.psql(CHANGES.replace("id in (3, 4)", "id in (8, 9)").replace("id = 5", "id = 10"))
+        other = run(*submit, "--packages", DRIVER, *verifying, "--jdbc", url, "--tables", "public.acc*")
+        assert other.returncode == 3, other.stderr
+        [account] = json.loads(other.stdout)["tables"]
+        assert (account["only_delta"], account["only_other"], account["differs"]) == (1, 1, 2)
+        assert account["columns"] == {"owner": 2, "balance": 2}
+        assert account["written_since"] == 3, "by a transaction that is not landed yet; what was deleted has no xmin"
+        for done in (without, same, other):
+            assert "SECRET" not in done.stdout + done.stderr
+            assert "CHANGED" not in done.stdout + done.stderr

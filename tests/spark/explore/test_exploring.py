@@ -1,0 +1,85 @@
+"""An archive's frames on Spark are those without it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.explore.archive import read_archive
+from tests.support.captures import DATA, files_of
+from tests.support.small_archives import copydata
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[3]
+
+
+def counted(rows: list[dict[str, Any]]) -> Counter[str]:
+    """Paths by their last part, as the two write them differently; what pandas has for NULL is None."""
+    return Counter(repr(sorted((name, plain(value)) for name, value in row.items())) for row in rows)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return sorted(value.items())
+    if isinstance(value, list | tuple) or hasattr(value, "tolist"):
+        return [*value] if not hasattr(value, "tolist") else value.tolist()
+    if pd.isna(value):
+        return None
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.rpartition("/")[2] if isinstance(value, str) and value.startswith(("/", "file:")) else value
+
+
+def of_spark(frame: DataFrame) -> Counter[str]:
+    return counted(frame.toArrow().to_pylist())
+
+
+def of_pandas(frame: Any) -> Counter[str]:
+    return counted(frame.to_dict("records"))
+
+
+@pytest.mark.parametrize("slot", ["random16/v2", "pg16/v3_twophase"])
+def test_frames_are_those_without_spark(spark: SparkSession, slot: str) -> None:
+    paths = files_of(DATA / slot)
+    here, there = read_archive(paths), read_archive(map(str, paths), spark)
+    assert there.report.messages == here.report.messages
+    for name in ("transactions", "changes", "messages"):
+        assert getattr(there, name).columns == [*getattr(here, name).columns]
+        assert of_spark(getattr(there, name)) == of_pandas(getattr(here, name))
+    table = "public.acct" if slot == "random16/v2" else "public.pk"
+    assert of_spark(there.rows(table)) == of_pandas(here.rows(table))
+    where = {"id": here.rows(table)["id"].iloc[0]}
+    assert of_spark(there.rows(table, where)) == of_pandas(here.rows(table, where))
+
+
+def test_it_is_spark_that_filters(spark: SparkSession) -> None:
+    archive = read_archive(str(DATA / "random16" / "v2"), spark)
+    aborted = archive.changes.where("fate = 'aborted'").groupBy("table").count()
+    want = {f"{r.schema}.{r.table}": r.others["aborted"] for r in archive.report.relations if "aborted" in r.others}
+    assert {row["table"]: row["count"] for row in aborted.collect()} == want
+
+
+def test_the_code_of_the_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    exec(
+        code.replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
+        {"spark": spark, "read_archive": read_archive},
+    )
+    assert "public.orders|" in capsys.readouterr().out
+
+
+def test_what_is_not_there_and_what_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no "):
+        read_archive(str(tmp_path / "nothing"), spark)
+    (tmp_path / "0.copydata").write_bytes(copydata([]))
+    archive = read_archive(str(tmp_path), spark)
+    assert archive.changes.count() + archive.messages.count() + archive.transactions.count() == 0

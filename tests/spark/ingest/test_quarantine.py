@@ -1,0 +1,112 @@
+"""What can't be read, or can't be applied: set aside with what depends on it, while the rest goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.errors import ArchiveError
+from tests.support.jobs import Job, Nights, held, said
+from tests.support.small_archives import copydata, insert, table, transaction, update
+
+pytestmark = pytest.mark.spark
+A, B, C = (table(oid=oid, name=name) for oid, name in ((101, "a"), (102, "b"), (103, "c")))
+
+
+@pytest.fixture
+def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
+    return Nights(Job(spark, tmp_path, landing))
+
+
+def spoiled(data: bytes, what: bytes, by: bytes) -> bytes:
+    assert data.count(what) == 1
+    return data.replace(what, by)
+
+
+def test_a_message_that_can_not_be_read_takes_its_transaction_along_and_the_rest_goes_on(nights: Nights) -> None:
+    first = transaction(
+        1, 100, A, insert("1", "x", oid=101), B, insert("1", "x", oid=102), C, insert("1", "x", oid=103)
+    )
+    second = transaction(2, 200, insert("2", "x", oid=101), insert("2", "x", oid=103))
+    third = transaction(3, 300, insert("3", "spoilt", oid=101), insert("3", "x", oid=102))
+    fourth = transaction(4, 400, insert("4", "x", oid=101), insert("4", "x", oid=102), insert("4", "x", oid=103))
+    path = nights.land([*first, *second, *third, *fourth])
+    whole = path.read_bytes()
+    at = whole.index(b"t\x00\x00\x00\x06spoilt")
+    path.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+
+    summary = nights.job.run()
+    assert summary.exit_code == EXIT_QUARANTINE
+    assert nights.values("a") == [("1", "x"), ("2", "x")], "up to the transaction that is in quarantine"
+    assert nights.values("b") == [("1", "x")], "its other tables stand where it found them"
+    assert nights.values("c") == [("1", "x"), ("2", "x"), ("4", "x")], "what it did not touch goes on"
+    assert set(held(summary)) == {"a", "b"}
+    assert summary.quarantined_transactions == 1
+    told = said(summary)
+    assert "In quarantine: file:" in told
+    assert "spoilt" not in told
+
+    rows = nights.ledger("quarantine")
+    [message] = [row for row in rows if row["bytes"] is not None and row["xid"] is None]
+    assert (message["offset"], message["length"]) == (whole.rindex(b"d", 0, at - 20), len(message["bytes"]))
+    assert b"spoilt" in message["bytes"]
+    assert message["path"].endswith("000.copydata")
+    [part] = [row for row in rows if row["xid"] == 3]
+    assert part["lsn"] == 300
+    assert part["bytes"] == path.read_bytes()[part["offset"] : part["offset"] + part["length"]]
+    assert {(row["schema"], row["table"]) for row in rows if row["relation"]} == {("public", "a"), ("public", "b")}
+    assert all("spoilt" not in (row["reason"] or "") for row in rows)
+
+    next_night = nights.night(transaction(5, 500, insert("5", "x", oid=101), insert("5", "x", oid=103)))
+    assert next_night.exit_code == EXIT_QUARANTINE, "as two tables are held still"
+    assert nights.values("a") == [("1", "x"), ("2", "x")]
+    assert nights.values("c") == [("1", "x"), ("2", "x"), ("4", "x"), ("5", "x")]
+    assert len(nights.ledger("quarantine")) == len(rows), "nothing new is in quarantine"
+
+
+def test_on_error_fail_stops_before_anything_is_written(nights: Nights) -> None:
+    path = nights.land(transaction(1, 100, A, insert("1", "spoilt", oid=101)))
+    path.write_bytes(spoiled(path.read_bytes(), b"t\x00\x00\x00\x06spoilt", b"?\x00\x00\x00\x06spoilt"))
+    with pytest.raises(ArchiveError, match=r"000\.copydata: offset \d+ \(LSN 0/1000002\), message 2: Insert.*0x3F"):
+        nights.job.run("on_error=fail")
+    written = {path.parent.name for path in nights.job.folder.glob("tables/**/_delta_log")}
+    assert written <= {"claims"}
+
+
+def test_a_receiver_that_died_in_a_message_and_began_again_costs_nothing(nights: Nights) -> None:
+    first = transaction(1, 100, A, insert("1", "x", oid=101))
+    second = transaction(2, 200, insert("2", "x", oid=101), update("1", "y", oid=101))
+    again = transaction(2, 200, A, insert("2", "x", oid=101), update("1", "y", oid=101))
+    killed = copydata([*first, *second])[:-50]
+    path = nights.job.landing / "000.copydata"
+    path.write_bytes(killed + copydata([*again, *transaction(3, 300, insert("3", "x", oid=101))]))
+    nights.landed += 1
+
+    summary = nights.job.run()
+    assert nights.values("a") == [("1", "y"), ("2", "x"), ("3", "x")]
+    assert held(summary) == {}
+    assert summary.exit_code == EXIT_QUARANTINE, "the torn bytes are"
+    [torn] = nights.ledger("quarantine")
+    assert torn["offset"] + torn["length"] == len(killed)
+    assert "the server sent it again" in torn["reason"]
+    assert nights.night(transaction(4, 400, insert("4", "x", oid=101))).exit_code == EXIT_DONE
+
+
+@pytest.mark.soak
+def test_what_can_not_be_read_between_transactions_holds_what_it_may_be_about(nights: Nights) -> None:
+    """A message of which nothing can be told may be about any table: none goes on, and none is wrong."""
+    first = transaction(1, 100, A, insert("1", "x", oid=101), B, insert("1", "x", oid=102))
+    second = transaction(2, 200, insert("2", "x", oid=101))
+    path = nights.land([*first, *second])
+    rows = copydata(first)
+    junk = b"d\x00\x00\x01\x00w" + bytes(24) + b"?" * (256 - 29)
+    path.write_bytes(rows + junk + copydata(second))
+    summary = nights.job.run()
+    assert summary.exit_code == EXIT_QUARANTINE
+    assert set(held(summary)) == {"a", "b"}
+    assert nights.values("a") == [("1", "x")]
+    nights.night(transaction(3, 300, C, insert("1", "x", oid=103)))
+    assert nights.values("c") == [], "its first rows may be among what can't be read"

@@ -1,0 +1,240 @@
+"""Maintenance changes no row, keeps what runs and readers need, and leaves alone what a run may be at work on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+
+from pgoutput_etl.errors import ConfigError, RunError, SequenceError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain import run as maintaining
+from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.protocol.messages import Begin, Commit, Relation, StreamCommit
+from pgoutput_etl.spark.session import session_settings
+from tests.spark.jobs.test_apply_job import ROOT, run
+from tests.spark.jobs.test_plan import tree
+from tests.support.jobs import Job, Nights
+from tests.support.small_archives import Messages, insert, segment, table, transaction, update
+
+pytestmark = pytest.mark.spark
+EXECUTE = MaintainRequest(execute=True)
+
+
+def maintained(job: Job, request: MaintainRequest = EXECUTE) -> MaintainSummary:
+    return maintain(job.spark, job.loaded(), request, lambda _: None)
+
+
+def some_nights(nights: Nights, count: int = 3) -> None:
+    for n in range(count):
+        described = [table()] if n == 0 else []
+        nights.night(transaction(n + 1, 0x100 * (n + 1), *described, insert(str(n), f"v{n}")))
+
+
+def of(summary: MaintainSummary, name: str) -> MaintainedTable:
+    return next(found for found in summary.tables if found.name == name)
+
+
+def history(job: Job) -> list[Any]:
+    return DeltaTable.forPath(job.spark, str(job.path("public", "t"))).history().collect()
+
+
+def ledger_root(job: Job) -> str:
+    return str(job.folder / "tables" / "_pgoutput_etl")
+
+
+def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = nights.job
+    monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("batches", "claims"))  # all of them take a minute more
+    with pytest.raises(RunError, match="nothing to maintain"):
+        maintained(job)
+    some_nights(nights)
+    rows = nights.values("t")
+    before = tree(job.folder / "tables")
+    dry = maintained(job, MaintainRequest())
+    assert tree(job.folder / "tables") == before, "a dry run writes nothing"
+    assert of(dry, "public.t").steps == ("optimize", "vacuum", "checkpoint")
+    assert of(dry, "public.t").before.may_be_fewer
+    assert of(dry, "public.t").after is None
+
+    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
+    done = maintained(job)
+    found = of(done, "public.t")
+    assert found.after is not None
+    assert found.before == of(dry, "public.t").before
+    assert (found.after.files, done.batch) == (1, 4)
+    assert found.before.stored_files is not None
+    assert found.after.stored_files == found.before.stored_files + 1, "files of these days stay"
+    assert [*job.path("public", "t").glob("_delta_log/*.checkpoint*.parquet")]
+    assert of(done, "ledger: claims").rows > 0
+    assert {row["batch"] for row in nights.ledger("claims")} == {2, 3, 4}
+    assert of(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
+    assert nights.values("t") == rows
+    [vacuum] = [row for row in history(job) if row["operation"] == "VACUUM START"]
+    assert vacuum["operationParameters"]["specifiedRetentionMillis"] == str(EXECUTE.keep_days * 24 * 3600 * 1000)
+
+    # whatever VACUUM takes away once these days are over, the version that the ledger names stays
+    unchecked = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+    with session_settings(job.spark, unchecked) as session:
+        DeltaTable.forPath(session, str(job.path("public", "t"))).vacuum(0)
+    now = tables_at(job.spark, ledger_root(job), "test")
+    assert (now.lsn, now["public.t"].count()) == (0x300, 3)
+
+    renamed = table(name="renamed")
+    nights.night(transaction(9, 0x900, renamed, update("1", "later")))
+    assert ("1", "later") in nights.values("renamed")
+    assert len(nights.values("renamed")) == 3
+
+
+def at(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 0, minute, tzinfo=timezone.utc)
+
+
+def sent_at(minute: int) -> int:
+    return (at(minute) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
+def timed(number: int, *described: Relation) -> Messages:
+    """A transaction that was committed `number` minutes past midnight."""
+    begin, *changes, commit = transaction(number, number * 0x100, *described, insert(str(number), f"v{number}"))
+    assert isinstance(begin, Begin)
+    assert isinstance(commit, Commit)
+    begin, commit = (replace(each, commit_timestamp=sent_at(number)) for each in (begin, commit))
+    return [begin, *changes, commit]
+
+
+@pytest.mark.soak
+def test_old_transactions_go_but_for_those_that_tell_a_files_time(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = nights.job
+    nights.night(timed(1, table()), *(timed(n) for n in range(2, 7)), segment(50, insert("50", "s"), first=True))
+    nights.night([StreamCommit(50, 0x680, 0x688, sent_at(6) + 1)], timed(7))
+    nights.night(timed(8), timed(9))
+    monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("transactions",))
+    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
+    only = MaintainRequest(only=("retention",), execute=True)
+    assert of(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
+    assert of(maintained(job, only), "ledger: transactions").rows == 4
+    left = {(row["xid"], row["fate"]) for row in nights.ledger("transactions")}
+    assert left == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
+    assert of(maintained(job, only), "ledger: transactions").rows == 0
+
+    last = Ledger(job.spark, ledger_root(job), "test").last_batch()
+    assert last is not None
+    archive = LedgerArchive(job.spark, job.loaded(), Ledger(job.spark, ledger_root(job), "test"), last)
+    for minute in (1, 2, 4, 6, 7, 9):
+        assert archive.first_commit(at(minute)) == minute * 0x100
+        assert archive.last_commit(at(minute)) == minute * 0x100
+    assert archive.first_commit(at(3) + timedelta(seconds=1)) == 0x400
+    assert archive.last_commit(at(4) - timedelta(seconds=1)) == 0x300
+
+    DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id in ('2', '3', '5')")
+    request = BackfillRequest(("public.t",), first_time=at(3), last_time=at(5))
+    assert job.backfill(request).exit_code == 0
+    assert {key for key, _ in nights.values("t")} == {"1", "3", "4", "5", "6", "50", "7", "8", "9"}
+
+    again = nights.night(timed(3), timed(4), timed(10))
+    assert (again.exit_code, again.resent_transactions) == (0, 2), "what is not there any more was sent before"
+    path = nights.land(transaction(11, 0x880, insert("11", "of another server")))
+    with pytest.raises(SequenceError, match="was not among them"):
+        job.run()
+    path.unlink()
+
+
+@pytest.mark.soak
+def test_a_table_that_somebody_changed_is_left(nights: Nights) -> None:
+    some_nights(nights)
+    DeltaTable.forPath(nights.job.spark, str(nights.job.path("public", "t"))).delete("id = '1'")
+    version = nights.job.versions()["t"]
+    done = maintained(nights.job)
+    found = of(done, "public.t")
+    assert (found.steps, done.batch) == ((), 0)
+    assert "it was changed since batch 3" in found.left[0]
+    assert nights.job.versions()["t"] == version
+
+
+@pytest.mark.soak
+def test_beside_a_run_only_what_is_appended_to_is_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_nights(nights)
+    job = nights.job
+    with Ledger(job.spark, ledger_root(job), "test").claims().held(4):
+        version = job.versions()["t"]
+        done = maintained(job)
+        assert "Targets were left alone: another run is at work" in done.remarks[0]
+        assert "optimize" in of(done, "ledger: batches").steps
+        assert all(found.name.startswith("ledger: ") and not found.rows for found in done.tables)
+        assert job.versions()["t"] == version
+
+    def dies(*_: object) -> list[Any]:
+        raise RuntimeError("killed")
+
+    nights.land(transaction(9, 0x900, insert("9", "z")))
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "write", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            job.run()
+    died = maintained(job)
+    assert "batch 4 was begun by a run that died" in died.remarks[0]
+    assert job.run().exit_code == 0
+    assert ("9", "z") in nights.values("t")
+
+
+@pytest.mark.soak
+def test_a_maintenance_that_died_is_finished_by_the_next(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_nights(nights)
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "close_backfill", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            maintained(nights.job)
+    done = maintained(nights.job)
+    assert done.batch == 4
+    points = {row["batch"]: row for row in nights.ledger("batches") if row["status"] == "done"}
+    operations = {row["version"]: row["operation"] for row in history(nights.job)}
+    assert operations[points[4]["tables"][0]["version"]] == "OPTIMIZE"
+    assert points[4]["at"].astimezone(timezone.utc) <= datetime.now(timezone.utc)
+    assert maintained(nights.job).batch == 0, "nothing moved since"
+
+
+@pytest.mark.soak
+def test_by_the_key_and_only_some_tables(nights: Nights) -> None:
+    some_nights(nights)
+    with pytest.raises(ConfigError, match=r"the ledger has no table 'public\.none'"):
+        maintained(nights.job, MaintainRequest(tables=("public.none",)))
+    done = maintained(nights.job, MaintainRequest(tables=("public.t",), only=("optimize",), zorder=True, execute=True))
+    assert of(done, "public.t").steps == ("optimize by key",)
+    assert len(nights.values("t")) == 3
+
+
+@pytest.mark.soak
+def test_the_report_for_people_and_for_programs(nights: Nights) -> None:
+    some_nights(nights, 2)
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[1]", ROOT / "jobs/maintain.py"]
+    said = run(*submit, "--config", nights.job.config)
+    assert said.returncode == 0, said.stderr
+    assert "Nothing was done: --execute does it." in said.stdout
+    done = run(*submit, "--config", nights.job.config, "--execute", "--json", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary = json.loads(done.stdout)
+    assert (summary["executed"], summary["batch"]) == (True, 3)
+    refused = run(sys.executable, ROOT / "jobs/maintain.py", "--config", nights.job.config, "--keep-days", "1")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--keep-days: expected 7 or more" in refused.stderr

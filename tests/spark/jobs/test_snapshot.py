@@ -1,0 +1,428 @@
+"""Rows from before the slot: whatever the order in which snapshot and nights come, tables end as the server's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.console import EXIT_DONE
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.postgres.copy_format import SIGNATURE
+from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
+from tests.support.jobs import Nights, said
+from tests.support.kept_rows import as_of
+from tests.support.small_archives import (
+    TOAST,
+    Change,
+    commit_prepared,
+    delete,
+    delete_full,
+    insert,
+    prepared,
+    segment,
+    stream_commit,
+    table,
+    transaction,
+    truncate,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+BAG = 7
+Row = tuple[str | None, ...]
+TABLES = (table(), table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity.FULL))
+
+
+def as_csv(names: Sequence[str], rows: Iterable[Row]) -> str:
+    """As COPY writes it: NULL is nothing, an empty text is quoted."""
+    fields = (["" if v is None else '"' + v.replace('"', '""') + '"' for v in row] for row in (tuple(names), *rows))
+    return "".join(",".join(row) + "\n" for row in fields)
+
+
+def load(
+    nights: Nights, lsn: int, rows: Iterable[Row], name: str = "t", *overrides: str, **asked: Any
+) -> SnapshotSummary:
+    """From CSV, with the columns of TABLES."""
+    columns = {"t": ("id", "v"), "bag": ("a", "b")}[name]
+    path = nights.job.folder / f"{name}.csv"
+    path.write_text(as_csv(columns, rows))
+    request = SnapshotRequest((f"public.{name}",), lsn, files=str(path), **asked)
+    return snapshot(nights.job.spark, nights.job.loaded(*overrides), request, lambda _: None)
+
+
+@dataclass(slots=True)
+class Server:
+    """A server's history, in memory: what it sends, and the rows of table t and of the bag after each commit."""
+
+    random: Random
+    sent: list[tuple[int, list[PgoutputMessage]]] = field(default_factory=list)
+    rows: list[tuple[int, list[Row], list[Row]]] = field(default_factory=lambda: [(0, [], [])])
+
+    def work(self, transactions: int) -> None:
+        _, keyed, bag = self.rows[-1]
+        by_key = {row[0]: row for row in keyed}
+        bag = list(bag)
+        for number in range(len(self.rows), len(self.rows) + transactions):
+            changes: list[Change] = []
+            for _ in range(self.random.randint(1, 4)):
+                changes += self._keyed(by_key) if self.random.random() < 0.6 else self._bag(bag)
+            self.sent.append((1000 * number, transaction(700 + number, 1000 * number, *changes)))
+            self.rows.append((1000 * number, list(by_key.values()), list(bag)))
+
+    def _keyed(self, rows: dict[str | None, Row]) -> list[Change]:
+        key, value = str(self.random.randint(1, 9)), self.random.choice(["x", "", 'q"', "é\n", None])
+        if self.random.random() < 0.03:
+            rows.clear()
+            return [truncate()]
+        if key not in rows:
+            rows[key] = (key, value)
+            return [insert(key, value)]
+        if self.random.random() < 0.3:
+            del rows[key]
+            return [delete(key, None)]
+        moved = str(self.random.randint(10, 19))
+        if self.random.random() < 0.3 and moved not in rows:
+            del rows[key]
+            rows[moved] = (moved, value)
+            return [update(moved, value, old_key=(key, None))]
+        rows[key] = (key, value)
+        return [update(key, value)]
+
+    def _bag(self, rows: list[Row]) -> list[Change]:
+        row: Row = (self.random.choice("abc"), None)
+        if rows and self.random.random() < 0.4:
+            gone = self.random.choice(rows)
+            rows.remove(gone)
+            return [delete_full(*gone, oid=BAG)]
+        rows.append(row)
+        return [insert(*row, oid=BAG)]
+
+    def night(self, first: int, last: int) -> list[PgoutputMessage]:
+        """Those transactions, counted from 1, as a receiver that has just connected lands them."""
+        begin, *rest = [message for _, messages in self.sent[first - 1 : last] for message in messages]
+        return [begin, *TABLES, *rest]
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=repr)
+
+
+def living(nights: Nights, name: str, mode: Mode) -> list[Row]:
+    rows = nights.job.rows("public", name)
+    if mode is Mode.HISTORY:
+        rows = [row for row in rows if row["_pg_valid_to_lsn"] is None]
+    if mode is Mode.SOFT_DELETE:
+        rows = [row for row in rows if not row.get("_pg_deleted")]
+    return ordered(tuple(v for n, v in row.items() if not n.startswith("_pg_")) for row in rows)
+
+
+# Before which of four nights, of five transactions each, the snapshot is loaded; and behind which transaction it is.
+WHEN = [
+    pytest.param(0, 3, Mode.MIRROR, id="before all, taken in the midst of the first night", marks=pytest.mark.soak),
+    pytest.param(2, 3, Mode.MIRROR, id="late, of what was applied already", marks=pytest.mark.soak),
+    pytest.param(1, 12, Mode.MIRROR, id="ahead by more than a night"),
+    pytest.param(1, 12, Mode.HISTORY, id="history, ahead", marks=pytest.mark.soak),
+    pytest.param(2, 7, Mode.HISTORY, id="history, late", marks=pytest.mark.soak),
+    pytest.param(1, 12, Mode.SOFT_DELETE, id="soft_delete, ahead", marks=pytest.mark.soak),
+    pytest.param(4, 20, Mode.MIRROR, id="after all", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("loaded_before", "taken_after", "mode"), WHEN)
+def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
+    """The slot was made after the second transaction; what was there before is in no archive."""
+    server = Server(Random(taken_after))
+    server.work(20)
+    lsn, keyed, bag = server.rows[taken_after]
+    in_mode = ("t", "bag") if mode is not Mode.SOFT_DELETE else ("t",)  # a bag has no soft deletes
+    rules = f"tables=[{', '.join(f'{{match: public.{name}, mode: {mode.value}}}' for name in in_mode)}]"
+    for night in range(5):
+        if night == loaded_before:
+            for name, rows in (("t", keyed), ("bag", bag)):
+                done = load(nights, lsn + 1, rows, name, rules, **server_catalog(nights))
+                assert done.exit_code == EXIT_DONE
+                assert [(t.table.table, t.loaded, t.table.held) for t in done.tables] == [(name, len(rows), None)]
+        if night < 4:
+            nights.land(server.night(max(5 * night + 1, 3), 5 * night + 5))
+            summary = nights.job.run(rules)
+            assert all(t.held is None for t in summary.tables)
+        if night >= loaded_before:
+            reached = max(5 * min(night + 1, 4), taken_after)
+            assert living(nights, "t", mode) == ordered(server.rows[reached][1]), night
+            assert living(nights, "bag", mode) == ordered(server.rows[reached][2]), night
+    if mode is Mode.HISTORY:
+        for at, keyed, bag in server.rows[taken_after + 1 :]:
+            for name, rows in (("t", keyed), ("bag", bag)):
+                versions = as_of(nights.job.rows("public", name), at)
+                found = [tuple(v for n, v in row.items() if not n.startswith("_pg_")) for row in versions]
+                assert ordered(found) == ordered(rows), at
+
+
+def server_catalog(nights: Nights) -> dict[str, Any]:
+    """What the server's catalog says of TABLES, as its query gives it."""
+    path = nights.job.folder / "catalog.json"
+    path.write_text(json.dumps({"version": 160000, "tables": [_described(each) for each in TABLES], "types": []}))
+    return {"catalog": str(path)}
+
+
+def _described(relation: Relation) -> dict[str, Any]:
+    columns = [
+        {
+            "name": c.name,
+            "type": c.type_oid,
+            "modifier": -1,
+            "not_null": c.is_key,
+            "generated": False,
+            "identity": c.is_key,
+        }
+        for c in relation.columns
+    ]
+    named = {"oid": relation.oid, "schema": relation.namespace, "table": relation.name, "kind": "r"}
+    published = [{"name": "p", "columns": None, "filter": None}]
+    return {**named, "identity": relation.replica_identity.value, "publications": published, "columns": columns}
+
+
+@pytest.mark.soak
+def test_what_was_open_when_it_was_taken(nights: Nights) -> None:
+    """Streamed and prepared transactions that began before a snapshot and committed behind it, in later nights."""
+    begun = [
+        *segment(5, table(xid=5), insert("5", "streamed"), first=True),
+        *prepared(6, table(), insert("6", "prepared")),
+    ]
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")), begun)
+
+    done = load(nights, 0x180, [("0", "from before"), ("1", "a"), ("2", "b")])
+
+    assert (done.waits, done.exit_code) == (True, EXIT_DONE)
+    assert nights.values("t") == [("0", "from before"), ("1", "a"), ("2", "b")]
+    nights.night(stream_commit(5, 0x200), transaction(7, 0x280, update("2", "bb"), delete("0", None)))
+    assert nights.values("t") == [("1", "a"), ("2", "bb"), ("5", "streamed")]
+    nights.night(commit_prepared(6, 0x300))
+    assert nights.values("t") == [("1", "a"), ("2", "bb"), ("5", "streamed"), ("6", "prepared")]
+
+
+@pytest.mark.soak
+def test_a_commit_where_the_snapshot_holds_is_behind_it(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    load(nights, 0x200, [("1", "a"), ("2", "b")])
+    assert [
+        (row["id"], row["_pg_commit_lsn"], row["_pg_xid"], row["_pg_commit_ts"])
+        for row in nights.job.rows("public", "t")
+    ] == [
+        ("1", 0x200, None, None),
+        ("2", 0x200, None, None),
+    ]
+
+    nights.night(transaction(2, 0x1FF, update("1", "not again")), transaction(3, 0x200, update("2", "bb")))
+
+    assert nights.values("t") == [("1", "a"), ("2", "bb")]
+
+
+def test_one_table_again_while_the_others_go_on(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
+    nights.night(transaction(2, 0x200, insert("2", "b"), insert("y", None, oid=BAG)))
+    before = nights.job.versions()
+
+    done = load(nights, 0x180, [("0", "old"), ("1", "mended")])
+
+    assert [(t.loaded, t.changes, t.table.rows) for t in done.tables] == [(2, 1, 3)]
+    assert nights.values("t") == [("0", "old"), ("1", "mended"), ("2", "b")]
+    assert nights.job.versions() == {**before, "t": before["t"] + 1}
+    summary = nights.night(transaction(3, 0x300, delete("0", None), insert("z", None, oid=BAG)))
+    assert summary.last_commit_lsn == 0x300
+    assert nights.values("t") == [("1", "mended"), ("2", "b")]
+    assert [row[0] for row in nights.values("bag")] == ["x", "y", "z"]
+    found = tables_at(nights.job.spark, str(nights.job.folder / "tables/_pgoutput_etl"), "test", 0x200)
+    assert ordered(map(tuple, found["public.t"].select("id", "v").collect())) == [
+        ("0", "old"),
+        ("1", "mended"),
+        ("2", "b"),
+    ]
+
+
+@pytest.mark.soak
+def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    load(nights, 0x180, [("0", "from before"), ("1", "a")])
+    nights.night(transaction(2, 0x200, update("1", "aa")))
+    nights.job.spark.sql(f"DELETE FROM delta.`{nights.job.path('public', 't')}` WHERE true")
+
+    nights.job.backfill(BackfillRequest(("public.t",)))
+
+    assert nights.values("t") == [("0", "from before"), ("1", "aa")]
+    nights.night(transaction(3, 0x300, delete("0", None)))
+    assert nights.values("t") == [("1", "aa")]
+
+
+@pytest.mark.soak
+def test_columns_that_changed_behind_it(nights: Nights) -> None:
+    """The snapshot's rows stand under what the table was then."""
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.night(transaction(2, 0x200, table("id", "v", "w"), insert("2", "b", "new"), update("1", TOAST, "w1")))
+
+    load(nights, 0x180, [("0", "old"), ("1", "a")])
+
+    assert nights.values("t") == [("0", "old", None), ("1", "a", "w1"), ("2", "b", "new")]
+
+
+@pytest.mark.soak
+def test_rows_of_copy_binary(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
+    folder = nights.job.folder / "copied"
+    folder.mkdir()
+    for number, value in enumerate([b"\0\0\0\1b", b"\xff\xff\xff\xff"]):
+        row = b"\0\2" + b"\0\0\0\4" + number.to_bytes(4, "big") + value
+        (folder / f"{number}.copy").write_bytes(SIGNATURE + bytes(8) + row + b"\xff\xff")
+
+    request = SnapshotRequest(("public.t",), 0x200, files=str(folder), format=RowFormat.BINARY)
+    snapshot(nights.job.spark, nights.job.loaded(), request, lambda _: None)
+
+    assert nights.values("t") == [(0, "b"), (1, None)]
+
+
+@pytest.mark.soak
+def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgoutput_etl.ledger.ledger import Ledger
+
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "close_backfill", dies)
+        with pytest.raises(KeyboardInterrupt):
+            load(nights, 0x180, [("0", "from before"), ("1", "a")])
+    (nights.job.folder / "t.csv").unlink()
+    summary = nights.night(transaction(2, 0x200, update("0", "then")))
+
+    assert summary.batch == 3
+    assert nights.values("t") == [("0", "then"), ("1", "a")]
+    assert not list((nights.job.folder / "tables/_pgoutput_etl/staged").iterdir())
+
+
+@pytest.mark.soak
+def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    batches = len(nights.ledger("batches"))
+    path = nights.job.folder / "odd.csv"
+    for columns, name, why in (
+        (("id", "other"), "t", r"public\.t: it has other columns than the archive knows of: --catalog"),
+        (("id",), "t", r"public\.t: it has other columns"),
+        (("id", "v"), "unknown", r"the archive has no table 'public\.unknown'"),
+    ):
+        path.write_text(as_csv(columns, [("1",) * len(columns)]))
+        request = SnapshotRequest((f"public.{name}",), 0x200, files=str(path))
+        with pytest.raises(ConfigError, match=why):
+            snapshot(nights.job.spark, nights.job.loaded(), request, lambda _: None)
+    assert len(nights.ledger("batches")) == batches
+    assert nights.values("t") == [("1", "a")]
+    staged = nights.job.folder / "tables/_pgoutput_etl/staged"
+    assert not staged.exists() or not list(staged.iterdir())
+
+
+@pytest.mark.soak
+def test_a_value_that_is_none_leaves_the_table_as_it_was(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
+
+    done = load(nights, 0x200, [("2", "b"), ("SECRET", "c")])
+
+    [held] = done.tables
+    assert held.table.held is not None
+    assert "the snapshot" in held.table.held
+    assert "column 'id'" in held.table.held
+    assert "SECRET" not in held.table.held
+    assert done.exit_code == 3
+    nights.night(transaction(2, 0x300, insert("3", "c")))
+    assert nights.values("t") == [(1, "a"), (3, "c")]
+
+
+@pytest.mark.soak
+def test_append_begins_with_it(nights: Nights) -> None:
+    rules = "tables=[{match: public.t, mode: append}]"
+    nights.land(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.job.run(rules)
+    load(nights, 0x180, [("0", "old"), ("1", "a")], "t", rules)
+    nights.land(transaction(2, 0x200, update("1", "aa"), delete("0", None)))
+    nights.job.run(rules)
+    changes = sorted(nights.job.rows("public", "t"), key=lambda row: (row["_pg_commit_lsn"], row["_pg_seq"]))
+    assert [(row["_pg_op"], row["id"], row["v"], row["_pg_commit_lsn"]) for row in changes] == [
+        ("I", "0", "old", 0x180),
+        ("I", "1", "a", 0x180),
+        ("U", "1", "aa", 0x200),
+        ("D", "0", None, 0x200),
+    ]
+
+
+@pytest.mark.soak
+def test_what_is_ahead_is_said(nights: Nights) -> None:
+    ledger = str(nights.job.folder / "tables/_pgoutput_etl")
+    nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
+    load(nights, 0x300, [("1", "aa")])
+
+    summary = nights.night(transaction(2, 0x200, update("1", "aa"), insert("y", None, oid=BAG)))
+
+    assert (summary.last_commit_lsn, summary.ahead) == (0x200, {"public.t": 0x300})
+    assert "Ahead, by a snapshot as of LSN 0/300: public.t" in said(summary)
+    assert "All other tables are consistent through LSN 0/200." in said(summary)
+    found = tables_at(nights.job.spark, ledger, "test")
+    assert (found.lsn, found.ahead) == (0x200, {"public.t": 0x2FF})
+    assert nights.night(transaction(3, 0x400, insert("2", "b"))).ahead == {}
+    assert tables_at(nights.job.spark, ledger, "test").ahead == {}
+    assert nights.values("t") == [("1", "aa"), ("2", "b")]
+
+
+@pytest.mark.soak
+def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nights) -> None:
+    """From the catalog alone, before anything was landed."""
+    done = load(nights, 0x100, [], **server_catalog(nights))
+    assert [(t.loaded, t.table.rows, t.table.held) for t in done.tables] == [(0, 0, None)]
+    assert nights.job.columns("public", "t") == ["id", "v"]
+    assert nights.values("t") == []
+    nights.night(transaction(1, 0x200, table(), insert("1", "a")))
+    assert nights.values("t") == [("1", "a")]
+
+
+@pytest.mark.soak
+def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    load(nights, 0x180, [("0", "from before"), ("1", "a")])
+    nights.night(transaction(2, 0x200, delete("0", None)))
+    files = [*nights.job.path("public", "t").rglob("*.parquet")]
+    assert files
+    for file in files:
+        file.unlink()
+    with pytest.raises(RunError, match=r"public\.t would be begun with its Delta version 1, which can't be read"):
+        nights.job.backfill(BackfillRequest(("public.t",)))
+
+
+@pytest.mark.soak
+def test_what_columns_keep_back_is_not_staged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table that the archive knows only afterwards."""
+    kept: list[bytes] = []
+    rules = "tables=[{match: public.t, columns: {v: redact}}]"
+
+    def look(_: object, place: str) -> None:
+        kept.extend(file.read_bytes() for file in Path(place).rglob("*.parquet"))
+
+    monkeypatch.setattr("pgoutput_etl.jobs.snapshot.run.discard", look)
+    load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **server_catalog(nights))
+    assert kept
+    assert not any(b"SECRET" in content for content in kept)
+    nights.land(transaction(2, 0x200, table(), update("1", "SECRET still")))
+    nights.job.run(rules)
+    assert [key for key, _ in nights.values("t")] == ["0", "1"]
+    assert not any("SECRET" in str(value) for row in nights.values("t") for value in row)

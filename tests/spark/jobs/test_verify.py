@@ -1,0 +1,153 @@
+"""Delta against CSV and against other Delta tables: what is the same, what differs, and who wrote it last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
+
+from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
+from pgoutput_etl.jobs.verify.command import COMMAND
+from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from tests.support.command_line import refusal
+from tests.support.jobs import Job, Nights
+from tests.support.small_archives import TOAST, delete, insert, table, transaction, update
+
+MIRROR, SOFT, HISTORY, APPEND, BAG = range(1, 6)
+RULES = (
+    "tables=[{match: public.soft, mode: soft_delete}, {match: public.history, mode: history}, "
+    "{match: public.append, mode: append}]"
+)
+INT8 = 20
+
+
+def verified(job: Job, request: VerifyRequest) -> VerifySummary:
+    return verify(job.spark, job.loaded(), request, lambda _: None)
+
+
+def only(summary: VerifySummary) -> VerifiedTable:
+    [found] = summary.tables
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights) -> None:
+    job = nights.job
+    job.overrides.append(RULES)
+    oids = {MIRROR: "mirror", SOFT: "soft", HISTORY: "history", APPEND: "append"}
+    described = [table(("id", INT8), "v", oid=oid, name=name) for oid, name in oids.items()]
+    nights.night(transaction(1, 0x100, *described, *(insert(str(i), "a", oid=oid) for oid in oids for i in range(4))))
+    changed = [change for oid in oids for change in (update("1", "b", oid=oid), delete("2", None, oid=oid))]
+    nights.night(transaction(7, 0x200, *changed))
+    mirror = str(job.path("public", "mirror"))
+
+    for name in ("mirror", "soft", "history"):
+        summary = verified(job, VerifyRequest(delta=mirror, table=f"public.{name}"))
+        found = only(summary)
+        assert (summary.exit_code, found.rows, found.other_rows, found.ranges_differing) == (0, 3, 3, 0), name
+    with pytest.raises(ConfigError, match=r"nothing to compare: public\.append: mode append has changes"):
+        verified(job, VerifyRequest(delta=mirror, table="public.append"))
+
+    other = DeltaTable.forPath(job.spark, mirror)
+    other.update(F.col("id") == 1, {"v": F.lit("SECRET")})
+    other.delete(F.col("id") == 3)
+    summary = verified(job, VerifyRequest(delta=mirror, table="public.history"))
+    found = only(summary)
+    assert (summary.exit_code, found.only_delta, found.only_other, found.differs) == (3, 1, 0, 1)
+    assert found.columns == {"v": 1}
+    assert {(touched.xid, touched.commit_lsn, touched.rows) for touched in found.transactions} == {
+        (7, 0x200, 1),
+        (1, 0x100, 1),
+    }
+    assert "SECRET" not in summary.to_json()
+    shown = only(verified(job, VerifyRequest(delta=mirror, table="public.history", values=True)))
+    assert [row.other for row in shown.differences if row.kind == "differs"] == [{"id": "1", "v": "SECRET"}]
+    assert [row.delta for row in shown.differences if row.kind == "only_delta"] == [{"id": "3", "v": "a"}]
+    second = job.spark.read.format("delta").load(mirror).where("id = 0").withColumn("id", F.lit(2).cast("long"))
+    second.write.format("delta").mode("append").save(mirror)
+    for name, xid in (("soft", 7), ("history", None)):
+        kept = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
+        [gone] = [row for row in kept.differences if row.kind == "only_other"]
+        assert (gone.xid, gone.commit_lsn) == (xid, 0x200), "who took it away"
+    again = only(verified(job, VerifyRequest(delta=mirror, table="public.mirror")))
+    assert again.differing == 3, "the ledger's version is compared, not what somebody made of it"
+
+
+def csv(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+@pytest.mark.spark
+def test_csv_of_bags_and_of_values_never_sent(nights: Nights, tmp_path: Path) -> None:
+    job, bag = nights.job, table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity.FULL)
+    rows = [insert("x", None, oid=BAG), insert("x", None, oid=BAG), insert("y", "", oid=BAG)]
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), bag, *rows))
+    nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
+
+    same = only(verified(job, VerifyRequest(csv=csv(tmp_path, "bag.csv", 'a,b\nx,\ny,""\nx,\n'), table="public.bag")))
+    assert (same.differing, same.rows) == (0, 3)
+    other = verified(job, VerifyRequest(csv=csv(tmp_path, "bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n"), table="public.bag"))
+    found = only(other)
+    assert (other.exit_code, found.only_delta, found.only_other, found.differs) == (3, 2, 3, 0)
+
+    now = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t")))
+    assert (now.differing, now.unknown) == (0, 1), "what was never sent may be anything"
+    fewer = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t2.csv", "id,g\n1,7\n2,8\n3,9\n"), table="public.t")))
+    assert (fewer.differing, set(fewer.not_compared)) == (0, {"v", "g"})
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path) -> None:
+    job = nights.job
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
+    first = csv(tmp_path, "t3.csv", "id,v\n1,a\n")
+    before = verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x1FF))
+    assert (before.exit_code, before.last_commit_lsn) == (0, 0x100)
+    assert only(verified(job, VerifyRequest(csv=first, table="public.t"))).only_delta == 2
+    with pytest.raises(RunError, match=r"no batch ended there.*the commit at 0/200"):
+        verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x250))
+
+    with pytest.raises(ConfigError, match="its key's column 'id' can't be"):
+        verified(job, VerifyRequest(csv=csv(tmp_path, "t4.csv", "v\na\n"), table="public.t"))
+    with pytest.raises(ArchiveError, match=r"t5\.csv, record 1: expected 2 fields") as error:
+        verified(job, VerifyRequest(csv=csv(tmp_path, "t5.csv", "id,v\nSECRET\n"), table="public.t"))
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(ConfigError, match="--csv: there is no"):
+        verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), table="public.t"))
+
+    now = verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t"))
+    assert not now.remarks
+    DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id = '3'")
+    by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), table="public.t"))
+    [remark] = by_hand.remarks
+    assert remark.startswith("public.t was changed by others since a run left it at Delta version ")
+    assert only(by_hand).differing == 0, "what runs wrote is compared, and that is said"
+    with pytest.raises(ConfigError, match=r"the ledger has no table public\.none"):
+        verified(job, VerifyRequest(csv=first, table="public.none"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "one of the arguments --jdbc --csv --delta is required"),
+        (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
+        (["--csv", "a", "--table", "a.b", "--at-lsn", "1"], "not an LSN: '1'"),
+        (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),
+    ],
+)
+def test_what_can_not_be_is_refused_before_spark_starts(
+    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = refusal(COMMAND, arguments, tmp_path, capsys)
+    assert said in printed
+    assert "SECRET" not in printed

@@ -1,0 +1,175 @@
+"""Claims as objects on an S3 server, by Spark's own Java without a session: it starts in seconds.
+
+tests/spark/long/test_s3.py has them in real runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, cast
+
+import pytest
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.claims import CLAIMED, LEASE, RELEASED, Process, newest
+from tests.support.s3_lake import BUCKET, KEY, SECRET, Lake, lake, packages
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass(slots=True)
+class Java:
+    """What claim_files asks of a session: Spark's Java, with Hadoop's S3A in it, and the settings of storage."""
+
+    _jvm: Any
+    settings: dict[str, str]
+
+    @property
+    def _jsparkSession(self) -> Java:  # noqa: N802
+        return self
+
+    def sessionState(self) -> Java:  # noqa: N802
+        return self
+
+    def newHadoopConf(self) -> Any:  # noqa: N802
+        hadoop = self._jvm.org.apache.hadoop.conf.Configuration()
+        for name, value in self.settings.items():
+            hadoop.set(f"fs.s3a.{name}", value)
+        return hadoop
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Any]:
+    chosen, left_out = packages()
+    conf = SparkConf(loadDefaults=False).set("spark.jars.packages", chosen).set("spark.jars.excludes", left_out)
+    gateway = launch_gateway(conf.set("spark.driver.memory", "512m"))  # type: ignore[no-untyped-call]
+    gateway.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(
+        gateway.jvm.org.apache.logging.log4j.Level.ERROR
+    )
+    yield gateway.jvm
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    with lake(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest, server: Lake) -> str:
+    server.tell()
+    return f"ledgers/{request.node.name}"
+
+
+def files(
+    jvm: Any, server: Lake, root: str, source: str = "shop", said: list[str] | None = None, **more: str
+) -> ClaimFiles:
+    at = {"endpoint": server.url, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    settings = {**at, "access.key": KEY, "secret.key": SECRET, "impl.disable.cache": "true", **more}
+    session = cast(SparkSession, Java(jvm, settings))
+    return ClaimFiles(session, f"s3a://{BUCKET}/{root}/_claims", source, ([] if said is None else said).append)
+
+
+def row(batch: int, status: str = CLAIMED, ago: timedelta = timedelta(0), run: str = "mine") -> dict[str, Any]:
+    of_process = {"machine": "elsewhere boot pid:[1]", "pid": 4711, "started": 99}
+    at = datetime.now(timezone.utc) - ago
+    return {"batch": batch, "attempt": 1, "run": run, **of_process, "status": status, "at": at}
+
+
+def names(server: Lake, root: str) -> list[str]:
+    """Without the marks that S3A leaves where a folder has become empty."""
+    objects = server.objects(root)
+    return sorted(name.removeprefix(f"{root}/_claims/") for name in objects if not name.endswith("/"))
+
+
+def test_of_two_at_the_same_moment_one_gets_it(jvm: Any, server: Lake, root: str) -> None:
+    server.tell(meet=f"PUT /{BUCKET}/{root}/_claims/shop/1.1.json")
+    runs = ["one", "two"]
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda run: files(jvm, server, root).make(row(1, run=run)), runs))
+    assert sorted(made) == [False, True]
+    [claim] = files(jvm, server, root).read(1)
+    assert claim["run"] == runs[made.index(True)]
+
+
+def test_what_s3a_does_by_itself_lets_both_have_it(jvm: Any, server: Lake, root: str) -> None:
+    """As Delta's log store commits. Should this fail, S3A has learnt it, and claim_files.py may go."""
+    storage = files(jvm, server, root)
+    path = storage._path("0.json")
+    both = [storage._files.create(path, False) for _ in range(2)]
+    for number, stream in enumerate(both):
+        stream.write(bytearray(json.dumps({"at": "2026-01-01T00:00:00+00:00", "n": number}).encode()))
+        stream.close()
+    assert storage._read("0.json")["n"] == 1, "the first is gone, and nobody was told"
+
+
+def test_a_claim_says_its_last_word_and_goes_with_the_batches(jvm: Any, server: Lake, root: str) -> None:
+    said: list[str] = []
+    shop = files(jvm, server, root, said=said)
+    assert shop.read(1) == []
+    mine = row(1)
+    assert shop.make(mine)
+    assert not shop.make(row(1, run="another"))
+    assert shop.make(mine), "tried again, as the answer was lost"
+    assert shop.read(1) == [mine]
+    released = row(1, status=RELEASED)
+    shop.renew(released)
+    assert shop.read(2) == [released]
+    assert shop.read(3) == []
+    for batch in (2, 3, 4):
+        assert shop.make(row(batch))
+    assert names(server, root) == ["shop/3.1.json", "shop/4.1.json"]
+    claim = newest(shop.read(4))
+    assert claim is not None
+    assert (claim.batch, claim.process) == (4, Process("elsewhere boot pid:[1]", 4711, 99))
+    assert said == []
+
+
+def test_a_run_of_another_source_keeps_out_for_as_long_as_it_is_at_work(jvm: Any, server: Lake, root: str) -> None:
+    shop, other = files(jvm, server, root), files(jvm, server, root, "other")
+    assert shop.make(row(7))
+    with pytest.raises(RunError, match="a run of another source, shop, is at work on the same ledger: process 4711 of"):
+        other.make(row(1))
+    assert names(server, root) == ["shop/7.1.json"]
+    shop.renew(row(7, ago=LEASE * 1.1))
+    assert other.make(row(1)), "the other was not heard of for too long"
+    shop.renew(row(7, status=RELEASED))
+    assert other.make(row(2))
+
+
+@pytest.mark.parametrize(
+    ("conditional", "setting", "expected"),
+    [
+        (False, "true", "this storage puts an object also where there is one that must stay: two runs that start"),
+        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop"),
+    ],
+)
+def test_storage_or_hadoop_that_can_not_put_on_a_condition_is_said(
+    jvm: Any, server: Lake, root: str, conditional: bool, setting: str, expected: str
+) -> None:
+    server.tell(conditional=conditional)
+    said: list[str] = []
+    shop = files(jvm, server, root, said=said, **{"create.conditional.enabled": setting})
+    assert shop.make(row(1))
+    [line] = said
+    assert line.startswith(expected)
+    assert not shop.make(row(1, run="another")), "one that comes later is told all the same"
+
+
+def test_they_are_for_storage_that_does_not_keep_drivers_apart(spark: SparkSession) -> None:
+    assert claim_files(spark, "/warehouse/_pgoutput_etl", "shop") is None
+    assert claim_files(spark, "abfss://tables@lake.dfs.core.windows.net/shop", "shop") is None
+    own = spark.newSession()
+    own.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
+    assert claim_files(own, "s3a://lake/tables", "shop") is None

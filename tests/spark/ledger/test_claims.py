@@ -1,0 +1,178 @@
+"""Two runs at once: one works, the others end at once and change nothing; and what becomes of one that slept."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger import claims
+from pgoutput_etl.ledger.ledger import Ledger
+from tests.support.fault_runs import FaultyJob, forget_files
+from tests.support.faults import BEFORE, Fault
+from tests.support.jobs import Job
+from tests.support.small_archives import insert, replayed, table, transaction, update
+
+pytestmark = pytest.mark.spark
+
+NIGHTS = [
+    transaction(1, 100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "a", oid=2)),
+    transaction(2, 200, insert("2", "b"), update("1", "b"), insert("2", "b", oid=2), update("1", "b", oid=2)),
+]
+
+
+@pytest.fixture
+def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[FaultyJob]:
+    with FaultyJob(Job(spark, tmp_path, landing, ["merge.parallel_tables=1"])) as job:
+        yield job
+
+
+def commits(job: FaultyJob) -> dict[str, int]:
+    """How many commits each table has, the ledger's but for its claims among them."""
+    logs = (job.job.folder / "tables").rglob("_delta_log")
+    return {log.parent.name: len(list(log.glob("*.json"))) for log in logs if log.parent.name != "claims"}
+
+
+def test_a_second_run_changes_nothing_and_one_that_was_taken_over_neither(
+    faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has claimed the batch, and is stopped before it has begun it."""
+    faulty.land(0, NIGHTS[0])
+    first = faulty.start(Fault("STOP", BEFORE, 1, "write batches"))
+    faulty.wait_until_stopped(first)
+    said = len(faulty.ledger("claims"))
+    empty = faulty.job.folder / "empty"
+    empty.mkdir()
+    for overrides in ([], [f"source.landing={empty}"]):
+        with pytest.raises(RunError, match=f"another run is at work on this source: process {first.pid} of"):
+            faulty.job.run(*overrides)
+    assert commits(faulty) == {}
+    assert len(faulty.ledger("claims")) == said
+
+    faulty.land(1, NIGHTS[1])
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "LEASE", timedelta(0))
+        assert faulty.run().files == 2, "it was not heard of for too long"
+    before = commits(faulty)
+    first.send_signal(signal.SIGCONT)
+    ended = faulty.end(first)
+    assert ended.status == 1
+    assert ended.errors.startswith("RunError: another run has begun batch 1 before this one, which changes nothing")
+    assert commits(faulty) == before
+    faulty.assert_as_replayed(replayed(*NIGHTS))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("where", ["write t", "write u", "write files", "merge t", "merge u"])
+def test_a_run_that_was_taken_over_in_the_middle_writes_no_more(
+    faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    night = where.startswith("merge")
+    for number in range(night):
+        faulty.land(number, NIGHTS[number])
+        faulty.run()
+    faulty.land(night, NIGHTS[night])
+    first = faulty.start(Fault("STOP", BEFORE, 1, where), lease=30)  # so short that each check asks the ledger
+    faulty.wait_until_stopped(first)
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "LEASE", timedelta(0))
+        faulty.run()
+    before = commits(faulty)
+    first.send_signal(signal.SIGCONT)
+    ended = faulty.end(first)
+    # What it was just about to write is written already, and Delta knows it; to write on it is not allowed.
+    if where == "write files":
+        assert ended.status in (0, 1), ended.errors
+    else:
+        assert ended.status == 1
+        assert "has done this one's work" in ended.errors
+    assert commits(faulty) == before
+    faulty.assert_as_replayed(replayed(*NIGHTS[: night + 1]))
+
+
+@pytest.mark.soak
+def test_a_claim_from_elsewhere_keeps_others_out_until_it_is_too_old(
+    faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty.land(0, NIGHTS[0])
+    ledger = Ledger(faulty.job.spark, str(faulty.job.folder / "tables" / "_pgoutput_etl"), "test")
+    elsewhere = claims.Process("elsewhere boot pid:[1]", 4711, 99)
+    at = datetime.now(timezone.utc) - claims.LEASE * 0.5
+    ledger.claims().report(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
+    with pytest.raises(RunError, match=r"process 4711 of elsewhere, last heard of \d+ s ago"):
+        faulty.run()
+    assert commits(faulty) == {}
+    monkeypatch.setattr(claims, "LEASE", claims.LEASE * 0.4)
+    monkeypatch.setattr(claims, "RENEWAL", timedelta(seconds=0.3))
+    assert faulty.run().files == 1
+    of_mine = {row["status"] for row in faulty.ledger("claims") if row["attempt"] == 2}
+    assert of_mine == {"claimed", "renewed", "released"}, "renewed by a thread of its own while the run worked"
+
+
+def test_of_runs_that_begin_at_the_same_moment_one_gets_in(spark: SparkSession, tmp_path: Path) -> None:
+    """The ledger isn't there yet, so that each would make its tables; one of another source may as well."""
+    at_once = threading.Barrier(4)
+    inside: list[str] = []
+    refused: list[str] = []
+    enough = threading.Event()
+
+    def run(source: str) -> None:
+        held = Ledger(spark, str(tmp_path), source).claims()
+        at_once.wait()
+        try:
+            with held.held(1):
+                inside.append(source)
+                enough.wait(60)
+        except Exception as error:  # noqa: BLE001  # looked at below
+            refused.append(f"{source}: {error}")
+
+    threads = [threading.Thread(target=run, args=(source,)) for source in ("one", "one", "one", "two")]
+    for thread in threads:
+        thread.start()
+    while len(inside) + len(refused) < len(threads):
+        time.sleep(0.01)
+    enough.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(inside) == ["one", "two"]
+    assert len(refused) == 2
+    assert all(text.startswith("one: another run is at work on this source") for text in refused), refused
+
+
+@pytest.mark.soak
+def test_storage_that_fails_in_the_middle_leaves_a_batch_that_the_next_run_finishes(faulty: FaultyJob) -> None:
+    faulty.land(0, NIGHTS[0])
+    in_the_way = faulty.job.path("public", "u")
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.touch()
+    with pytest.raises(Exception, match=r"Cannot create .*_delta_log"):  # Java's
+        faulty.run()
+    assert {row["status"] for row in faulty.ledger("claims")} == {"claimed", "released"}
+    assert [row["status"] for row in faulty.ledger("batches")] == ["begun"]
+    in_the_way.unlink()
+    assert faulty.run().files == 1
+    faulty.assert_as_replayed(replayed(NIGHTS[0]))
+
+
+@pytest.mark.soak
+def test_of_two_jobs_started_at_the_same_moment_one_works(faulty: FaultyJob) -> None:
+    """Two JVMs, two drivers, no ledger yet."""
+    for number, night in enumerate(NIGHTS):
+        faulty.land(number, night)
+        both = [faulty.start_alone() for _ in range(2)]
+        said = [(process.communicate(timeout=300), process.returncode) for process in both]
+        assert sorted(status for _, status in said) == [0, 1], said
+        [error] = [errors for (_, errors), status in said if status == 1]
+        assert re.search(r"^RunError: another run (is at work on this source|has just finished)", error, re.MULTILINE)
+        assert "Traceback" not in error
+        forget_files(faulty.job.spark)
+        faulty.assert_as_replayed(replayed(*NIGHTS[: number + 1]))
+        assert len(faulty.ledger("files")) == number + 1

@@ -1,0 +1,205 @@
+"""Whether a target has keys of a batch: what Delta's statistics say, of every type that they are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.key_facts import ranged
+from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
+from pgoutput_etl.load.key_match import _within, keys_are_absent
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.delta import files_left, read_table
+from tests.support.small_archives import T
+
+pytestmark = pytest.mark.spark
+
+UTC = timezone.utc
+INT8, TEXT, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 20, 25, 1082, 1114, 1184, 1700, 2950
+NUMERIC_38_10 = (38 << 16) + 10 + 4
+DATES = [date(1, 1, 1), date(1582, 10, 4), date(1582, 10, 10), date(1582, 10, 15), date(1970, 1, 1), date(9999, 12, 31)]
+CLOCKS = [datetime.combine(day, time(23, 59, 59, 999_999)) for day in DATES]
+# By type: values in order, each of which gets a file of its own; the smallest step; a typmod.
+KINDS: dict[str, tuple[int, list[Any], Any, int]] = {
+    "int8": (INT8, [-(2**63), -(2**53) - 1, -9, 0, 2**53 + 1, 2**63 - 1], 1, -1),
+    "numeric": (
+        NUMERIC,
+        [Decimal(n) / 10**10 for n in (-(10**27), -1, 0, 9, 10**20 + 1, 10**27)],
+        Decimal(1) / 10**10,
+        NUMERIC_38_10,
+    ),
+    "date": (DATE, DATES, timedelta(days=1), -1),
+    "timestamp": (TIMESTAMP, CLOCKS, timedelta(microseconds=1), -1),
+    "timestamptz": (TIMESTAMPTZ, [c.replace(tzinfo=UTC) for c in CLOCKS], timedelta(microseconds=1), -1),
+    "uuid": (UUID, [f"0190a6b2-7c3d-7000-8000-{n:012x}" for n in (0, 1, 9, 10, 2**47, 2**48 - 1)], None, -1),
+}
+
+
+def shape_of(key: tuple[str, ...], columns: dict[str, tuple[int, int]]) -> TableShape:
+    described = tuple(RelationColumn(name in key, name, oid, modifier) for name, (oid, modifier) in columns.items())
+    relation = Relation(None, T, "public", "t", ReplicaIdentity.DEFAULT, described)
+    return table_shape(relation, RelationVersions(T, (relation,), {None: (((0, 0), 0),)}), None)
+
+
+def inserted(shape: TableShape, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = [column.name for column in shape.columns]
+    events = [{"_op": "I", **{f"c{names.index(name)}": value for name, value in row.items()}} for row in rows]
+    return pa.RecordBatch.from_pylist(events, shape.event_schema())
+
+
+def keys(shape: TableShape, *values: Any) -> BatchKeys:
+    """Of a shape whose key is its first column."""
+    return keys_of_events(inserted(shape, [{shape.columns[0].name: value} for value in values]), shape)
+
+
+def write_files(spark: SparkSession, path: str, shape: TableShape, rows: list[dict[str, Any]], **options: str) -> None:
+    """One row in each file."""
+    types = pa.schema([(column.name, column.type.arrow) for column in shape.columns])
+    table = frame(spark, pa.Table.from_pylist(rows, types)).coalesce(1)
+    writer = table.write.format("delta").option("maxRecordsPerFile", "1")
+    for name, value in {"enableDeletionVectors": "true", "columnMapping.mode": "name", **options}.items():
+        writer = writer.option(f"delta.{name}", value)
+    writer.save(path)
+
+
+def test_statistics_leave_out_no_file_that_has_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """At the ends of each type, before the calendar changed, and behind what 53 bits hold."""
+    path, names = str(tmp_path / "t"), list(KINDS)
+    columns = {name: (oid, modifier) for name, (oid, _, _, modifier) in KINDS.items()}
+    whole = shape_of(("int8",), columns)
+    write_files(spark, path, whole, [{name: KINDS[name][1][n] for name in names} for n in range(6)])
+    target = read_table(spark, path)
+    placed = target.select("int8", "_metadata.file_name").collect()
+    files = {row["int8"]: row["file_name"] for row in placed}
+    assert len(set(files.values())) == 6
+    for name, (_, values, step, _) in KINDS.items():
+        shape = shape_of((name,), {name: columns[name]})
+        assert ranged(shape) == (0,)
+        for n, value in enumerate(values):
+            ranges = keys(shape, value).facts.ranges
+            [(_, is_within)] = _within(shape, ranges)
+            left = [file.rpartition("/")[2] for file in target.where(is_within).inputFiles()]
+            assert files[KINDS["int8"][1][n]] in left, (name, value)
+            assert len(left) < 6, (name, value, "the statistics are made use of")
+            if step is not None and n % 2:
+                assert keys_are_absent(spark, path, shape, keys(shape, value - step))
+                assert not keys_are_absent(spark, path, shape, keys(shape, value - step, value))
+
+
+@pytest.fixture(scope="module")
+def numbers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, TableShape]:
+    """10 to 19, in ten files, and behind them 32 columns more, and one more."""
+    path = str(tmp_path_factory.mktemp("numbers") / "t")
+    columns = {"a.b `c": (INT8, -1), **{f"v{n}": (INT8, -1) for n in range(32)}}
+    shape = shape_of(("a.b `c",), columns)
+    write_files(spark, path, shape, [{"a.b `c": 10 + n, "v31": 10 + n} for n in range(10)])
+    return path, shape
+
+
+def test_keys_behind_all_files_between_them_and_in_them(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
+    path, shape = numbers
+    assert keys_are_absent(spark, path, shape, keys(shape, 20, 30))
+    assert keys_are_absent(spark, path, shape, keys(shape, 19, 30)) is False
+    assert keys_are_absent(spark, path, shape, keys(shape, 9, 18, 30)) is False, "too many files lie between"
+    assert keys_are_absent(spark, path, shape, keys(shape))
+    assert not keys_are_absent(spark, path, shape, keys(shape, 20, None))
+
+
+def test_few_files_are_looked_into(spark: SparkSession, tmp_path: Path) -> None:
+    path, shape = str(tmp_path / "t"), shape_of(("id",), {"id": (INT8, -1)})
+    write_files(spark, path, shape, [{"id": 1}, {"id": 98}, {"id": 100}])
+    assert keys_are_absent(spark, path, shape, keys(shape, 97, 99, 101, 102))
+    assert not keys_are_absent(spark, path, shape, keys(shape, 97, 98, 101))
+    texts, shape = str(tmp_path / "texts"), shape_of(("id",), {"id": (TEXT, -1)})
+    write_files(spark, texts, shape, [{"id": "a"}, {"id": "c"}])
+    assert keys_are_absent(spark, texts, shape, keys(shape, "b"), rows=2)
+    assert not keys_are_absent(spark, texts, shape, keys(shape, "b", "c"), rows=2)
+    assert not keys_are_absent(spark, texts, shape, keys(shape, "b")), "nobody knows how many rows it has"
+
+
+def test_of_composite_keys_one_column_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+    path, shape = str(tmp_path / "t"), shape_of(("day", "n"), {"day": (DATE, -1), "n": (INT8, -1)})
+    write_files(spark, path, shape, [{"day": date(2024, 1, n), "n": 7} for n in range(1, 9)])
+
+    def batch(*rows: tuple[date, int]) -> BatchKeys:
+        return keys_of_events(inserted(shape, [{"day": day, "n": n} for day, n in rows]), shape)
+
+    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 9), 7)))
+    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 1), 8), (date(2024, 1, 8), 9)))
+    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 8), 6), (date(2024, 1, 8), 8)))
+    assert not keys_are_absent(spark, path, shape, batch((date(2024, 1, 8), 7)))
+
+
+def test_deletion_vectors_and_optimize(spark: SparkSession, tmp_path: Path) -> None:
+    """A row that is deleted in its file is there no more; its file's statistics still say so."""
+    path, shape = str(tmp_path / "t"), shape_of(("id",), {"id": (INT8, -1)})
+    write_files(spark, path, shape, [{"id": n} for n in range(6)])
+    table = DeltaTable.forPath(spark, path)
+    table.optimize().executeCompaction()
+    table.delete("id IN (2, 5)")
+    assert table.detail().collect()[0]["numFiles"] == 1
+    assert keys_are_absent(spark, path, shape, keys(shape, 6, 7))
+    assert keys_are_absent(spark, path, shape, keys(shape, 5, 7)), "looked into"
+    assert not keys_are_absent(spark, path, shape, keys(shape, 4, 5))
+    table.optimize().executeCompaction()
+    assert keys_are_absent(spark, path, shape, keys(shape, 5))
+
+
+def test_files_without_statistics_may_have_any_key(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
+    """Delta has none of columns behind the first 32, and of none at all if it was told so."""
+    path, shape = numbers
+    last = shape_of(("v31",), {"v31": (INT8, -1)})
+    assert not keys_are_absent(spark, path, last, keys(last, 100))
+    assert keys_are_absent(spark, path, shape, keys(shape, 100))
+
+
+@contextmanager
+def cached(spark: SparkSession, path: str) -> Iterator[None]:
+    rows = read_table(spark, path).cache()
+    rows.count()
+    try:
+        yield
+    finally:
+        rows.unpersist()
+
+
+def test_where_spark_does_not_say_which_files_are_left_nothing_is_proven(
+    spark: SparkSession, numbers: tuple[str, TableShape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """inputFiles gives none then, of the whole table, too."""
+    path, shape = numbers
+    with cached(spark, path):
+        assert read_table(spark, path).inputFiles() == []
+        assert not keys_are_absent(spark, path, shape, keys(shape, 100))
+        monkeypatch.setattr("pgoutput_etl.spark.delta.is_connect", lambda _: True)  # which has no plan to look at
+        target = read_table(spark, path)
+        assert files_left(target, target.where(F.lit(True))) is None
+        monkeypatch.undo()
+    assert keys_are_absent(spark, path, shape, keys(shape, 100))
+
+
+def test_a_table_in_a_catalog(spark: SparkSession) -> None:
+    shape = shape_of(("id",), {"id": (INT8, -1)})
+    place = "`spark_catalog`.`default`.`numbers`"
+    spark.range(0, 100, 1, 2).write.format("delta").mode("overwrite").saveAsTable(place)
+    try:
+        assert keys_are_absent(spark, place, shape, keys(shape, 100, 200))
+        assert not keys_are_absent(spark, place, shape, keys(shape, 99, 200))
+        spark.conf.set("spark.databricks.delta.v2.enableMode", "STRICT")  # another reader, which doesn't say
+        assert not keys_are_absent(spark, place, shape, keys(shape, 100, 200))
+    finally:
+        spark.conf.unset("spark.databricks.delta.v2.enableMode")
+        spark.sql(f"DROP TABLE {place}")

@@ -1,0 +1,299 @@
+"""Modes soft_delete, history and append through the job, against the mirror as of each commit."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.replay.modes import remembered
+from pgoutput_etl.targets.modes import METADATA_COLUMNS
+from tests.spark.load.test_net_effect import random_history
+from tests.support.captures import CAPTURES, files_of
+from tests.support.fault_runs import FaultyJob
+from tests.support.faults import AFTER, Fault
+from tests.support.jobs import Job, Nights
+from tests.support.kept_rows import applied, as_of, counted
+from tests.support.small_archives import (
+    TOAST,
+    Change,
+    Value,
+    copydata,
+    delete,
+    delete_full,
+    insert,
+    replayed,
+    table,
+    transaction,
+    truncate,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+Keys = Mapping[str, tuple[str, ...]]
+Modes = Mapping[str, Mode]
+KEYS: Keys = {"public.configured": ("id",)}
+NO_KEYS: Keys = {}
+KEPT = (Mode.HISTORY, Mode.SOFT_DELETE, Mode.APPEND)
+
+
+def in_modes(job: Job, modes: Modes, keys: Keys = NO_KEYS) -> Job:
+    """`modes`: by "schema.table" or "*", in the order of the rules; all others are skipped."""
+    rules = [
+        f"{{match: '{name}', mode: {mode.value}{', key: [' + ', '.join(keys[name]) + ']' if name in keys else ''}}}"
+        for name, mode in modes.items()
+    ]
+    rules.append("{match: '*', skip: true}")
+    return replace(job, overrides=[f"tables=[{', '.join(rules)}]"])
+
+
+def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, commits: int = 5) -> None:
+    """Every table under the name that it bore last; `commits`: at how many a history is looked at."""
+    kept, mirrors = remembered(replay, keys), replay.tables(keys)
+    for (schema, name), oid in replay.name_holders().items():
+        if oid not in kept:
+            continue
+        shape, rows = kept[oid].shape, job.rows(schema, name)
+        # A mirror that was emptied keeps no column that its relation has no more.
+        names = [*(column.name for column in mirrors[oid].shape.columns), *METADATA_COLUMNS]
+        mirror = counted(mirrors[oid].rows, names)
+        match modes.get(f"{schema}.{name}", modes.get("*")):
+            case None:
+                assert rows == []
+            case Mode.HISTORY:
+                assert_same(name, counted(rows), counted(kept[oid].versions))
+                assert_as_of(rows, replay, keys, oid, names, commits)
+            case Mode.SOFT_DELETE if shape.is_bag:
+                assert rows == [], "held, as it has no key"
+            case Mode.SOFT_DELETE:
+                assert_same(name, counted(rows), counted(kept[oid].latest or []))
+                assert_same(name, counted((row for row in rows if not row["_pg_deleted"]), names), mirror)
+            case Mode.APPEND:
+                assert_same(name, counted(applied(rows, shape), names), mirror)
+            case _:
+                assert_same(name, counted(rows, names), mirror)
+
+
+def assert_as_of(
+    rows: list[dict[str, Any]], replay: Replay, keys: Keys, oid: int, names: list[str], commits: int
+) -> None:
+    """Where its columns were those of today."""
+    lsns = sorted({row["commit_lsn"] for row in replay.rows_by_relation()[oid]})
+    for lsn in [*lsns[:: max(1, len(lsns) // commits)], lsns[-1]]:
+        mirror = replay.tables(keys, until=lsn)[oid]
+        if [column.name for column in mirror.shape.columns] == names[: -len(METADATA_COLUMNS)]:
+            label = f"{mirror.shape.relation.name} as of {lsn}"
+            assert_same(label, counted(as_of(rows, lsn), names), counted(mirror.rows, names))
+
+
+def assert_same(name: str, have: Any, want: Any) -> None:
+    assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
+
+
+def cut(messages: list[PgoutputMessage], random: Random, files: int) -> list[list[PgoutputMessage]]:
+    cuts = [0, *sorted(random.sample(range(len(messages) // 4, len(messages) - 20), files - 1)), len(messages)]
+    return [messages[a:b] for a, b in pairwise(cuts)]
+
+
+RANDOM_MODES = {
+    "public.keyed": Mode.HISTORY,
+    "public.dated": Mode.SOFT_DELETE,
+    "public.configured": Mode.APPEND,
+    "public.bag": Mode.HISTORY,
+    "public.lists": Mode.HISTORY,
+}
+OTHER_MODES = {
+    "public.keyed": Mode.SOFT_DELETE,
+    "public.dated": Mode.APPEND,
+    "public.configured": Mode.HISTORY,
+    "public.bag": Mode.APPEND,
+    "public.lists": Mode.SOFT_DELETE,
+}
+THIRD_MODES = {
+    "public.keyed": Mode.APPEND,
+    "public.dated": Mode.HISTORY,
+    "public.configured": Mode.SOFT_DELETE,
+    "public.bag": Mode.MIRROR,
+    "public.lists": Mode.APPEND,
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("modes", [RANDOM_MODES, OTHER_MODES, THIRD_MODES], ids=["some", "other", "third"])
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_random_histories_night_after_night(
+    modes: Modes, seed: int, spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    random = Random(seed)
+    files = cut(random_history(random, 60), random, 2)
+    job, replay = in_modes(Job(spark, tmp_path, landing), modes, KEYS), Replay()
+    for number, messages in enumerate(files):
+        content = copydata(messages, 0x1000000 * (number + 1))
+        (landing / f"{number}.copydata").write_bytes(content)
+        replay.add_file(f"{number}", content)
+        assert {t.held for t in job.run().tables} == {None}
+    assert_kept(job, modes, replay, KEYS)
+
+
+def documented(language: str) -> list[str]:
+    text = (Path(__file__).parents[3] / "docs" / "modes.md").read_text(encoding="utf-8")
+    return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
+
+
+def test_the_queries_that_are_documented(nights: Nights) -> None:
+    names = {1: "customers", 2: "orders", 3: "events"}
+    rules = yaml.safe_load(documented("yaml")[0])["tables"]
+    nights.job = replace(nights.job, overrides=[f"tables={json.dumps(rules)}"])
+    tables = [table(oid=oid, name=name) for oid, name in names.items()]
+    nights.night(
+        transaction(1, 100, *tables, *(insert(key, "a", oid=oid) for oid in names for key in "123")),
+        transaction(2, 200, *(delete("1", None, oid=oid) for oid in names)),
+        transaction(3, 300, *(update("2", "b", oid=oid) for oid in names)),
+        transaction(4, 400, insert("4", "c", oid=3), truncate(3), *(insert("5", "d", oid=oid) for oid in names)),
+    )
+    deleted, as_of_commit, newest = (
+        query.replace("./warehouse", str(nights.job.folder / "tables")) for query in documented("sql")
+    )
+
+    def found(query: str, lsn: int = 0) -> list[tuple[str, str]]:
+        query = query.replace("28212080", str(lsn)).replace("2026-01-31", "1999-01-31")
+        return sorted((row["id"], row["v"]) for row in nights.job.spark.sql(query).collect())
+
+    assert found(deleted) == [("1", "a")]
+    assert found(as_of_commit, 100) == [("1", "a"), ("2", "a"), ("3", "a")]
+    assert found(as_of_commit, 299) == [("2", "a"), ("3", "a")]
+    assert found(as_of_commit, 300) == [("2", "b"), ("3", "a")]
+    assert found(newest) == [("5", "d")]
+
+
+SLOTS = ["pg10/v1", "pg14/v1", "pg14/v1_binary", "pg14/v2_stream", "pg16/v1", "pg16/v1_binary", "pg16/v2_stream"]
+SLOTS += ["pg16/v3_twophase", "pg16/v3_twophase_only", "pg16/v4_parallel", "pg16/v4_twophase_parallel_binary"]
+SLOTS += ["random16/v1", "random16/v2", "random16/v3", "random16/v4b"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", KEPT, ids=lambda mode: mode.value)
+@pytest.mark.parametrize("slot", SLOTS)
+def test_real_archives(mode: Mode, slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    """In two nights; tests/archives has the mirror of each against what the server held."""
+    files = files_of(CAPTURES / slot)
+    modes = {"*": mode}
+    job, replay = in_modes(Job(spark, tmp_path, landing), modes), Replay()
+    for night in (files[: len(files) // 2], files[len(files) // 2 :]):
+        for path in night:
+            replay.add_file(str(path), path.read_bytes())
+            shutil.copy(path, landing)
+        held = [t.table for t in job.run().tables if t.held is not None]
+        assert mode is Mode.SOFT_DELETE or not held
+    assert_kept(job, modes, replay)
+
+
+SHOP = {"public.orders": Mode.HISTORY, "public.typed": Mode.SOFT_DELETE, "public.log": Mode.APPEND}
+SHOP |= {"public.bag": Mode.HISTORY}
+ORDERS, TYPED, LOG, BAG = 1, 2, 3, 4
+INT4, INT8 = 23, 20
+
+
+def shop(*more: str | tuple[str, int], number: int = INT4) -> list[Change]:
+    """The tables that have keys, with these columns behind their own."""
+    tables = ((ORDERS, "orders"), (TYPED, "typed"), (LOG, "log"))
+    return [table("id", "big", ("n", number), *more, oid=oid, name=name) for oid, name in tables]
+
+
+def in_all(change: Callable[..., Change], *values: Value, **old: Any) -> list[Change]:
+    return [change(*values, oid=oid, **old) for oid in (ORDERS, TYPED, LOG)]
+
+
+BAG_TABLE = table("v", oid=BAG, name="bag", identity=ReplicaIdentity.FULL)
+SHOP_NIGHTS = [
+    [
+        *transaction(1, 100, *shop(), *in_all(insert, "1", "B1", "7"), *in_all(insert, "2", "B2", "7")),
+        *transaction(2, 200, *in_all(update, "1", TOAST, "8"), *in_all(insert, "3", "B3", None), BAG_TABLE),
+        *transaction(3, 300, *(insert("a", oid=BAG) for _ in range(3)), *in_all(delete, "3", None, None)),
+    ],
+    [
+        # Before its columns change, across that within a transaction, and after it.
+        *transaction(4, 400, *in_all(update, "4", TOAST, "9", old_key=("1", None, None)), delete_full("a", oid=BAG)),
+        *transaction(5, 500, *in_all(insert, "3", "B33", "1"), *shop("more"), *in_all(update, "3", TOAST, "2", "m")),
+        *transaction(6, 600, *in_all(update, "4", TOAST, "10", None), *in_all(delete, "2", None, None, None)),
+        *transaction(7, 700, truncate(TYPED, LOG, BAG), insert("5", "B5", "5", "m", oid=TYPED), insert("b", oid=BAG)),
+        *transaction(8, 800, *shop("again", number=INT8), *in_all(insert, "6", "B6", str(2**40), "m")),
+        *transaction(9, 900, truncate(ORDERS), *in_all(insert, "1", "new", "1", None), delete_full("b", oid=BAG)),
+        *transaction(10, 1000, *in_all(update, "1", TOAST, "0", "x"), insert("b", oid=BAG), insert("a", oid=BAG)),
+    ],
+]
+SHOP_MORNING = [
+    *transaction(11, 1100, *in_all(update, "1", TOAST, "2", "y"), delete("6", None, None, None, oid=TYPED)),
+    *transaction(12, 1200, insert("c", oid=BAG), delete_full("a", oid=BAG)),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("names", [["public.orders"], list(SHOP)], ids=len)
+def test_columns_that_change_between_nights_in_one_and_in_a_transaction(names: list[str], nights: Nights) -> None:
+    modes = {name: SHOP[name] for name in names}
+    nights.job = in_modes(nights.job, modes)
+    for messages in SHOP_NIGHTS:
+        nights.night(messages)
+    assert_kept(nights.job, modes, replayed(*SHOP_NIGHTS), commits=10)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", Mode, ids=lambda mode: mode.value)
+def test_a_configured_key_may_be_null(mode: Mode, nights: Nights) -> None:
+    keys = {"public.t": ("n",)}
+    nights.job = in_modes(nights.job, {"public.t": mode}, keys)
+    relation = table(("n", INT4), "v", identity=ReplicaIdentity.FULL)
+    messages = [
+        transaction(1, 100, relation, insert(None, "a"), insert("1", "a"), insert("9", "a")),
+        transaction(2, 200, update(None, "b", old=(None, "a")), update("1", "b", old=("1", "a"))),
+        transaction(3, 300, delete_full(None, "b"), delete_full("9", "a")),
+    ]
+    for each in messages:
+        nights.night(each)
+    assert_kept(nights.job, {"public.t": mode}, replayed(*messages), keys)
+
+
+@pytest.mark.soak
+def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    """Whatever was written is there once; then another mode is asked for, and the table rebuilt in it."""
+    faulty = FaultyJob(in_modes(Job(spark, tmp_path, landing), SHOP))
+    replay = replayed(*SHOP_NIGHTS)
+    faulty.land(0, SHOP_NIGHTS[0])
+    faulty.run()
+    faulty.land(1, SHOP_NIGHTS[1])
+    ended = faulty.run_with(Fault("KILL", AFTER, 2, "merge orders"))
+    assert ended.was_killed, ended.errors
+    faulty.run()
+    assert_kept(faulty.job, SHOP, replay, commits=10)
+    faulty.assert_versions_are_right()
+    versions = faulty.job.versions()
+
+    other = {**SHOP, "public.orders": Mode.MIRROR, "public.bag": Mode.APPEND}
+    changed = replace(faulty, job=in_modes(faulty.job, other))
+    changed.land(2, SHOP_MORNING)
+    with pytest.raises(RunError, match=r"was written in mode history, and the configuration asks for .*--tables 'pub"):
+        changed.run()
+    assert changed.job.versions() == versions
+    changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
+    # A range of commits is no way to repair what keeps a past: it is built anew.
+    done = changed.job.backfill(BackfillRequest(tables=("public.log",), first_lsn=500, last_lsn=600))
+    assert [t.how for t in done.tables] == ["whole, as mode append keeps what was"]
+    changed.run()
+    assert_kept(changed.job, other, replayed(*SHOP_NIGHTS, SHOP_MORNING))

@@ -1,0 +1,176 @@
+"""Maps, variants and arrays of them, which Delta holds and Spark can't compare, through the MERGE and a bag."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.load import merge
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows
+from pgoutput_etl.load.evolve import evolve
+from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
+from pgoutput_etl.types import UserTypes, column_type, load_text
+from tests.support.small_archives import table
+
+pytestmark = pytest.mark.spark
+
+HSTORE, HSTORES, JSONB, JSONBS, INT, FLOATS = 16400, 16401, 3802, 3807, 23, 1021
+USER_TYPES = UserTypes(
+    {HSTORE: ("public", "hstore"), HSTORES: ("public", "_hstore")}, {"jsonb": "variant", "json": "variant"}
+)
+COLUMNS = {"id": INT, "tags": HSTORE, "doc": JSONB, "maps": HSTORES, "docs": JSONBS, "floats": FLOATS}
+UNCHANGED = "unchanged"
+ONE = (
+    rb'"b"=>NULL, "aa"=>"1"',
+    b'{"a": 1.10, "b": [null], "c": 45e4}',
+    rb'{"\"x\"=>\"y\"",NULL,""}',
+    b'{"[1, 2]",NULL}',
+    b"{-0,NULL}",
+)
+TWO = (rb'"b"=>NULL, "aa"=>"2"', b"null", b"{}", b"{}", b"{0,NULL}")
+NOTHING = (None,) * 5
+Values = tuple[bytes | str | None, ...]
+
+
+def shape(key: tuple[int, ...], toast: tuple[int, ...] = ()) -> TableShape:
+    columns = tuple(TableColumn(name, column_type(oid, -1, USER_TYPES)) for name, oid in COLUMNS.items())
+    relation = table(*COLUMNS.items())
+    return TableShape(relation, columns, key, RelationVersions(1, (relation,), {}), toast, moves_toast=bool(toast))
+
+
+def events_of(
+    spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
+) -> TableEvents:
+    """Events in their order, as (what, values, a moved row's old key)."""
+    made: dict[str, Any] = {
+        "_lsn": range(1, len(events) + 1), "_file": [1] * len(events), "_ordinal": range(len(events)),
+        "_ts": [0] * len(events), "_xid": [7] * len(events), "_op": [event[0] for event in events],
+        "_from_unrep": [None] * len(events),
+    }  # fmt: skip
+    noted: list[list[dict[str, str]]] = [[] for _ in events]
+    for i, column in enumerate(of.columns):
+        cells = [event[1][i] for event in events]
+        loaded = load_text(column.type, [cell if isinstance(cell, bytes) else None for cell in cells])
+        made[f"c{i}"] = loaded.array
+        if i in of.toast:
+            made[f"u{i}"] = [cell == UNCHANGED for cell in cells]
+        for n, text in loaded.unrepresentable.items():
+            noted[n].append({"key": column.name, "value": text})
+    for i in of.key:
+        made[f"f{i}"] = load_text(of.columns[i].type, [event[2] if len(event) > 2 else None for event in events]).array
+    made["_unrep"] = [entries or None for entries in noted]
+    schema = of.event_schema()
+    arrays = [made[f.name] if isinstance(made[f.name], pa.Array) else pa.array(made[f.name], f.type) for f in schema]
+    return TableEvents(spark.createDataFrame(pa.table(arrays, schema=schema)))
+
+
+def stored(spark: SparkSession, path: Path) -> list[Row]:
+    """The table's rows as Spark has them, variants as JSON text."""
+    rows = spark.read.format("delta").load(str(path))
+    return rows.selectExpr(
+        "id", "tags", "to_json(doc) doc", "maps", "transform(docs, d -> to_json(d)) docs",
+        "cast(floats as string) floats", "_pg_unrepresentable odd",
+    ).orderBy("id", "_pg_commit_lsn").collect()  # fmt: skip
+
+
+def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: Path) -> None:
+    of, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
+    first = [(INSERTED, (b"%d" % n, *ONE)) for n in (1, 2, 3, 4, 5)]
+    merge.write(
+        spark, str(path), of, events_of(spark, of, *first), TargetRows.NOTHING, DeltaTransaction("a", "changes", 1, 1)
+    )
+    described = dict(spark.read.format("delta").load(str(path)).dtypes)
+    assert described["tags"] == "map<string,string>"
+    assert (described["doc"], described["docs"]) == ("variant", "array<variant>")
+    assert described["maps"] == "array<map<string,string>>"
+    same = (UNCHANGED, UNCHANGED, UNCHANGED, UNCHANGED)
+    second = events_of(
+        spark, of,
+        (UPDATED, (b"1", *same, b"{1}")),
+        (UPDATED, (b"2", *TWO)),
+        (DELETED, (b"3", *NOTHING)),
+        (MOVED_OUT, (b"4", *NOTHING)),
+        (MOVED_IN, (b"14", *same, b"{4}"), b"4"),
+        (UPDATED, (b"5", b"", b'{"a": 1, "a": 2}', b"{{NULL}}", b"{1e400}", None)),
+        (INSERTED, (b"6", *NOTHING)),
+    )  # fmt: skip
+    merge.write(spark, str(path), of, second, TargetRows.ROWS, DeltaTransaction("a", "changes", 2, 2))
+    one, two, five, six, moved = stored(spark, path)
+    for row in (one, moved):
+        assert row.tags == {"b": None, "aa": "1"}
+        assert json.loads(row.doc) == {"a": 1.1, "b": [None], "c": 450000}
+        assert (row.maps, row.docs, row.odd) == ([{"x": "y"}, None, {}], ["[1,2]", None], None)
+    assert (one.floats, moved.floats, moved.id) == ("[1.0]", "[4.0]", 14)
+    assert (two.tags, two.doc, two.maps, two.docs) == ({"b": None, "aa": "2"}, "null", [], [])
+    assert (five.tags, five.doc, five.maps, five.docs) == ({}, None, None, None)
+    assert five.odd == {"doc": '{"a": 1, "a": 2}', "maps": "{{NULL}}", "docs": "{1e400}"}
+    assert six[1:] == (None,) * 6
+
+
+def test_a_bag_loses_the_row_that_is_equal(spark: SparkSession, tmp_path: Path) -> None:
+    of, path = shape(()), tmp_path / "t"
+    spaced = (ONE[0], b'{"c": 45e4, "b": [null],  "a": 1.10}', *ONE[2:])  # a variant doesn't know it from ONE
+    inserted = [
+        (INSERTED, (b"1", *ONE)),
+        (INSERTED, (b"1", *TWO)),
+        (INSERTED, (b"1", *spaced)),
+        (INSERTED, (None, *NOTHING)),
+    ]
+    merge.write(
+        spark,
+        str(path),
+        of,
+        events_of(spark, of, *inserted),
+        TargetRows.NOTHING,
+        DeltaTransaction("b", "changes", 1, 1),
+    )
+    assert len(stored(spark, path)) == 4
+    zero = (*TWO[:4], b"{-0,NULL}")  # not the row that was inserted
+    deleted = [(DELETED, (b"1", *ONE)), (DELETED, (b"1", *zero)), (DELETED, (None, *NOTHING))]
+    written = merge.write(
+        spark, str(path), of, events_of(spark, of, *deleted), TargetRows.ROWS, DeltaTransaction("b", "changes", 2, 2)
+    )
+    assert [row.tags for row in stored(spark, path)] == [{"b": None, "aa": "1"}, {"b": None, "aa": "2"}]
+    assert written.version == 1
+
+
+def test_a_map_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    of, path = shape((1,)), tmp_path / "t"
+    merge.write(
+        spark, str(path), of, events_of(spark, of, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))),
+        TargetRows.NOTHING, DeltaTransaction("c", "changes", 1, 1),
+    )  # fmt: skip
+    again = events_of(spark, of, (UPDATED, (b"7", ONE[0], *TWO[1:])), (DELETED, (None, TWO[0], *NOTHING[1:])))
+    merge.write(spark, str(path), of, again, TargetRows.ROWS, DeltaTransaction("c", "changes", 2, 2))
+    assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [(7, {"b": None, "aa": "1"}, "null")]
+
+
+def test_columns_are_added_to_a_table_that_has_none_of_them(spark: SparkSession, tmp_path: Path) -> None:
+    of, path = shape((0,)), tmp_path / "t"
+    narrow = replace(of, columns=of.columns[:1])
+    inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
+    merge.write(spark, str(path), narrow, inserted, TargetRows.NOTHING, DeltaTransaction("d", "changes", 1, 1))
+    added = SchemaMigration(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
+    evolve(spark, str(path), added, DeltaTransaction("d", "shape", 2, 2))
+    merge.write(
+        spark,
+        str(path),
+        of,
+        events_of(spark, of, (INSERTED, (b"2", *TWO))),
+        TargetRows.ROWS,
+        DeltaTransaction("d", "changes", 2, 2),
+    )
+    assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [
+        (1, None, None),
+        (2, {"b": None, "aa": "2"}, "null"),
+    ]

@@ -1,0 +1,165 @@
+"""The nightly job where Spark is more than one process: the tables are the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conftest import SETTINGS
+from tests.support.captures import CAPTURES, files_of, truth_tables
+from tests.support.jobs import Job
+from tests.support.spark_servers import JAVA_OPTIONS, connect_server, environment, standalone_cluster
+from tools import pack
+
+ROOT = Path(__file__).parents[3]
+SLOT, TRUTH = CAPTURES / "random16" / "v4b", CAPTURES / "random16" / "truth"
+# Those of the other tests' settings that a session takes wherever it is.
+LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
+APPLY = (sys.executable, "-m", "jobs.apply")
+
+pytestmark = pytest.mark.spark
+
+
+def _run(job: Job, *command: str | Path, **variables: str) -> dict[str, Any]:
+    """The job's summary."""
+    done = _try(*command, "--config", job.config, "--json", "--quiet", **variables)
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def _try(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=environment(**variables), capture_output=True, text=True, check=False)
+
+
+def _land(files: Sequence[Path], landing: Path) -> None:
+    for file in files:
+        shutil.copy(file, landing)
+
+
+def _configured(job: Job, **settings: str) -> Job:
+    job.write_config()
+    with job.config.open("a") as config:
+        config.write(f"spark: {json.dumps({**LIGHT, **settings})}\n")
+    return job
+
+
+def _submit(job: Job, master: str, **more: str) -> dict[str, Any]:
+    options = {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.memory": "700m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        **more,
+    }
+    given = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
+    return _run(job, ROOT / "spark-submit.sh", "--master", master, *given, "jobs/apply.py")
+
+
+def _server_settings(master: str) -> dict[str, str]:
+    return {
+        "spark.master": master,
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executor.memory": "700m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.ui.enabled": "false",
+    }
+
+
+def _assert_all_worked(folder: Path, applications: int) -> None:
+    for worker in ("worker0", "worker1"):
+        executors = [path.parent for path in (folder / worker).glob("app-*/*/stderr")]
+        assert len(executors) == applications, "an executor on each worker"
+        for executor in executors:
+            assert "Finished task" in (executor / "stderr").read_text()
+            assert list(executor.rglob("pgoutput_etl.zip")), "the code came with the job"
+
+
+@pytest.mark.soak
+def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = Job(spark, tmp_path, landing)
+    with standalone_cluster(tmp_path, workers=2) as master, connect_server(tmp_path, _server_settings(master)) as url:
+        _configured(job, **{"spark.remote": url, "spark.master": "local[2]"})
+        with job.config.open("a") as config:
+            config.write("tables: [{match: 'public.[!ae]*', skip: true}]\n")
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            done = _try(*APPLY, "--config", job.config, "--json", "--quiet")
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["files"] == 5
+            assert done.stderr == "the Spark Connect server has its own settings for spark.master: not set\n"
+
+    job.assert_equals([table for table in truth_tables(TRUTH) if table.name in ("acct", "ev")], "random16")
+    _assert_all_worked(tmp_path, applications=1)
+
+
+@pytest.mark.soak
+def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    files = files_of(SLOT)
+    job = _configured(Job(spark, tmp_path, landing))
+    with standalone_cluster(tmp_path, workers=2) as master:
+        for night in (files[:5], files[5:]):
+            _land(night, landing)
+            assert _submit(job, master)["files"] == 5
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=2)
+
+
+@pytest.mark.soak
+def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    files = files_of(SLOT)
+    job = _configured(Job(spark, tmp_path, landing))
+    with standalone_cluster(tmp_path, workers=2) as master:
+        _land(files[:5], landing)
+        first = _submit(job, master)
+        _land(files[5:], landing)
+        with connect_server(tmp_path, _server_settings(master)) as url:
+            second = _run(job, *APPLY, SPARK_REMOTE=url)
+
+    assert (first["files"], second["files"]) == (5, 5)
+    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=2)
+
+
+@pytest.mark.soak
+def test_workers_with_a_python_and_nothing_else(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    job = _configured(Job(spark, tmp_path, landing))
+    archive = tmp_path / "etl.tar.gz"
+    pack.pack(archive)
+    sent = {
+        "spark.archives": f"{archive}#etl",
+        "spark.pyspark.python": "./etl/bin/python",
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.executorEnv.PGOUTPUT_ETL_PYTHON": getattr(sys, "_base_executable", sys.executable),
+    }
+    with standalone_cluster(tmp_path, workers=2) as master:
+        _land(files_of(SLOT), landing)
+        _submit(job, master, **sent)
+
+    job.assert_equals(truth_tables(TRUTH), "random16")
+    _assert_all_worked(tmp_path, applications=1)
+
+
+def test_a_connect_server_that_is_not_there(tmp_path: Path, landing: Path) -> None:
+    job = Job(None, tmp_path, landing)  # type: ignore[arg-type]  # nothing is read
+    job.write_config()
+
+    done = _try(*APPLY, "--config", job.config, SPARK_REMOTE="localhost:15002")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ConfigError: spark.remote: expected sc://HOST:PORT\n"

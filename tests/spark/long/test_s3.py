@@ -1,0 +1,184 @@
+"""The jobs with landing and tables on S3, through s3a, against an S3 server: what they do, and what two do at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.captures import CAPTURES, files_of, truth_tables
+from tests.support.s3_lake import BUCKET, CLAIMS, KEY, LANDING, SECRET, TABLES, Lake, lake
+from tests.support.small_archives import copydata, insert, table, transaction, update
+
+pytestmark = pytest.mark.spark
+
+SLOT = CAPTURES / "pg16" / "v4_twophase_parallel_binary"
+TRUTH, TRUTH_MID = truth_tables(CAPTURES / "pg16" / "truth"), truth_tables(CAPTURES / "pg16" / "truth_mid")
+FIRST, SECOND = files_of(SLOT)
+NIGHT = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"))
+APPEND = """
+import sys
+from pgoutput_etl.spark.session import start_session
+spark = start_session("append", {})
+spark.range(1).write.format("delta").mode("append").save(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[Lake]:
+    with lake(tmp_path) as found:
+        yield found
+
+
+def values(s3: Lake, name: str = "t", below: str = TABLES) -> list[tuple[str, str]]:
+    return sorted((row["id"], row["v"]) for row in s3.rows(f"{below}/public/{name}"))
+
+
+@pytest.mark.soak
+def test_a_night_on_s3_and_what_is_left_of_its_secrets(s3: Lake) -> None:
+    s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
+    summary = s3.apply()
+    assert (summary["files"], summary["lsn"], summary["exit_code"]) == (1, "0/100", 0)
+    assert values(s3) == [("1", "a"), ("2", "b")]
+    [table] = summary["tables"]
+    assert table["path"] == f"s3a://{BUCKET}/{TABLES}/public/t"
+    [claim] = s3.objects(CLAIMS)
+    assert claim == f"{CLAIMS}/shop/1.1.json"
+    for said in s3.said:
+        assert KEY not in said
+        assert SECRET not in said
+        assert " WARN " not in said, "of what nobody can act on"
+
+
+@pytest.mark.soak
+def test_two_nights_and_the_jobs_around_them(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    s3.land(FIRST)
+    plan = s3.job("plan")
+    assert plan.status == 0, plan.errors[-3000:]
+    assert s3.objects() == {}, "a plan writes nothing"
+    first = s3.apply()
+    assert {t["table"] for t in plan.json()["tables"]} == {t["table"] for t in first["tables"]}
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
+
+    s3.land(SECOND)
+    second = s3.apply()
+    assert (second["batch"], second["files"]) == (2, 1)
+    assert sum(second["accounts"].values()) == second["content_bytes"]
+    s3.assert_equals(spark, tmp_path, TRUTH)
+
+    before = s3.objects()
+    asked = s3.requests()
+    nothing = s3.apply()
+    assert nothing["files"] == 0
+    assert s3.objects() == before, "a night with nothing new writes nothing"
+    again = s3.requests()
+    assert again.get("PUT", 0) == asked.get("PUT", 0)
+
+    inspected = s3.end(s3.start("inspect.py", "--spark", "--json", f"s3a://{BUCKET}/{LANDING}"))
+    assert inspected.status == 0, inspected.errors[-3000:]
+    assert len(inspected.json()["files"]) == 2
+
+    rebuilt = s3.job("backfill", "--tables", "public.pk")
+    assert rebuilt.status == 0, rebuilt.errors[-3000:]
+    s3.assert_equals(spark, tmp_path, TRUTH)
+
+    before = s3.objects()
+    dry = s3.job("maintain")
+    assert dry.status == 0, dry.errors[-3000:]
+    assert s3.objects() == before
+    done = s3.job("maintain", "--execute")
+    assert done.status == 0, done.errors[-3000:]
+    assert s3.objects() != before
+    s3.assert_equals(spark, tmp_path, TRUTH)
+    assert not any(KEY in said or SECRET in said for said in s3.said)
+
+
+@pytest.mark.soak
+def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    """Two drivers: Delta on S3 would let both commit."""
+    s3.land(FIRST)
+    s3.tell(meet=f"PUT /{BUCKET}/{CLAIMS}/shop/1.1.json")
+    both = [s3.start_job("apply") for _ in range(2)]
+    done = sorted((s3.end(process) for process in both), key=lambda d: d.status)
+    assert [d.status for d in done] == [0, 1], [d.errors[-2000:] for d in done]
+    assert done[1].errors.splitlines()[-1].startswith("RunError: another run is at work on this source: process "), (
+        done[1].errors[-2000:]
+    )
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
+    assert s3.apply()["files"] == 0
+
+
+@pytest.mark.soak
+def test_two_drivers_that_append_at_the_same_moment_lose_a_commit_unless_something_keeps_them_apart(
+    s3: Lake, tmp_path: Path
+) -> None:
+    """What Delta and S3A do by themselves, and so why there are claims of another kind: should this fail, both rows are
+    there, and claim_files.py may go."""
+    script = tmp_path / "append.py"
+    script.write_text(APPEND)
+    first = s3.end(s3.start(script, f"s3a://{BUCKET}/plain"))
+    assert first.status == 0, first.errors[-3000:]
+    s3.tell(meet=f"PUT /{BUCKET}/plain/_delta_log/0+1.json")
+    both = [s3.start(script, f"s3a://{BUCKET}/plain") for _ in range(2)]
+    assert [s3.end(process).status for process in both] == [0, 0], s3.said[-1][-3000:]
+    assert len(s3.rows("plain")) == 2, "of three rows"
+
+
+@pytest.mark.soak
+def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    s3.land(FIRST)
+    killed = s3.start_job("apply")
+    s3.wait_for(f"{TABLES}/public/pk/_delta_log", f"{0:020}.json", killed)
+    os.killpg(killed.pid, signal.SIGKILL)
+    s3.end(killed)
+    summary = s3.apply()
+    assert (summary["batch"], summary["files"]) == (1, 1)
+    s3.assert_equals(spark, tmp_path, TRUTH_MID)
+    s3.land(SECOND)
+    s3.apply()
+    s3.assert_equals(spark, tmp_path, TRUTH)
+
+
+@pytest.mark.soak
+def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_too(s3: Lake) -> None:
+    s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
+    s3.apply()
+    s3.put(f"{LANDING}/1.copydata", copydata(transaction(2, 0x200, update("1", "aa")), 0x2000000))
+    s3.put("landing/other/0.copydata", copydata(transaction(1, 0x100, table(name="u"), insert("7", "x"))))
+    at_work = s3.start_job("apply")
+    s3.wait_for(f"{CLAIMS}/shop", "2.1.json", at_work)
+    os.killpg(at_work.pid, signal.SIGSTOP)
+    others = ["--set", "source.name=other", "--set", f"source.landing=s3a://{BUCKET}/landing/other"]
+    others += ["--set", f"target.root=s3a://{BUCKET}/others"]
+    ledger = ["--set", f"state.root=s3a://{BUCKET}/{TABLES}/_pgoutput_etl"]
+    try:
+        refused = s3.job("apply", *others, *ledger)
+        before = s3.objects()
+        maintained = s3.job("maintain", "--execute")
+        assert s3.objects() == before, "of a ledger that a run may write to"
+    finally:
+        os.killpg(at_work.pid, signal.SIGCONT)
+    done = s3.end(at_work)
+    assert refused.status == 1
+    assert "RunError: a run of another source, shop, is at work on the same ledger: process " in refused.errors
+    assert maintained.status == 0, maintained.errors[-3000:]
+    assert "only one driver at a time may write to it" in str(maintained.json())
+    assert done.status == 0, done.errors[-3000:]
+    assert values(s3) == [("1", "aa"), ("2", "b")]
+    accepted = s3.job("apply", *others, *ledger)
+    assert accepted.status == 0, accepted.errors[-3000:]
+    assert values(s3, "u", "others") == [("7", "x")]
+
+
+@pytest.mark.soak
+def test_storage_that_can_not_put_on_a_condition_is_said(s3: Lake) -> None:
+    s3.tell(conditional=False)
+    s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
+    done = s3.job("apply")
+    assert done.status == 0, done.errors[-3000:]
+    assert "this storage puts an object also where there is one that must stay: two runs that start" in done.errors
+    assert values(s3) == [("1", "a"), ("2", "b")]

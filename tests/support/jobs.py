@@ -1,0 +1,126 @@
+"""The nightly job as tests run it: in the test's own session, on folders of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
+from pgoutput_etl.jobs.backfill.report import BackfillSummary
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.backfill.run import backfill
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from tests.support.captures import NEVER_SENT_VALUES, Table, ignored_columns
+from tests.support.small_archives import copydata
+from tests.support.truth import assert_equals_truth
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A source, its landing folder and its target below one folder."""
+
+    spark: SparkSession
+    folder: Path
+    landing: Path
+    overrides: list[str] = field(default_factory=list)
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *overrides: str) -> RunSummary:
+        """The last batch's summary."""
+        summaries = apply(self.spark, self.loaded(*overrides), lambda _: None)
+        for summary in summaries:
+            assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
+        return summaries[-1]
+
+    def backfill(self, request: BackfillRequest, *overrides: str) -> BackfillSummary:
+        return backfill(self.spark, self.loaded(*overrides), request, lambda _: None)
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "job.yaml"
+
+    def write_config(self) -> None:
+        target = self.folder / "tables"
+        self.config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
+
+    def loaded(self, *overrides: str) -> Config:
+        self.write_config()
+        return load_config(str(self.config), [*self.overrides, *overrides], self.environ)
+
+    def path(self, schema: str, table: str) -> Path:
+        return self.folder / "tables" / path_segment(schema) / path_segment(table)
+
+    def rows(self, schema: str, table: str) -> list[dict[str, Any]]:
+        """As Arrow gives them to Python; none if the table was never made."""
+        path = self.path(schema, table)
+        if not path.exists():
+            return []
+        rows: list[dict[str, Any]] = self.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+        return rows
+
+    def columns(self, schema: str, table: str) -> list[str]:
+        """PostgreSQL's, without those that the target adds."""
+        names = self.spark.read.format("delta").load(str(self.path(schema, table))).columns
+        return [name for name in names if not name.startswith("_pg_")]
+
+    def versions(self) -> dict[str, int]:
+        """The newest Delta version of every table below the target, the ledger's left out."""
+        found = {}
+        for log in sorted((self.folder / "tables").glob("[!_]*/*/_delta_log")):
+            found[log.parent.name] = max(int(path.stem) for path in log.glob("*[0-9].json"))
+        return found
+
+    def assert_equals(self, tables: list[Table], server: str) -> None:
+        for table in tables:
+            rows = self.rows(table.schema, table.name)
+            never_sent = NEVER_SENT_VALUES.get(table.full_name)
+            assert_equals_truth(rows, table.truth, ignored_columns(server), never_sent)
+
+
+@dataclass(slots=True)
+class Nights:
+    """A job, and files that land one after the other."""
+
+    job: Job
+    landed: int = 0
+
+    def land(self, *messages: Iterable[PgoutputMessage], name: str = "") -> Path:
+        path = self.job.landing / (name or f"{self.landed:03}.copydata")
+        path.write_bytes(copydata(message for part in messages for message in part))
+        self.landed += 1
+        return path
+
+    def night(self, *messages: Iterable[PgoutputMessage]) -> RunSummary:
+        self.land(*messages)
+        return self.job.run()
+
+    def values(self, table: str, schema: str = "public") -> list[tuple[Any, ...]]:
+        """The table's own columns, as the server has them."""
+        rows = self.job.rows(schema, table)
+        return sorted(tuple(v for name, v in row.items() if not name.startswith("_pg_")) for row in rows)
+
+    def ledger(self, table: str) -> list[dict[str, Any]]:
+        path = self.job.folder / "tables" / "_pgoutput_etl" / table
+        if not path.exists():
+            return []
+        found: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+        return found
+
+
+def held(summary: RunSummary) -> dict[str, str]:
+    return {t.table: t.held for t in summary.tables if t.held is not None}
+
+
+def said(summary: RunSummary) -> str:
+    text = StringIO()
+    print_summary(summary, Console(file=text, width=200))
+    return text.getvalue()

@@ -1,0 +1,186 @@
+"""A bucket on an S3 server of a test's own, and the jobs on it as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import boto3
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.identifiers import path_segment
+from tests.support.captures import NEVER_SENT_VALUES, Table
+from tests.support.s3_server import DOOR
+from tests.support.spark_servers import JAVA_OPTIONS, environment
+from tests.support.truth import assert_equals_truth
+
+ROOT = Path(__file__).parents[2]
+BUCKET, LANDING, TABLES = "lake", "landing/shop", "tables"
+CLAIMS = f"{TABLES}/_pgoutput_etl/_claims"
+KEY, SECRET = "S3KEYMARKER7f", "s3secretmarker9d"
+_TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
+_WITHIN = 600  # seconds
+
+
+def packages() -> tuple[str, str]:
+    """What the documentation's command brings for S3, and what of it is left out."""
+    [command] = _TESTED.findall((ROOT / "docs" / "storage.md").read_text(encoding="utf-8"))
+    [chosen] = re.findall(r"--packages (\S+)", command)
+    [left_out] = re.findall(r"--exclude-packages '(\S+)'", command)
+    return chosen, left_out
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    status: int
+    output: str
+    errors: str
+
+    def json(self) -> Any:
+        return json.loads(self.output)
+
+
+@dataclass(slots=True)
+class Lake:
+    url: str
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def _client(self) -> Any:
+        keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET}
+        return boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", **keys)
+
+    def make_bucket(self) -> None:
+        self._client.create_bucket(Bucket=BUCKET)
+
+    def land(self, *files: Path, folder: str = LANDING) -> None:
+        for file in files:
+            self.put(f"{folder}/{file.name}", file.read_bytes())
+
+    def put(self, key: str, content: bytes) -> None:
+        self._client.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+    def objects(self, below: str = TABLES) -> dict[str, str]:
+        """Names and what tells one content from another."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{below}/")
+        return {found["Key"]: found["ETag"] for page in pages for found in page.get("Contents", [])}
+
+    def tell(self, meet: str | None = None, conditional: bool = True) -> None:
+        """See s3_server.Door."""
+        told = json.dumps({"meet": meet, "conditional": conditional}).encode()
+        urlopen(Request(f"{self.url}{DOOR}", told, method="PUT")).close()
+
+    def requests(self) -> dict[str, int]:
+        with urlopen(f"{self.url}{DOOR}") as answer:
+            counted: dict[str, int] = json.load(answer)
+        return counted
+
+    def start(self, job: str | Path, *arguments: str) -> subprocess.Popen[str]:
+        """In a process group of its own, by the command that the documentation has."""
+        chosen, left_out = packages()
+        small = ["--master=local[2]", "--driver-memory=2g", f"--driver-java-options={JAVA_OPTIONS}"]
+        small += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
+        small += ["--conf", f"spark.hadoop.fs.s3a.endpoint={self.url}"]
+        small += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
+        small += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
+        small += ["--packages", chosen, "--exclude-packages", left_out]
+        keys = {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET, "PYSPARK_PYTHON": sys.executable}
+        # Without a configuration there are Amazon's own names; a session of this machine's must not be met there.
+        keys |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            [ROOT / "spark-submit.sh", *small, ROOT / "jobs" / job, *arguments],
+            env={**environment(**keys), "TMPDIR": os.environ.get("TMPDIR", "/tmp")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> Done:
+        output, errors = process.communicate(timeout=_WITHIN)
+        self.said += [output, errors]
+        return Done(process.returncode, output, errors)
+
+    def job(self, name: str, *arguments: str) -> Done:
+        """With conf/s3.yaml."""
+        return self.end(self.start_job(name, *arguments))
+
+    def start_job(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        return self.start(f"{name}.py", "--config", str(ROOT / "conf" / "s3.yaml"), "--json", *arguments)
+
+    def apply(self) -> dict[str, Any]:
+        done = self.job("apply")
+        assert done.status == 0, done.errors[-3000:]
+        summary: dict[str, Any] = done.json()
+        return summary
+
+    def wait_for(self, folder: str, name: str, process: subprocess.Popen[str]) -> None:
+        """Until there is such an object. To list all of them again and again would keep the server busy."""
+        until = time.monotonic() + _WITHIN
+        while f"{folder}/{name}" not in self.objects(folder):
+            assert process.poll() is None, self.end(process).errors[-3000:]
+            assert time.monotonic() < until, f"no {name}"
+            time.sleep(0.05)
+
+    def rows(self, path: str) -> list[dict[str, Any]]:
+        """A Delta table's, as a reader other than Spark sees it."""
+        options = {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        table = DeltaTable(f"s3://{BUCKET}/{path}", storage_options=options)
+        rows: list[dict[str, Any]] = pa.table(table.scan().read_all()).to_pylist()
+        return rows
+
+    def assert_equals(self, spark: SparkSession, folder: Path, tables: list[Table]) -> None:
+        """Read from a copy of what the bucket holds: delta-rs doesn't read tables whose columns were widened."""
+        copy = folder / f"copy{len(list(folder.iterdir()))}"
+        for key in self.objects():
+            if not key.endswith("/") and "/_pgoutput_etl/" not in key:
+                path = copy / key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+        for table in tables:
+            path = copy / TABLES / path_segment(table.schema) / path_segment(table.name)
+            rows: list[dict[str, Any]] = []
+            if path.exists():
+                rows = spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+            assert_equals_truth(rows, table.truth, never_sent=NEVER_SENT_VALUES.get(table.full_name))
+
+
+@contextmanager
+def lake(folder: Path) -> Iterator[Lake]:
+    log = folder / "s3.log"
+    command = [sys.executable, "-m", "tests.support.s3_server"]
+    with log.open("w") as errors:
+        server = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            port = server.stdout.readline().strip()
+            assert port, log.read_text()
+            found = Lake(f"http://127.0.0.1:{port}")
+            found.make_bucket()
+            yield found
+        finally:
+            server.stdin.close()
+            server.wait(20)
+            server.stdout.close()
