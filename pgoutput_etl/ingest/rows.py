@@ -30,8 +30,8 @@ from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.version_spans import RowPositions
-from pgoutput_etl.targets.batch_plan import relation_spans
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges
+from pgoutput_etl.targets.target_plan import relation_spans
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup

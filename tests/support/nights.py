@@ -31,8 +31,8 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.schema.version_spans import RowPositions
-from pgoutput_etl.targets.batch_plan import BatchPlan, plan_batch
 from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, TableState, TableTask, tables_ahead
+from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, control_rows
@@ -124,7 +124,7 @@ class Nights:
     def states(self) -> dict[int, TableState]:
         return {row["oid"]: table_state(row) for row in self.tables}
 
-    def night(self, contents: Sequence[bytes], config: Config | None = None) -> BatchPlan:
+    def night(self, contents: Sequence[bytes], config: Config | None = None) -> TargetPlan:
         """One batch of these files. Raises what the job raises, and then changes nothing."""
         config = config or self.config
         assembly = self._assembly()
@@ -139,7 +139,7 @@ class Nights:
         outcomes = (*assembly.outcomes, *assembly.open_outcomes())
         fates = StatusLookup.of(outcomes, assembly.watermarks, origins=config.source.origins)
         rows = MemoryRows([*blocks_of(batches), *waiting], fates)
-        planned = plan_batch(config, assembly, rows, states, ahead, str)
+        planned = plan_targets(config, assembly, rows, states, ahead, str)
         after = self._write(planned, rows, lsn_before, assembly.last_commit_lsn)
 
         self.files += len(contents)
@@ -158,7 +158,7 @@ class Nights:
             return Assembly()
         return Assembly.from_state(json.loads(self.state), RelationHistory.of(entries), self.types)
 
-    def _write(self, planned: BatchPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
+    def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
         plan = planned.tables
         after = {held.oid: self._left(held, HELD, lsn_before) for held in plan.held}
         for skipped in plan.passed_over:

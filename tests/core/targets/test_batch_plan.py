@@ -8,7 +8,7 @@ import pytest
 
 from pgoutput_etl.config.settings import Config, Mode, TableRule, Target
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.targets.batch_plan import refuse_other_settings, settings_of
+from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 from pgoutput_etl.transactions.origin_filter import Origins
 from tests.support.nights import CONFIG
 

@@ -1,7 +1,7 @@
-"""What a batch will do, decided before anything is written and without Spark: the plan that the job carries out.
+"""The plan of a batch's tables, decided before anything is written and without Spark.
 
-It needs little of a batch's rows: what they amount to (tallies.py), counted where they are. So the same decisions are
-made for blocks that Spark holds and, in tests, for thousands of random histories in memory.
+The plan needs only statistics of the batch's rows, counted where the rows are. So the same code decides for blocks that
+Spark holds and, in tests, for thousands of random histories in memory.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from pgoutput_etl.types import UserTypes
 
 
 class BatchRows(Protocol):
-    """A batch's message rows once its files are assembled, those that waited in earlier batches among them."""
+    """A batch's message rows after assembly, including rows that waited in earlier batches."""
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics: ...
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
-        """Of each committed row of these relations."""
+        """The positions of every committed row of these relations, by OID."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """tally: of all rows, as if no table were held. cuts: by OID, where bytes that can't be read hold a table."""
+class TargetPlan:
+    """statistics: of all rows, as if no table were held. cutoffs: by OID, for tables that unreadable bytes hold."""
 
     statistics: BatchStatistics
     cutoffs: Mapping[int, Cutoff]
     tables: TablePlan
 
 
-def plan_batch(
+def plan_targets(
     config: Config,
     assembly: Assembly,
     rows: BatchRows,
     states: Mapping[int, TableState],
     ahead: Mapping[int, int],
     path_of: Callable[[int], str],
-) -> BatchPlan:
+) -> TargetPlan:
     """`assembly`: with the batch's files; it is told the time of the last commit. `states`: after the last batch;
     `ahead`: by OID, the commit LSN that a snapshot had brought a table to, of those past the batch's beginning.
 
@@ -71,7 +71,7 @@ def plan_batch(
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
     plan = make_plan(config, history, changes, states, user_types, cutoffs=found, ahead=ahead)
-    return BatchPlan(statistics, found, plan)
+    return TargetPlan(statistics, found, plan)
 
 
 def settings_of(config: Config) -> str:

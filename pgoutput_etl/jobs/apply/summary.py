@@ -1,0 +1,102 @@
+"""The summary of an applied batch, and of a run that found nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pgoutput_etl.config.settings import Gaps
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.batch_plan import BatchPlan
+from pgoutput_etl.jobs.run import Run
+from pgoutput_etl.landing.sequence_gaps import is_consecutive
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.writer import TableResult
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.plan import HELD, TableState, tables_ahead
+from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+
+
+def summarize(
+    run: Run, plan: BatchPlan, results: Iterable[TableResult], accounts: Mapping[int, Mapping[str, int]]
+) -> RunSummary:
+    batch, assembly, files, statuses = plan.batch, plan.assembly, plan.files, plan.transactions()
+    results = list(results)
+    written = [result.summary for result in results if not result.is_passed_over]
+    states = batch.tables | {result.state.oid: result.state for result in results}
+    return RunSummary(
+        source=run.config.source.name,
+        batch=batch.number,
+        files=len(batch.to_read),
+        bytes=batch.size,
+        last_commit_lsn=assembly.last_commit_lsn,
+        messages=files.messages(),
+        tables=tuple(sorted(written, key=lambda table: (table.schema, table.table))),
+        open_transactions=len(assembly.open_outcomes()),
+        committed_transactions=statuses[TransactionStatus.COMMITTED.value],
+        resent_transactions=statuses[TransactionStatus.RESENT.value],
+        aborted_transactions=statuses[TransactionStatus.ABORTED.value],
+        refused_transactions=statuses[TransactionStatus.REFUSED.value],
+        quarantined_transactions=statuses[TransactionStatus.QUARANTINED.value],
+        unknown_prepared=len(assembly.unknown_prepared),
+        commits_without_prepare=_commits_without_prepare(run, plan),
+        last_commit_time=assembly.last_commit_ts,
+        skipped=tuple(plan.tables.skipped),
+        content_bytes=files.content_bytes(),
+        accounts=summed_accounts(accounts.values()),
+        damages=tuple(plan.damages()),
+        files_not_read=files.not_read(),
+        refused_files=files.refused(),
+        logical_messages=dict(plan.targets.statistics.messages),
+        ahead=_ahead(states, assembly.last_commit_lsn),
+    )
+
+
+def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
+    """Repeats what earlier runs left unread (remarks) or set aside: their summaries may have gone unread."""
+    source = run.config.source.name
+    if last is None:
+        return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
+    held = tuple(
+        TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
+        for state in last.tables.values()
+        if state.status == HELD
+    )
+    left = run.ledger.leftovers()
+    return RunSummary(
+        source,
+        last.number,
+        0,
+        0,
+        last.last_commit_lsn,
+        tables=held,
+        quarantined_transactions=left.transactions,
+        damages=left.damages,
+        files_not_read=tuple(remarks),
+        refused_files=left.refused_files,
+        last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
+        ahead=_ahead(last.tables, last.last_commit_lsn),
+    )
+
+
+def _commits_without_prepare(run: Run, plan: BatchPlan) -> tuple[str, ...]:
+    """Commits of prepared transactions whose Prepare may be in a missing file. Before PostgreSQL 18 the Commit Prepared
+    of an empty transaction looks the same; files numbered without a gap prove that none is missing."""
+    unknown, batch = plan.assembly.unknown_prepared, plan.batch
+    if run.config.source.gaps is not Gaps.REFUSE or not unknown:
+        return ()
+    paths = [path for _, path in sorted(batch.paths.items())]
+    if is_consecutive([plan.path_of(batch.first_file - 1), *paths]):
+        return ()
+    return tuple(
+        f"transaction {prepared.xid}, prepared as {prepared.gid!r} and committed at {format_lsn(prepared.commit_lsn)}: "
+        "the archive has no Prepare for it. Either the transaction was empty, on a server older than PostgreSQL 18, or "
+        "a file is missing. If no file is missing, set source.gaps: accept"
+        for prepared in unknown
+    )
+
+
+def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
+    """By table name, the LSN that a snapshot brought it to, past the last commit."""
+    lsns = tables_ahead(tables, last_commit_lsn)
+    return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in lsns.items()}

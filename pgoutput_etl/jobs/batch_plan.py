@@ -1,0 +1,111 @@
+"""A batch's plan: everything decided and nothing written. `apply` carries it out, `plan` prints it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import functions as F
+
+from pgoutput_etl.config.column_rules import changed_masks
+from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.landed_files import FileBatch
+from pgoutput_etl.ingest.quarantine import damage_remarks
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ingest.source_check import check_history
+from pgoutput_etl.jobs.run import Run
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch, PriorState
+from pgoutput_etl.load.writer import refuse_existing_rows
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy_of
+from pgoutput_etl.targets.plan import TablePlan, tables_ahead
+from pgoutput_etl.targets.planner import Name
+from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets, refuse_other_settings
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
+from pgoutput_etl.types import UserTypes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """prior: the ledger before the batch. path_of: the path of a file by its number."""
+
+    batch: Batch
+    files: FileBatch
+    rows: MessageRows
+    prior: PriorState
+    targets: TargetPlan
+    path_of: Callable[[int], str]
+
+    @property
+    def assembly(self) -> Assembly:
+        return self.rows.assembly
+
+    @property
+    def tables(self) -> TablePlan:
+        return self.targets.tables
+
+    def transactions(self) -> Counter[str]:
+        """The number of transactions by status."""
+        return transactions_by_status(self.assembly.outcomes, self.targets.statistics)
+
+    def accounts(self, held_from: Mapping[int, int]) -> dict[int, dict[str, int]]:
+        """Bytes by file and by what became of them. held_from: by OID, the commit LSN from which a table is held."""
+        statistics = self.targets.statistics
+        if held_from:
+            statistics = self.rows.statistics(StatisticsRequest(held_from=held_from))
+        return statistics.accounts() | self.files.accounts_of_others()
+
+    def damages(self) -> list[str]:
+        """One line for each unreadable range of bytes."""
+        return damage_remarks(self.files.scan_output.scans, self.path_of)
+
+
+def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
+    """Assembles the batch's files and plans its tables.
+
+    assembly: the ledger's state before the batch; it is advanced. Raises ArchiveError or RunError if the batch cannot
+    be applied.
+    """
+    config, ledger = run.config, run.ledger
+    path_of = partial(ledger.path_of, batch)
+    assembly.origins = config.source.origins
+    prior = ledger.prior_state(assembly)
+    ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
+    waiting, masks_of_waiting = ledger.open_rows(assembly, batch), ledger.masks_of_open_rows(assembly, batch)
+    assemble(files.blocks, files.scan_output, batch.paths, assembly)
+    user_types = UserTypes.of(assembly.types.values(), config.types)
+    policy = masking_policy_of(config, assembly, user_types)
+    if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):
+        waiting = LedgerArchive(run.spark, config, ledger, batch).waiting(prior.open_units, policy)
+    assembly.relations.mask = policy
+    rows = MessageRows(run.spark, files.masked(policy), waiting, files.inspected, assembly)
+    if assembly.needs_history:
+        earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
+        check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
+
+    if batch.resumed and batch.settings is not None:
+        refuse_other_settings(batch.settings, config, _table_names(assembly, batch), batch.number)
+    targets = plan_targets(config, assembly, rows, batch.tables, ahead, path_of)
+    if not batch.resumed:
+        refuse_existing_rows(run.spark, targets.tables)
+    return BatchPlan(batch, files, rows, prior, targets, path_of)
+
+
+def _table_names(assembly: Assembly, batch: Batch) -> set[Name]:
+    """Every name under which the batch may write a table."""
+    relations = [entry.relation for entry in assembly.relations.entries]
+    relations += [state.relation for state in batch.tables.values()]
+    return {(relation.namespace, relation.name) for relation in relations}
+
+
+def _is_masked_alike(policy: MaskingPolicy | None, assembly: Assembly, oid: int, masks: Mapping[str, str]) -> bool:
+    """Whether waiting changes of a relation were stored under the masks that the configuration asks for now."""
+    if oid not in assembly.relations.oids():
+        return not masks  # nothing describes them, so they were stored either empty or unmasked
+    versions, _ = assembly.relations.unmasked(oid)
+    clear = {column.name for relation in versions.relations for column in relation.columns} - masks.keys()
+    return not changed_masks(masks, frozenset(clear), {} if policy is None else policy.masks_of(oid))

@@ -1,0 +1,116 @@
+"""The effect of a planned batch on one table's rows, counted by typing its changes and writing none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
+from pgoutput_etl.errors import ArchiveError, TableError
+from pgoutput_etl.jobs.batch_plan import BatchPlan
+from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
+from pgoutput_etl.load.change_source import window_of
+from pgoutput_etl.load.delta_types import delta_type
+from pgoutput_etl.load.executors import all_events_of_blocks
+from pgoutput_etl.load.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
+from pgoutput_etl.load.writer import table_fault
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
+
+# PostgreSQL types that are text themselves: a string column for one of these needs no remark.
+_TEXT_TYPES = ("text", "varchar", "char", "bpchar", "name", "citext", '"char"')
+
+_EFFECTS = ("inserted", "updated", "deleted")
+
+
+def change_counts(changes: TableChanges) -> dict[str, int]:
+    """The number of changes by message type."""
+    return {"I": changes.inserts, "U": changes.updates, "D": changes.deletes, "T": changes.truncates}
+
+
+def count_effects(plan: BatchPlan, progress: Callable[[str], None], task: TableTask) -> PlannedTable:
+    """A table that fails because of its own rows is reported as held."""
+    relation = task.shape.relation
+    progress(f"counting {relation.namespace}.{relation.name}: {task.changes.total:,} changes")
+    table = PlannedTable(
+        relation.namespace,
+        relation.name,
+        task.path,
+        change_counts(task.changes),
+        is_exact=task.state is None or task.changes.truncated_at is not None,
+        is_new=task.state is None and not task.replaces,
+        has_key=not task.shape.is_bag,
+        schema_changes=tuple(str(change) for _, change in task.schema_changes),
+        types=tuple(_planned_types(task.shape, Counter())),
+        held=None if task.cutoff is None else task.cutoff.reason,
+    )
+    counts = Counter[str]()
+    try:
+        for number, span in enumerate(task.spans):
+            has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+            counts.update(_count_span(plan, task, span, has_rows))
+    except (ArchiveError, TableError, PySparkException) as error:
+        reason = table_fault(error, plan.path_of)
+        if reason is None:
+            raise
+        return replace(table, held=reason)
+    inserted, updated, deleted = (counts[name] for name in _EFFECTS)
+    types = tuple(_planned_types(task.shape, counts))
+    return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
+
+
+def _count_span(plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool) -> dict[str, int]:
+    """The span's effect on rows by its name, and by column (prefixed with a colon) the values that the column cannot
+    hold."""
+    rows, shape = plan.rows, span.shape
+    window = window_of(task, span, plan.targets.cutoffs)
+    events = with_sequence(all_events_of_blocks(rows.changes(), rows.statuses, window, shape))
+    columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
+    entries = F.coalesce(F.col("_unrep"), no_entries())
+    sizes = {f"odd{i}": F.size(entries_of(entries, name)).cast("long") for i, name in enumerate(columns)}
+    count = _count_bag_effects if shape.is_bag else _count_key_effects
+    counts = count(events.withColumns(sizes), shape, has_rows, list(sizes))
+    return {name: counts[name] or 0 for name in _EFFECTS} | {
+        f":{name}": counts[f"odd{i}"] or 0 for i, name in enumerate(columns)
+    }
+
+
+def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
+    """Compares the first and the last event of each key: a key whose first event is an insert did not exist before."""
+    step = F.struct("_seq", "_op")
+    keys = (part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape)))
+    sums = [F.sum(name).alias(name) for name in odd]
+    by_key = events.groupBy(*keys).agg(F.min(step)["_op"].alias("first"), F.max(step)["_op"].alias("last"), *sums)
+    is_deleted = F.col("last").isin(DELETED, MOVED_OUT)
+    existed = ~F.col("first").isin(INSERTED, MOVED_IN) if has_rows else F.lit(False)
+    return _sums(by_key, (~existed & ~is_deleted, existed & ~is_deleted, existed & is_deleted), odd)
+
+
+def _count_bag_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
+    """Counts inserts that stay, and deletes of rows that existed before the batch."""
+    is_insert = F.col("_op") == INSERTED
+    effects = net_of_bag(events.drop(*odd), shape)
+    counts = _sums(effects, (is_insert, F.lit(False), ~is_insert & F.lit(has_rows)), [])
+    return counts | _sums(events, (), odd) if odd else counts
+
+
+def _sums(rows: DataFrame, effects: Iterable[Column], odd: list[str]) -> dict[str, Any]:
+    sums = [F.sum(is_counted.cast("long")).alias(name) for name, is_counted in zip(_EFFECTS, effects, strict=False)]
+    [row] = rows.agg(*sums, *(F.sum(name).alias(name) for name in odd)).collect()
+    counts: dict[str, Any] = row.asDict()
+    return counts
+
+
+def _planned_types(shape: TableShape, odd: Counter[str]) -> Iterable[PlannedType]:
+    for column in shape.columns:
+        source, target = column.type, delta_type(column.type).simpleString()
+        if source.may_be_unrepresentable:
+            yield PlannedType(column.name, source.name, target, "unrepresentable", odd[f":{column.name}"])
+        elif "string" in target and not source.name.removesuffix("[]").startswith(_TEXT_TYPES):
+            yield PlannedType(column.name, source.name, target, "text")
