@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.ingest.landed_files import list_files
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claims import Claim
 from pgoutput_etl.ledger.ledger import Ledger
-
-
-def no_progress(_: str) -> None:
-    """For callers who want no progress lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, FilesChangedError, new_files, read_again, read_files, read_later
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import nothing_new, summarize
 from pgoutput_etl.jobs.backfill.run import finish_backfill
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
-from pgoutput_etl.jobs.run import Backlog, Run, find_backlog, no_progress
+from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED

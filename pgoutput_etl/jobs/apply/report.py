@@ -80,6 +80,7 @@ def to_json(summaries: Sequence[RunSummary]) -> str:
 
 
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
+    """Prints the summary of one batch as text and a table."""
     console = console or own_console()
     if not summary.files:
         console.print(f"Nothing new in the landing folder of {summary.source}.", markup=False)

@@ -46,6 +46,7 @@ class BackfillSummary:
 
 
 def print_backfill(summary: BackfillSummary, console: Console | None = None) -> None:
+    """Prints the tables that a backfill changed."""
     console = console or own_console()
     if not summary.tables:
         console.print("Nothing to do: no changes of these tables there.", markup=False)

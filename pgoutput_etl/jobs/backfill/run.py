@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.backfill.beside import SideBuild
 from pgoutput_etl.jobs.backfill.commit_range import Progress
@@ -33,8 +34,13 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import HELD
 
 
-def backfill(spark: SparkSession, config: Config, request: BackfillRequest, progress: Progress) -> BackfillSummary:
-    """Raises PgoutputEtlError; nothing is changed then, or what was is taken up by the next run of any job."""
+def backfill(
+    spark: SparkSession, config: Config, request: BackfillRequest, progress: Progress = no_progress
+) -> BackfillSummary:
+    """Applies archived changes again: to tables in place, or to copies of them elsewhere (`request.into`).
+
+    Raises PgoutputEtlError: either nothing has changed, or the next run of any job finishes the backfill.
+    """
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
     last = ledger.last_batch()

@@ -108,6 +108,7 @@ class PlanSummary:
 
 
 def print_plan(plan: PlanSummary, console: Console | None = None) -> None:
+    """Prints what the next batch would do."""
     console = console or own_console()
     for line in _heading(plan):
         console.print(printable(line), markup=False)

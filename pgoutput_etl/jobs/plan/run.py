@@ -11,12 +11,13 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
-from pgoutput_etl.jobs.run import Backlog, Run, find_backlog, no_progress
+from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch

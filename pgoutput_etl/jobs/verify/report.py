@@ -104,6 +104,7 @@ class VerifySummary:
 
 
 def print_verification(summary: VerifySummary, console: Console | None = None) -> None:
+    """Prints the verdict, and the rows that differ."""
     console = console or own_console()
     for line in _heading(summary):
         console.print(printable(line), markup=False)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
@@ -56,8 +57,13 @@ class _Baseline:
     remarks: tuple[str, ...] = ()
 
 
-def verify(spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress) -> VerifySummary:
-    """Writes nothing. Raises PgoutputEtlError."""
+def verify(
+    spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress = no_progress
+) -> VerifySummary:
+    """Compares Delta tables with the server, with CSV files or with other Delta tables. Writes nothing.
+
+    Raises PgoutputEtlError.
+    """
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
