@@ -42,6 +42,16 @@ _ENDED = pa.schema(
     ]
 )
 
+_OF_COMMIT = pa.schema(
+    [
+        ("scope", pa.int64()),
+        ("fate", pa.string()),
+        ("commit_lsn", pa.int64()),
+        ("commit_ts", pa.int64()),
+        ("top_xid", pa.int64()),
+    ]
+)
+
 
 def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
     """Change rows (MESSAGE_SCHEMA) as blocks."""
@@ -69,6 +79,22 @@ def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names)
             yield unpacked(block, schema.names)
 
     return blocks.select("rows", "head", "tuples").mapInArrow(unpack, spark_schema(schema))
+
+
+def rows_with_status(rows: DataFrame, statuses: StatusLookup) -> DataFrame:
+    """Message rows with the status (column `fate`), scope and commit of their transaction."""
+    schema = pa.schema([*(field for field in MESSAGE_SCHEMA if field.name not in _OF_COMMIT.names), *_OF_COMMIT])
+    names = pa.array([status.value for status in STATUSES])
+
+    def look_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            decided = statuses.decide(batch)
+            columns = {name: batch.column(name) for name in batch.schema.names}
+            columns |= {name: getattr(decided, name) for name in ("scope", "commit_lsn", "commit_ts", "top_xid")}
+            columns["fate"] = names.take(pa.array(decided.status))
+            yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema.names)
+
+    return rows.mapInArrow(look_up, spark_schema(schema))
 
 
 def _each_row(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:

@@ -21,10 +21,8 @@ from pgoutput_etl.ingest.executors import (
     message_rows,
     of_kind,
     row_positions,
+    rows_with_status,
     version_spans,
-)
-from pgoutput_etl.ingest.status_join import (
-    with_status,
 )
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
@@ -113,7 +111,7 @@ class MessageRows:
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
     def _with_status(self, rows: DataFrame) -> DataFrame:
-        return with_status(self.spark, rows, self.assembly)
+        return rows_with_status(rows, self.statuses)
 
 
 def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:

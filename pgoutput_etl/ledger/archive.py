@@ -18,10 +18,9 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.executors import blocks_of, message_rows
+from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
 from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
 from pgoutput_etl.ingest.scan import scan_files
-from pgoutput_etl.ingest.status_join import is_refused, joined_with_status
 from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import KnownFiles, refuse
 from pgoutput_etl.ledger.batch import Batch
@@ -37,7 +36,9 @@ from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
+from pgoutput_etl.transactions.origin_filter import Origins
+from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, Watermark
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import UserTypes
 
 _FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
@@ -256,7 +257,7 @@ class LedgerArchive:
         return frozenset(self.prior_state.names) - {roots[row["file"]] for row in rows}
 
     def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
-        """The committed change rows of these relations in these files, as `assembling.with_fates` has them.
+        """The committed change rows of these relations in these files, with the columns of `rows_with_status`.
 
         Raises ArchiveError if a file isn't there. One that is not as it was is a row for `refuse_unreadable`.
         """
@@ -265,7 +266,7 @@ class LedgerArchive:
         of_these = F.col("relation").isin(*oids) | (F.col("kind") == BlockKind.CONTROL.value)
         messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
-        rows = self._with_status(messages.where(wanted), [file.number for file in files])
+        rows = rows_with_status(messages.where(wanted), self._statuses([file.number for file in files]))
         counts = (F.col("fate") == TransactionStatus.COMMITTED.value) & F.col("commit_lsn").between(
             commits.first, commits.last
         )
@@ -291,16 +292,30 @@ class LedgerArchive:
             blocks = blocks.unionByName(scanned)
         return blocks
 
-    def _with_status(self, rows: DataFrame, files: Iterable[int]) -> DataFrame:
-        of_these = F.col("file").isin(*files)
-        marks = self._read("files").where(of_these).select("file", F.explode("watermarks").alias("of"))
-        marks = marks.select("file", "of.stretch", F.col("of.lsn").alias("mark"))
-        return joined_with_status(rows, self._fragments().where(of_these), marks, self.config.source.origins)
+    def _statuses(self, files: Iterable[int]) -> StatusLookup:
+        """The status of every transaction with rows in these files, as the ledger recorded it."""
+        in_files = F.col("file").isin(*files)
+        outcomes = [
+            Outcome(
+                TransactionStatus(row["of_unit"]),
+                row["unit_xid"],
+                ((row["file"], row["unit"]),),
+                scope=row["scope"],
+                commit_lsn=row["unit_lsn"],
+                commit_ts=row["unit_ts"],
+                aborted_subxids=row["aborted"] or (),
+            )
+            for row in self._fragments().where(in_files).toArrow().to_pylist()
+        ]
+        exploded = self._read("files").where(in_files).select("file", F.explode("watermarks").alias("of"))
+        marks = exploded.select("file", "of.stretch", "of.lsn").toArrow().to_pylist()
+        watermarks = [Watermark(row["file"], row["stretch"], row["lsn"]) for row in marks]
+        return StatusLookup.of(outcomes, watermarks, origins=self.config.source.origins)
 
     def _fragments(self) -> DataFrame:
         """The outcome of every unit that has one of its own. Which origins are refused, the configuration says now."""
         is_either = F.col("fate").isin(TransactionStatus.COMMITTED.value, TransactionStatus.REFUSED.value)
-        now = F.when(is_refused(self.config.source.origins), TransactionStatus.REFUSED.value).otherwise(
+        now = F.when(_is_refused(self.config.source.origins), TransactionStatus.REFUSED.value).otherwise(
             TransactionStatus.COMMITTED.value
         )
         ended = self.ledger.completed("transactions", self._read("transactions")).select(
@@ -316,6 +331,14 @@ class LedgerArchive:
         waiting = [(file, fragment) for o in self._assembled.open_outcomes() for file, fragment in o.fragments]
         opened = self.spark.createDataFrame(waiting, "file long, unit int").withColumn("of_unit", F.lit("open"))
         return ended.unionByName(opened, allowMissingColumns=True)
+
+
+def _is_refused(origins: Origins) -> Column:
+    """Whether the configuration refuses a row's `origin`, which is NULL for a local transaction."""
+    refused = F.col("origin").isin(*origins.skipped)
+    if origins.accepted is not None:
+        refused |= ~F.col("origin").isin(*origins.accepted)
+    return F.coalesce(refused, F.lit(False))
 
 
 def _scan_rounds(files: Iterable[ReadFile], landed: Mapping[str, LandedFile]) -> list[dict[str, ScanTask]]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.ingest.status_join import after
 from pgoutput_etl.load import commit as merge_commit
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.writer import TableResult, Writer
@@ -38,8 +38,10 @@ class Rebuild:
     scratch: str
 
     def lacking(self, rows: DataFrame) -> DataFrame:
-        """Of the rows of all tables, those that each one lacks of where it stood."""
-        return after(rows, {oid: state.last_commit_lsn for oid, state in self.since.items()})
+        """The rows of commits that the tables in `since` do not have yet, and all rows of other tables."""
+        for oid, state in self.since.items():
+            rows = rows.where((F.col("relation") != oid) | (F.col("commit_lsn") > state.last_commit_lsn))
+        return rows
 
     def plan(
         self,

@@ -22,7 +22,6 @@ from pgoutput_etl.ingest.assemble import assemble
 from pgoutput_etl.ingest.landed_files import read_blocks
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
-from pgoutput_etl.ingest.status_join import only_committed
 from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import whole_file
 from pgoutput_etl.ledger.archive import LedgerArchive
@@ -37,6 +36,7 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
+from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.transactions.statistics import StatisticsRequest
 from pgoutput_etl.types import UserTypes
 
@@ -119,7 +119,8 @@ class Redrive:
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in found.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
-        chosen = only_committed(changes).where(~F.col("relation").isin(*applied, *worse))
+        is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
+        chosen = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
         applicable = before_cutoffs(self.archive.spark, chosen, cutoffs)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
