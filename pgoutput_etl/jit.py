@@ -346,7 +346,7 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 @inlined
-def copied(data: Any, begin: Any, end: Any, out: Any, to: Any) -> Any:
+def copy_bytes(data: Any, begin: Any, end: Any, out: Any, to: Any) -> Any:
     """Copies data[begin:end] to out[to:], which has room for PADDING bytes more; returns 0 if all are ASCII.
 
     All positions are uint64. Up to PADDING bytes after the copy are overwritten, so copies must be made in order.

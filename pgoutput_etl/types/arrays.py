@@ -115,9 +115,9 @@ def _unrepresentable_text(column_type: ColumnType, index: int, text: bytes) -> s
 
 def _in_utc(element: ColumnType, text: bytes) -> bytes:
     """The array's text with its elements in UTC, if the element type depends on the sender's TimeZone."""
-    if element.in_utc is None:
+    if element.to_utc is None:
         return text
-    in_utc = with_elements(text, element.delimiter, element.in_utc, element.delimiter)
+    in_utc = map_elements(text, element.delimiter, element.to_utc, element.delimiter)
     return text if in_utc is None else in_utc
 
 
@@ -306,7 +306,7 @@ def array_text(elements: Sequence[bytes | None], delimiter: bytes) -> bytes:
     return b"{" + delimiter.join(_item(element, delimiter) for element in elements) + b"}"
 
 
-def with_elements(
+def map_elements(
     text: bytes, delimiter: bytes, convert: Callable[[bytes], bytes | None], new_delimiter: bytes
 ) -> bytes | None:
     """The array, of any dimensions, with each element's text converted; None if `convert` returns None for one.

@@ -17,7 +17,7 @@ def canonical_texts(column_type: ColumnType, values: Sequence[bytes | None], bin
     Raises ValueTextError for a value that is not of the type, and OverflowError for more than a column holds.
     """
     loaded = (load_binary if binary else load_text)(column_type, values)
-    is_text = pa.types.is_string(column_type.arrow) and column_type.prints is None
+    is_text = pa.types.is_string(column_type.arrow) and column_type.printer is None
     array = loaded.array
     texts: list[bytes | None] = array.cast(pa.binary()).to_pylist() if is_text else print_text(column_type, array)
     for i, text in loaded.unrepresentable.items():

@@ -50,13 +50,13 @@ TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedCo
 BinaryText: TypeAlias = Callable[[bytes], bytes]
 
 # A value's text -> its text under TimeZone UTC; raises RefusedError.
-InUtc: TypeAlias = Callable[[bytes], bytes]
+ToUtc: TypeAlias = Callable[[bytes], bytes]
 
 # A column of values as the send function writes them -> the array; NULL for values left to the detour through text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
 # A stored value, as Arrow gives it to Python -> what the type's output function prints.
-Prints: TypeAlias = Callable[[Any], bytes]
+Printer: TypeAlias = Callable[[Any], bytes]
 
 
 class Storage(Enum):
@@ -109,8 +109,8 @@ class ColumnType:
     storage: Storage = Storage.PLAIN
     element: ColumnType | None = None  # the element type of an array
     delimiter: bytes = b","  # pg_type.typdelim: separates the elements in arrays of this type
-    in_utc: InUtc | None = None  # for types whose text depends on the sender's TimeZone
-    prints: Prints | None = None  # for types that printing.py can't print by their Arrow type alone
+    to_utc: ToUtc | None = None  # for types whose text depends on the sender's TimeZone
+    printer: Printer | None = None  # for types that printing.py can't print by their Arrow type alone
 
     @property
     def holds_variant(self) -> bool:

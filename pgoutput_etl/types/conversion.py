@@ -23,7 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pgoutput_etl.types.arrays import with_elements
+from pgoutput_etl.types.arrays import map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
@@ -56,14 +56,14 @@ _NO_LIMIT: Final = 2**31
 _INTEGER_DIGITS: Final = 19  # digits of the largest int8
 
 
-def stays(old: ColumnType, new: ColumnType) -> bool:
+def is_unchanged(old: ColumnType, new: ColumnType) -> bool:
     """True if every stored value is valid under the new type, unchanged."""
     if old.arrow != new.arrow or old.storage != new.storage:
         return False
     if old.name == new.name:
         return True
     if _is_array(old) and _is_array(new):
-        return _elements(old).delimiter == _elements(new).delimiter and stays(_elements(old), _elements(new))
+        return _elements(old).delimiter == _elements(new).delimiter and is_unchanged(_elements(old), _elements(new))
     before, after = _base(old), _base(new)
     if before in ("varchar", "text", "citext", "name") and after in ("text", "citext"):
         return True
@@ -113,7 +113,7 @@ def _is_loadable(column_type: ColumnType, value: bytes | None) -> bool:
 
 def _is_array(column_type: ColumnType) -> bool:
     """False for pgvector's vector, which has elements but its own text format."""
-    return column_type.element is not None and column_type.prints is None
+    return column_type.element is not None and column_type.printer is None
 
 
 def _elements(array: ColumnType) -> ColumnType:
@@ -151,7 +151,7 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     if _is_array(old) and _is_array(new):
         return _of_elements(_elements(old), _elements(new))
     if after in _TEXTS:
-        return _to_text(before if old.prints is None else "", after, _size(new)) if _has_one_text(old) else _never
+        return _to_text(before if old.printer is None else "", after, _size(new)) if _has_one_text(old) else _never
     if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
         return _to_number(before, new)
     if after in _WITH_FRACTIONS and before in (after, "text", "varchar"):
@@ -168,13 +168,13 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
 
 
 def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
-    element_rule = _same if stays(old, new) else _rule(old, new)
+    element_rule = _same if is_unchanged(old, new) else _rule(old, new)
     if element_rule is _never:
         return _never  # even for {NULL}: no cast exists
 
     def rule(text: bytes) -> bytes | None:
         try:
-            return with_elements(text, old.delimiter, element_rule, new.delimiter)
+            return map_elements(text, old.delimiter, element_rule, new.delimiter)
         except RefusedError:
             return None  # the type is an array by its name alone
 

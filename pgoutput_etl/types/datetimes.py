@@ -233,7 +233,7 @@ def timestamptz_type(typmod: int) -> ColumnType:
         load_timestamptz,
         binary_timestamptz_text,
         fast_binary_timestamp,
-        in_utc=text_in_utc,
+        to_utc=text_in_utc,
     )
 
 

@@ -146,18 +146,18 @@ def fast_geometry(values: pa.Array, _arrow: pa.DataType) -> pa.Array:
 
 
 def hstore_type(name: str) -> ColumnType:
-    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP, prints=printed_hstore)
+    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP, printer=printed_hstore)
 
 
 def vector_type(name: str) -> ColumnType:
     arrow = pa.list_(pa.float32())
     # unrepresentable elements are possible for the float4 loader, though pgvector's are always finite
-    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, prints=printed_vector)
+    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, printer=printed_vector)
 
 
 def geometry_type(name: str) -> ColumnType:
     return ColumnType(
-        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", prints=geometry_text
+        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", printer=geometry_text
     )
 
 

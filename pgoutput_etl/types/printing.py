@@ -26,8 +26,8 @@ def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
 
 
 def _print(column_type: ColumnType, value: Any) -> bytes:
-    if column_type.prints is not None:
-        return column_type.prints(value)
+    if column_type.printer is not None:
+        return column_type.printer(value)
     match value:
         case bool():
             return b"t" if value else b"f"

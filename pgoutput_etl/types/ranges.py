@@ -181,8 +181,8 @@ def multirange_type(name: str, bound: ColumnType) -> ColumnType:
 
 
 def _type_with_settings(name: str, bound: ColumnType, loader: RangeLoader, binary_text: BinaryText) -> ColumnType:
-    in_utc = loader.canonical if bound.in_utc else None
-    return ColumnType(name, pa.string(), False, loader, binary_text, in_utc=in_utc)
+    in_utc = loader.canonical if bound.to_utc else None
+    return ColumnType(name, pa.string(), False, loader, binary_text, to_utc=in_utc)
 
 
 # No message has the subtype of a user-defined range. These are PostgreSQL's documented examples ("8.17.8. Defining New

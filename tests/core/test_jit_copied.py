@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgoutput_etl import jit
-from pgoutput_etl.jit import PADDING, copied
+from pgoutput_etl.jit import PADDING, copy_bytes
 
 pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
@@ -19,11 +19,11 @@ def test_bytes_of_any_size_are_copied_and_checked_to_the_end(before: int, after:
         data[:before] = data[before + size :] = 0xFF
         content = data[before : before + size].tobytes()
         out = np.full(3 + size + PADDING + 1, 7, np.uint8)
-        assert copied(data, np.uint64(before), np.uint64(before + size), out, np.uint64(3)) == 0
+        assert copy_bytes(data, np.uint64(before), np.uint64(before + size), out, np.uint64(3)) == 0
         assert out[:3].tolist() == [7, 7, 7]
         assert out[3 : 3 + size].tobytes() == content
         assert out[-1] == 7
         for at in {0, size // 2, size - 1} if size else set():
             changed = data.copy()
             changed[before + at] = 0x80
-            assert copied(changed, np.uint64(before), np.uint64(before + size), out, np.uint64(0)) != 0
+            assert copy_bytes(changed, np.uint64(before), np.uint64(before + size), out, np.uint64(0)) != 0

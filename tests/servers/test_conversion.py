@@ -20,7 +20,7 @@ from psycopg import errors, sql
 from pgoutput_etl.schema.migration import SchemaMigration, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
-from pgoutput_etl.types.conversion import convert, stays
+from pgoutput_etl.types.conversion import convert, is_unchanged
 from tests.support.servers.postgres import Server
 
 Connection = psycopg.Connection[Any]
@@ -241,7 +241,7 @@ def is_correct(batch: pa.RecordBatch, i: int, before: bytes | None, expected: Lo
 
 def is_uncertain(altered: Altered) -> bool:
     """True if any value is uncertain. Unrepresentable values are certain."""
-    return bool(not stays(altered.old, altered.new) and convert(altered.old, altered.new, altered.before)[1])
+    return bool(not is_unchanged(altered.old, altered.new) and convert(altered.old, altered.new, altered.before)[1])
 
 
 def same(one: Any, other: Any) -> bool:

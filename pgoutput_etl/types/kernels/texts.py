@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.jit import compiled, copied, inlined, load_word
+from pgoutput_etl.jit import compiled, copy_bytes, inlined, load_word
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
@@ -138,7 +138,7 @@ def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, o
         if is_binary and form == VERSIONED:
             p += _1
         end = p + np.uint64(count)
-        if copied(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
+        if copy_bytes(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
             return -1
     return 0
 
@@ -185,7 +185,7 @@ def bytea(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) ->
         p = np.uint64(at[t])
         o = np.uint64(offsets[i])
         if size[t] & BINARY:
-            copied(data, p, p + np.uint64(count), out, o)
+            copy_bytes(data, p, p + np.uint64(count), out, o)
             continue
         invalid = np.int64(0)
         for k in range(count):
@@ -205,4 +205,4 @@ def cells(data: Any, at: Any, _size: Any, chosen: Any, offsets: Any, out: Any) -
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count:
             p = np.uint64(at[chosen[i]])
-            copied(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))
+            copy_bytes(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))

@@ -17,7 +17,7 @@ import pytest
 
 from pgoutput_etl import jit
 from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
-from pgoutput_etl.jit import PADDING, copied
+from pgoutput_etl.jit import PADDING, copy_bytes
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Insert, TupleData
 from pgoutput_etl.scan.fast import messages
@@ -86,7 +86,7 @@ def copy_runs() -> None:
     guarded = Guarded()
     for size in SIZES:
         data, out = guarded.last(b"a" * size), np.zeros(size + PADDING, np.uint8)
-        copied(data, np.uint64(0), np.uint64(size), out, np.uint64(0))
+        copy_bytes(data, np.uint64(0), np.uint64(size), out, np.uint64(0))
 
 
 def run_kernels() -> None:
