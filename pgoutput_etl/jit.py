@@ -1,20 +1,20 @@
-"""The one place that knows numba: functions compiled when they are first called, and kept on disk for the next process.
+"""Compiles kernels with numba on their first call, and caches the machine code on disk. Only this module uses numba.
 
-    from pgoutput_etl import compiled
+    from pgoutput_etl import jit
 
-    @compiled.compiled
+    @jit.compiled
     def sum_of(values: NDArray[np.int64]) -> int: ...
 
-    if compiled.AVAILABLE:
+    if jit.AVAILABLE:
         sum_of(values)
 
-Numba takes more than half a second to import, which happens when AVAILABLE is asked for or a kernel is called for the
-first time: a module of kernels costs nothing to import. A kernel may call others, by names of its module's own, and
-use numbers and small arrays of its module as constants. Machine code is kept in the folder that NUMBA_CACHE_DIR names,
-else beside the package, else in the user's cache; where none of them can be written, as from a zip without a home,
-each process compiles for itself. It is kept under a hash of all that it was made from, so that it is never stale.
+Importing numba takes more than half a second. It is imported when AVAILABLE is first read or a kernel is first called,
+so importing a module of kernels costs nothing. A kernel may call other kernels by their global names in its module, and
+use the module's numbers and small arrays as constants. Machine code is cached in the folder that NUMBA_CACHE_DIR names,
+else beside the package, else in the user's cache folder. If none is writable (a zip without a home directory), each
+process compiles for itself. The file name has a hash of everything that the code depends on, so it is never stale.
 
-PGOUTPUT_ETL_PURE=1 in the environment switches kernels off.
+PGOUTPUT_ETL_PURE=1 in the environment disables kernels.
 """
 
 from __future__ import annotations
@@ -35,18 +35,15 @@ import numpy
 
 PURE_VARIABLE = "PGOUTPUT_ETL_PURE"
 
+AVAILABLE: bool  # True if kernels can be called
 
-AVAILABLE: bool  # whether kernels can be called
-
-WHY_NOT: str | None  # in words for the user, where they can't
-
+WHY_NOT: str | None  # the reason why kernels are not available, for the user
 
 P = ParamSpec("P")
 
 R = TypeVar("R")
 
-
-# _nrt: arrays that are handed from kernel to kernel are not counted, which would cost more than what most of them do.
+# _nrt=False: no reference counting of arrays passed between kernels, which would cost more than most kernels do.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 _CHECKSUM = hashlib.sha256().digest_size
@@ -78,7 +75,7 @@ def _import() -> tuple[ModuleType | None, str | None]:
         import numba
         import numba.core.compiler
         import numba.core.serialize
-    except Exception as error:  # noqa: BLE001 - it may be there and not fit the numpy that is there
+    except Exception as error:  # noqa: BLE001 - it may not fit the installed numpy
         return None, f"numba can't be imported ({error})"
     if numba.config.DISABLE_JIT:
         return None, "NUMBA_DISABLE_JIT is set"
@@ -88,10 +85,10 @@ def _import() -> tuple[ModuleType | None, str | None]:
 
 
 class Kernel(Generic[P, R]):
-    """A function that is compiled when it is first called, for the types that it is called with.
+    """A function that is compiled when it is first called, for the types of its arguments.
 
-    Without the interpreter's lock, without a check of indices, integers that wrap around. It can't make an array.
-    RuntimeError where kernels are not available.
+    It runs without the interpreter's lock and without bounds checks, and its integers wrap around. It can't create an
+    array. Raises RuntimeError if kernels are not available.
     """
 
     __slots__ = ("__name__", "_dispatcher", "function", "is_inlined")
@@ -103,49 +100,51 @@ class Kernel(Generic[P, R]):
         self._dispatcher: Any = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        found: R = (self._dispatcher or self.dispatcher())(*args, **kwargs)
-        return found
+        result: R = (self._dispatcher or self.dispatcher())(*args, **kwargs)
+        return result
 
     def dispatcher(self) -> Any:
         with _lock:
             if self._dispatcher is None:
-                self._dispatcher = self._made()
+                self._dispatcher = self._compile()
             return self._dispatcher
 
-    def _made(self) -> Any:
+    def _compile(self) -> Any:
         numba, why_not = _numba()
         if numba is None:
             raise RuntimeError(f"{self.__name__} can't be compiled: {why_not}")
-        of = self.function
-        assert isinstance(of, FunctionType)
-        called = {name: other.dispatcher() for name, other in self._constants().items() if isinstance(other, Kernel)}
-        resolved = FunctionType(of.__code__, {**of.__globals__, **called}, of.__name__, of.__defaults__)
-        resolved.__qualname__ = of.__qualname__
+        function = self.function
+        assert isinstance(function, FunctionType)
+        callees = {name: value.dispatcher() for name, value in self._globals().items() if isinstance(value, Kernel)}
+        namespace = {**function.__globals__, **callees}
+        resolved = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+        resolved.__qualname__ = function.__qualname__
         dispatcher = numba.njit(**_OPTIONS, forceinline=self.is_inlined)(resolved)
-        dispatcher._cache = _KeptCode(numba, f"{of.__module__}.{of.__qualname__}", self.made_from())
+        dispatcher._cache = _CodeCache(numba, f"{function.__module__}.{function.__qualname__}", self.fingerprint())
         return dispatcher
 
-    def _constants(self) -> dict[str, Any]:
-        of = self.function
-        assert isinstance(of, FunctionType)
-        return {name: of.__globals__[name] for name in of.__code__.co_names if name in of.__globals__}
+    def _globals(self) -> dict[str, Any]:
+        """The globals that the function uses."""
+        function = self.function
+        assert isinstance(function, FunctionType)
+        return {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
 
-    def made_from(self) -> bytes:
-        """A hash of its code, of the kernels that it calls, and of its constants."""
+    def fingerprint(self) -> bytes:
+        """A hash of the function's code, of the kernels it calls, and of its constants."""
         code = self.function.__code__
         parts = [
             code.co_code,
             repr((_OPTIONS, self.is_inlined)).encode(),
             repr((code.co_consts, code.co_names, code.co_varnames)).encode(),
         ]
-        for name, value in sorted(self._constants().items()):
+        for name, value in sorted(self._globals().items()):
             parts += [name.encode(), _bytes_of(value)]
         return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 def _bytes_of(constant: Any) -> bytes:
     if isinstance(constant, Kernel):
-        return constant.made_from()
+        return constant.fingerprint()
     if isinstance(constant, ModuleType):
         return constant.__name__.encode()
     if not isinstance(constant, type) and hasattr(constant, "tobytes") and hasattr(constant, "dtype"):
@@ -158,30 +157,30 @@ def compiled(function: Callable[P, R]) -> Kernel[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Kernel[P, R]:
-    """A kernel that others call for each value: no call is left of it in their code."""
+    """A kernel that is inlined into the kernels that call it."""
     return Kernel(function, True)
 
 
 class _Instruction(Kernel[P, R]):
-    """What numba has no word for; `function` makes it."""
+    """An operation that numba lacks; `function` builds it as an intrinsic."""
 
     __slots__ = ()
 
-    def _made(self) -> Any:
+    def _compile(self) -> Any:
         numba, why_not = _numba()
         if numba is None:
             raise RuntimeError(f"{self.__name__} can't be compiled: {why_not}")
-        make: Any = self.function
-        return make(numba)
+        build: Any = self.function
+        return build(numba)
 
-    def made_from(self) -> bytes:
+    def fingerprint(self) -> bytes:
         return self.__name__.encode()
 
 
 def _load_word(numba: Any) -> Any:
     def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.load(_place(context, builder, signature, arguments), align=1)
+            return builder.load(_pointer(context, builder, signature, arguments), align=1)
 
         return numba.types.uint64(data, numba.types.uint64), generate
 
@@ -191,7 +190,7 @@ def _load_word(numba: Any) -> Any:
 def _store_word(numba: Any) -> Any:
     def typed(_typing_context: Any, data: Any, _at: Any, _value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            builder.store(arguments[2], _place(context, builder, signature, arguments), align=1)
+            builder.store(arguments[2], _pointer(context, builder, signature, arguments), align=1)
             return context.get_dummy_value()
 
         return numba.types.void(data, numba.types.uint64, numba.types.uint64), generate
@@ -204,8 +203,8 @@ def _load_length(numba: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             from llvmlite import ir
 
-            sent = builder.load(_place(context, builder, signature, arguments, ir.IntType(32)), align=1)
-            return builder.zext(builder.bswap(sent), ir.IntType(64))
+            length = builder.load(_pointer(context, builder, signature, arguments, ir.IntType(32)), align=1)
+            return builder.zext(builder.bswap(length), ir.IntType(64))
 
         return numba.types.uint64(data, numba.types.uint64), generate
 
@@ -218,9 +217,9 @@ def _no_text_in_block(numba: Any) -> Any:
             from llvmlite import ir
 
             block = ir.VectorType(ir.IntType(8), 64)
-            found = builder.load(_place(context, builder, signature, arguments, block), align=1)
-            # as signed numbers, bytes past 127 are below 0
-            return builder.bitcast(builder.icmp_signed("<", found, ir.Constant(block, [1] * 64)), ir.IntType(64))
+            loaded = builder.load(_pointer(context, builder, signature, arguments, block), align=1)
+            # as signed numbers, bytes above 127 are negative
+            return builder.bitcast(builder.icmp_signed("<", loaded, ir.Constant(block, [1] * 64)), ir.IntType(64))
 
         return numba.types.uint64(data, numba.types.uint64), generate
 
@@ -233,9 +232,9 @@ def _copy_block(numba: Any) -> Any:
             from llvmlite import ir
 
             block = ir.VectorType(ir.IntType(8), 32)
-            found = builder.load(_place(context, builder, signature, arguments, block), align=1)
-            builder.store(found, _place(context, builder, signature, arguments, block, 2), align=1)
-            mask = builder.bitcast(builder.icmp_signed("<", found, ir.Constant(block, [0] * 32)), ir.IntType(32))
+            loaded = builder.load(_pointer(context, builder, signature, arguments, block), align=1)
+            builder.store(loaded, _pointer(context, builder, signature, arguments, block, 2), align=1)
+            mask = builder.bitcast(builder.icmp_signed("<", loaded, ir.Constant(block, [0] * 32)), ir.IntType(32))
             return builder.zext(mask, ir.IntType(64))
 
         return numba.types.uint64(data, numba.types.uint64, out, numba.types.uint64), generate
@@ -243,36 +242,37 @@ def _copy_block(numba: Any) -> Any:
     return numba.extending.intrinsic(typed)
 
 
-def _place(context: Any, builder: Any, signature: Any, arguments: Any, of: Any = None, first: int = 0) -> Any:
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, target: Any = None, first: int = 0) -> Any:
+    """A pointer of type `target` into the array argument `first`, at the offset in the argument after it."""
     from llvmlite import ir
 
     array = context.make_array(signature.args[first])(context, builder, arguments[first])
-    return builder.bitcast(builder.gep(array.data, [arguments[first + 1]]), (of or ir.IntType(64)).as_pointer())
+    return builder.bitcast(builder.gep(array.data, [arguments[first + 1]]), (target or ir.IntType(64)).as_pointer())
 
 
-# In all of these `data` and `out` are arrays of bytes, and nothing looks whether what is read and written is within.
-# Eight bytes as a number, the first of them the lowest: load_word(data, at), and store_word(data, at, word).
+# In all intrinsics, `data` and `out` are arrays of bytes, and accesses are not checked against their bounds.
+# load_word(data, at), store_word(data, at, word): eight bytes as a little-endian number.
 load_word: Any = _Instruction(_load_word)
 
 store_word: Any = _Instruction(_store_word)
 
-# Four bytes as a number, the first of them the highest: load_length(data, at).
+# load_length(data, at): four bytes as a big-endian number.
 load_length: Any = _Instruction(_load_length)
 
-# no_text_in_block(data, at): of the 64 bytes there a bit each, the first one's the lowest: 1 if it is NUL or past 127.
+# no_text_in_block(data, at): a mask of 64 bytes, the lowest bit for the first byte: 1 if it is NUL or above 127.
 no_text_in_block: Any = _Instruction(_no_text_in_block)
 
-# copy_block(data, at, out, to): copies 32 bytes; of each a bit, the first one's the lowest: 1 if it is past 127.
+# copy_block(data, at, out, to): copies 32 bytes; returns a mask, the lowest bit for the first byte: 1 if above 127.
 copy_block: Any = _Instruction(_copy_block)
 
 
-class _KeptCode:
-    """What numba asks for compiled code and gives it to. Whatever goes wrong with a file, the code is made anew."""
+class _CodeCache:
+    """Implements numba's cache of compiled code. On any error with a file, the code is compiled again."""
 
-    def __init__(self, numba: ModuleType, name: str, made_from: bytes) -> None:
+    def __init__(self, numba: ModuleType, name: str, fingerprint: bytes) -> None:
         self._numba = numba
         self._name = name
-        self._made_from = made_from
+        self._fingerprint = fingerprint
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
@@ -291,17 +291,17 @@ class _KeptCode:
             data = self._numba.core.serialize.dumps(result._reduce())
             content = hashlib.sha256(data).digest() + data
             for folder in _folders(self._numba):
-                if _is_written(folder, self._file(signature, result.target_context), content):
+                if _write_atomically(folder, self._file(signature, result.target_context), content):
                     return
 
     def _file(self, signature: Any, target_context: Any) -> str:
-        """Numba's names of the processor and of types say all that the code depends on beside what it is made from."""
+        """The cache file's name, from all that the code depends on: fingerprint, numba version, types and processor."""
         machine = target_context.codegen().magic_tuple()
-        key = repr((self._made_from, self._numba.__version__, str(signature), machine)).encode()
+        key = repr((self._fingerprint, self._numba.__version__, str(signature), machine)).encode()
         return f"{self._name}-{hashlib.sha256(key).hexdigest()[:32]}.{sys.implementation.cache_tag}.nbc"
 
     def flush(self) -> None:
-        """Numba's word for: compile it anew. Nothing that is kept is stale."""
+        """Called by numba to force recompilation; nothing to do, as cached code is never stale."""
 
     @property
     def cache_path(self) -> str:
@@ -318,8 +318,8 @@ def _folders(numba: ModuleType) -> list[Path]:
     return folders
 
 
-def _is_written(folder: Path, name: str, content: bytes) -> bool:
-    """In one go, as other processes may read or write the same."""
+def _write_atomically(folder: Path, name: str, content: bytes) -> bool:
+    """Write the file; False if that fails. Atomic, because other processes may read or write the same file."""
     unfinished = folder / f"{name}.{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -332,10 +332,9 @@ def _is_written(folder: Path, name: str, content: bytes) -> bool:
     return True
 
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
-
-PADDING = 32  # bytes: as many as are copied at once
+PADDING = 32  # bytes that are copied at once
 
 _BLOCK = np.uint64(PADDING)
 
@@ -347,23 +346,23 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 
 @inlined
-def copied(data: Any, begin: Any, end: Any, out: Any, to: Any) -> Any:
-    """Copies data[begin:end] to out[to:], which has room for PADDING bytes more; 0 if all of them are ASCII.
+def copy_bytes(data: Any, begin: Any, end: Any, out: Any, to: Any) -> Any:
+    """Copies data[begin:end] to out[to:], which has room for PADDING bytes more; returns 0 if all are ASCII.
 
-    All places are uint64. What is behind the copy is overwritten; so copies are made in order.
+    All positions are uint64. Up to PADDING bytes after the copy are overwritten, so copies must be made in order.
     """
-    past_ascii = _0
+    non_ascii = _0
     room = data.shape[0] - PADDING
     if room >= 0:
         while end - begin > _BLOCK and begin <= np.uint64(room):
-            past_ascii |= copy_block(data, begin, out, to)
+            non_ascii |= copy_block(data, begin, out, to)
             begin += _BLOCK
             to += _BLOCK
         if begin <= np.uint64(room):
-            return past_ascii | copy_block(data, begin, out, to) & (_BLOCK_BITS >> (_BLOCK - (end - begin)))
+            return non_ascii | copy_block(data, begin, out, to) & (_BLOCK_BITS >> (_BLOCK - (end - begin)))
     while begin < end:
-        past_ascii |= np.uint64(data[begin]) & _HIGH_BIT
+        non_ascii |= np.uint64(data[begin]) & _HIGH_BIT
         out[to] = data[begin]
         begin += _1
         to += _1
-    return past_ascii
+    return non_ascii

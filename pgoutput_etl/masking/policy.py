@@ -19,7 +19,7 @@ from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome
 from pgoutput_etl.types import UserTypes, column_type
-from pgoutput_etl.types.conversion import stays
+from pgoutput_etl.types.conversion import is_unchanged
 
 _SHOWN = 3
 
@@ -193,4 +193,4 @@ def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserType
     """Whether all values have the text that they had."""
     old, new = (column_type(column.type_oid, column.type_modifier, types) for column in (before, after))
     names = {of.name.partition("(")[0] for of in (old, new)}
-    return old.name == new.name or stays(old, new) or any(names <= alike for alike in _SPELLED_ALIKE)
+    return old.name == new.name or is_unchanged(old, new) or any(names <= alike for alike in _SPELLED_ALIKE)

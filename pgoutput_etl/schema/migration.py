@@ -13,7 +13,7 @@ from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import Declared, Lineage, lineage
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
-from pgoutput_etl.types.conversion import convert, stays, widens
+from pgoutput_etl.types.conversion import convert, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
 
 Retired = tuple[RelationColumn, ...]
@@ -47,7 +47,7 @@ class SchemaMigration:
         if origin is None:
             return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
         old, new = self.before[origin].type, self.after[place].type
-        if stays(old, new):
+        if is_unchanged(old, new):
             return ValueChange.STAYS
         return ValueChange.WIDENED if widens(old, new) else ValueChange.CONVERTED
 

@@ -1,24 +1,25 @@
-"""PostgreSQL type (OID, typmod) -> Arrow type, and columns of values in text or binary form -> Arrow arrays.
+"""Maps PostgreSQL types (OID, typmod) to Arrow types, and columns of text or binary values to Arrow arrays.
 
-The Arrow types are those that Delta columns are made of. A value either arrives exactly, or is handed back
-as PostgreSQL's text because the Arrow type can't hold it (``LoadedColumn.unrepresentable``), or is refused
-with a ``ValueTextError`` because PostgreSQL would not have printed it, or sent it. Nothing is rounded or guessed.
+The Arrow types are those of Delta columns. A value either arrives exactly, or is returned as PostgreSQL's text because
+the Arrow type can't hold it (``LoadedColumn.unrepresentable``), or is refused with a ``ValueTextError`` because
+PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
 
-    column.py     what a column's type and a loaded column are; the fast and the careful way through a column
-    binary.py, datetime_text.py, shortest_decimal.py, quoting.py
-                  what binary forms are made of, and how PostgreSQL prints and quotes what is in them
+    column.py         ColumnType and LoadedColumn; the fast and the careful path through a column
+    binary.py         building blocks of binary values
+    datetime_format.py, shortest_float.py, quoting.py
+                      PostgreSQL's output formats
     boolean.py, integers.py … strings.py
-                  one family of types each: its loaders, its binary form, and at the end of the file its OIDs
+                      one family of types each: loaders, binary form, and the table of OIDs at the end
     arrays.py, ranges.py, composites.py
-                  types made of other types
+                      types made of other types
     extensions.py, variants.py
-                  types known by name, and those that the configuration asks for
-    user_types.py what Type messages and the configuration say
-    registry.py   all families together
-    printing.py   stored values back to PostgreSQL's text
-    conversion.py what becomes of values whose column changes its type
-    kernels.py    whole columns of cells to Arrow arrays; number_kernels.py, float_kernels.py, datetime_kernels.py and
-                  text_kernels.py do it, by digits.py
+                      types known by name; VARIANT columns
+    user_types.py     type names from Type messages, and the configuration's `types`
+    registry.py       lookup across all families
+    printing.py, canonical.py
+                      values back to PostgreSQL's text
+    conversion.py     stored values after ALTER TABLE … TYPE
+    kernels/          the compiled twin of the loaders
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Arrays, as lists of their element type's values. The column's modifier is its elements'.
+"""Arrays, as Arrow lists of the element type. The column's type modifier applies to the elements.
 
-PostgreSQL's arrays have any number of dimensions, each with a lower bound of its own, whatever the column says. A
-list is an array of one dimension that counts from 1; any other, and one with an element that the element type can't
-hold, is unrepresentable as a whole: it is never flattened, and never loses an element.
+A PostgreSQL array may have any number of dimensions, each with its own lower bound, whatever its column declares. A
+list is an array of one dimension whose lower bound is 1. Any other array, and any array with an unrepresentable
+element, is unrepresentable as a whole: it is never flattened and never loses an element.
 
 Text: array_out, "8.15.6. Array Input and Output Syntax". Binary: array_send (src/backend/utils/adt/arrayfuncs.c).
 """
@@ -32,10 +32,9 @@ MAX_DIMENSIONS = 6
 
 EXPECTED = "an array as PostgreSQL prints it"
 
-EXPECTED_SENT = "an array as array_send writes it"
+EXPECTED_BINARY = "an array as array_send writes it"
 
-FIRST_USER_OID = 10000  # PostgreSQL's FirstGenbkiObjectId; below it are OIDs that mean the same on every server
-
+FIRST_USER_OID = 10000  # PostgreSQL's FirstGenbkiObjectId; lower OIDs mean the same on every server
 
 _BOUNDS = re.compile(rb"(?:\[-?[0-9]{1,10}:-?[0-9]{1,10}\]){1,6}=")
 
@@ -48,7 +47,7 @@ _NULL = re.compile(rb"NULL", re.IGNORECASE)
 
 @dataclass(slots=True)
 class ListColumn:
-    """Lists under way to an Arrow array: the elements of all of them in one row, and where each list ends."""
+    """Builds an Arrow list array: the elements of all lists in sequence, and the end of each list."""
 
     elements: list[bytes | None] = field(default_factory=list)
     ends: list[int] = field(default_factory=lambda: [0])
@@ -60,64 +59,66 @@ class ListColumn:
         self.ends.append(len(self.elements))
         self.is_null.append(elements is None)
 
-    def list_of(self, position: int) -> int:
-        """The index of the list that has the element."""
+    def list_index(self, position: int) -> int:
+        """The index of the list that contains the element."""
         return bisect_right(self.ends, position) - 1
 
     def finish(self, arrow: pa.ListType, loaded: LoadedColumn) -> tuple[pa.Array, set[int]]:
-        """The lists, and the indices of those that are NULL because of an element."""
-        odd = {self.list_of(position) for position in loaded.unrepresentable}
-        for index in odd:
+        """The list array, and the indices of lists that are NULL because an element is unrepresentable."""
+        unrepresentable = {self.list_index(position) for position in loaded.unrepresentable}
+        for index in unrepresentable:
             self.is_null[index] = True
         ends, is_null = pa.array(self.ends, pa.int32()), pa.array(self.is_null, pa.bool_())
-        return pa.ListArray.from_arrays(ends, loaded.array, type=arrow, mask=is_null), odd
+        return pa.ListArray.from_arrays(ends, loaded.array, type=arrow, mask=is_null), unrepresentable
 
 
-# A list's elements from its text; None if it is none that the column can hold; or raises RefusedError.
-Parse = Callable[[bytes], Sequence[bytes | None] | None]
+# A list's text -> its elements, or None if the column can't hold it; raises RefusedError.
+ParseList = Callable[[bytes], Sequence[bytes | None] | None]
 
 
-def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: Parse) -> LoadedColumn:
-    """Read the texts as lists, and the elements of all of them with the element type's own loader."""
+def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: ParseList) -> LoadedColumn:
+    """Parse the texts as lists, and load all their elements with the element type's loader."""
     element = column_type.element
     assert element is not None
     lists = ListColumn()
-    odd: set[int] = set()
+    unparsed: set[int] = set()
     for index, text in enumerate(values):
         try:
             elements = None if text is None else parse(text)
         except RefusedError as refused:
             raise ValueTextError(index, column_type.name, refused.expected) from None
         if elements is None and text is not None:
-            odd.add(index)
+            unparsed.add(index)
         lists.add(elements)
     try:
         loaded = element.text_loader(element, lists.elements)
     except ValueTextError as error:
-        expected = f"made of values that are each {error.expected}"
-        raise ValueTextError(lists.list_of(error.index), column_type.name, expected) from None
-    array, with_odd_elements = lists.finish(column_type.arrow, loaded)
-    return LoadedColumn(
-        array, {i: _kept_text(column_type, i, values[i] or b"") for i in sorted(odd | with_odd_elements)}
-    )
+        raise ValueTextError(lists.list_index(error.index), column_type.name, _each(error.expected)) from None
+    array, unrepresentable = lists.finish(column_type.arrow, loaded)
+    indices = sorted(unparsed | unrepresentable)
+    return LoadedColumn(array, {i: _unrepresentable_text(column_type, i, values[i] or b"") for i in indices})
 
 
-def _kept_text(column_type: ColumnType, index: int, text: bytes) -> str:
+def _each(expected: str) -> str:
+    return f"a list whose elements are each {expected}"
+
+
+def _unrepresentable_text(column_type: ColumnType, index: int, text: bytes) -> str:
     assert column_type.element is not None
     try:
         return _in_utc(column_type.element, text).decode()
     except UnicodeDecodeError:
         raise ValueTextError(index, column_type.name, "valid UTF-8") from None
     except RefusedError as refused:
-        raise ValueTextError(index, column_type.name, f"made of values that are each {refused.expected}") from None
+        raise ValueTextError(index, column_type.name, _each(refused.expected)) from None
 
 
 def _in_utc(element: ColumnType, text: bytes) -> bytes:
-    """The array's text with each element's in UTC, where it is of such a type, and as it is otherwise."""
-    if element.in_utc is None:
+    """The array's text with its elements in UTC, if the element type depends on the sender's TimeZone."""
+    if element.to_utc is None:
         return text
-    changed = with_elements(text, element.delimiter, element.in_utc, element.delimiter)
-    return text if changed is None else changed
+    in_utc = map_elements(text, element.delimiter, element.to_utc, element.delimiter)
+    return text if in_utc is None else in_utc
 
 
 def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -126,37 +127,37 @@ def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> Loade
     return loaded
 
 
-def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], odd: Sequence[int]) -> None:
-    """ValueTextError if an array that is no list has elements that their type doesn't print: text is kept, but not
-    one that can be read in two ways.
+def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], indices: Sequence[int]) -> None:
+    """Raise ValueTextError for an element that its type doesn't print, in arrays that are kept as text: ambiguous text
+    must not be kept.
     """
     element = column_type.element
     assert element is not None
     pattern = _grammar_of(column_type).element
     lists = ListColumn()
-    for index in odd:
+    for index in indices:
         text = values[index] or b""
-        lists.add([_unquoted(item) for item in pattern.findall(text, _elements_begin(text))])
+        lists.add([_unquoted(item) for item in pattern.findall(text, _elements_offset(text))])
     try:
         element.text_loader(element, lists.elements)
     except ValueTextError as error:
-        expected = f"made of values that are each {error.expected}"
-        raise ValueTextError(odd[lists.list_of(error.index)], column_type.name, expected) from None
+        index = indices[lists.list_index(error.index)]
+        raise ValueTextError(index, column_type.name, _each(error.expected)) from None
 
 
-def _elements_begin(text: bytes) -> int:
+def _elements_offset(text: bytes) -> int:
     bounds = _BOUNDS.match(text)
     return bounds.end() if bounds else 0
 
 
 def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Of a type that is an array by its name alone: what is no array is unrepresentable."""
-    return load_lists(column_type, values, partial(_list_elements_if_any, _grammar_of(column_type)))
+    """Load a type known to be an array only by its name: text that is not an array is unrepresentable."""
+    return load_lists(column_type, values, partial(_list_elements_or_none, _grammar_of(column_type)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Grammar:
-    """What array_out prints between braces, for one delimiter."""
+    """Patterns of array_out's text, for one delimiter."""
 
     delimiter: bytes
     simple: re.Pattern[bytes]  # one dimension, nothing quoted
@@ -167,14 +168,14 @@ class _Grammar:
 
 @lru_cache
 def _grammar(delimiter: bytes) -> _Grammar:
-    comma = re.escape(delimiter)
+    separator = re.escape(delimiter)
     quoted = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
-    element = rb"(?:" + quoted + rb'|[^{}"\\\s' + comma + rb"]+)"
+    element = rb"(?:" + quoted + rb'|[^{}"\\\s' + separator + rb"]+)"
     return _Grammar(
         delimiter,
         re.compile(rb'\{[^{}"\\\s]*\}'),
-        re.compile(rb"\{" + element + rb"(?:" + comma + element + rb")*\}", re.DOTALL),
-        re.compile(rb"[{}]|" + comma + rb"|" + element, re.DOTALL),
+        re.compile(rb"\{" + element + rb"(?:" + separator + element + rb")*\}", re.DOTALL),
+        re.compile(rb"[{}]|" + separator + rb"|" + element, re.DOTALL),
         re.compile(element, re.DOTALL),
     )
 
@@ -199,7 +200,7 @@ def _list_elements(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
     return None
 
 
-def _list_elements_if_any(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
+def _list_elements_or_none(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
     try:
         return _list_elements(grammar, text)
     except RefusedError:
@@ -214,18 +215,18 @@ def _unquoted(element: bytes) -> bytes | None:
 
 
 def _check_dimensions(grammar: _Grammar, text: bytes) -> None:
-    """RefusedError unless it is a rectangular array, as long in each dimension as its bounds say, if it has some."""
+    """Raise RefusedError unless the array is rectangular and its lengths match its bounds, if it has any."""
     bounds = _BOUNDS.match(text)
     lengths = _lengths(grammar, text, bounds.end() if bounds else 0)
     if bounds is not None:
-        stated = [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]
-        if stated != lengths:
+        declared = [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]
+        if declared != lengths:
             raise RefusedError(EXPECTED)
 
 
 def _lengths(grammar: _Grammar, text: bytes, begin: int) -> list[int]:
-    lengths: list[int] = []  # of each dimension, the outermost first; 0 until its first row is complete
-    counts: list[int] = []  # of the rows that are open
+    lengths: list[int] = []  # per dimension, outermost first; 0 until the first row is complete
+    counts: list[int] = []  # items so far of each open row
     deepest = 0
     position, wants_item = begin, True
     while position < len(text) and (counts or position == begin):
@@ -259,7 +260,7 @@ def _lengths(grammar: _Grammar, text: bytes, begin: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _SentArray:
+class _BinaryArray:
     element_oid: int
     dimensions: tuple[tuple[int, int], ...]  # length, lower bound
     elements: list[bytes | None]
@@ -269,26 +270,26 @@ class _SentArray:
         return not self.dimensions or (len(self.dimensions) == 1 and self.dimensions[0][1] == 1)
 
 
-def _read_sent(value: bytes, element_oid: int | None) -> _SentArray:
-    """array_send: int32 number of dimensions, int32 flags (1: has NULLs), the element type's OID; of each dimension
-    int32 length and int32 lower bound; the elements, each as int32 length (-1: NULL) and its own binary form.
+def _read_binary(value: bytes, element_oid: int | None) -> _BinaryArray:
+    """array_send: int32 number of dimensions, int32 flags (1: has NULLs), the element type's OID; per dimension int32
+    length and int32 lower bound; per element int32 length (-1: NULL) and its binary form.
     """
-    sent = ValueReader(value, EXPECTED_SENT)
-    number, flags, oid = sent.int32(), sent.int32(), sent.uint32()
+    reader = ValueReader(value, EXPECTED_BINARY)
+    number, flags, oid = reader.int32(), reader.int32(), reader.uint32()
     if not 0 <= number <= MAX_DIMENSIONS or flags not in (0, 1):
-        raise sent.refusal()
+        raise reader.refusal()
     if oid != element_oid if element_oid is not None else oid < FIRST_USER_OID:
-        raise RefusedError("an array of the element type that the column's type has")
-    dimensions = tuple((sent.int32(), sent.int32()) for _ in range(number))
+        raise RefusedError("an array of the column's element type")
+    dimensions = tuple((reader.int32(), reader.int32()) for _ in range(number))
     count = 1 if dimensions else 0
     for length, _lower in dimensions:
         count *= length
-        # with no element there is no dimension either; and the product must not grow without end
+        # an empty array has no dimensions; the second check keeps the product bounded
         if length < 1 or count * 4 > len(value):
-            raise sent.refusal()
-    elements = [sent.sized() for _ in range(count)]
-    sent.end()
-    return _SentArray(oid, dimensions, elements)
+            raise reader.refusal()
+    elements = [reader.sized() for _ in range(count)]
+    reader.end()
+    return _BinaryArray(oid, dimensions, elements)
 
 
 def _item(text: bytes | None, delimiter: bytes) -> bytes:
@@ -301,104 +302,104 @@ def _item(text: bytes | None, delimiter: bytes) -> bytes:
 
 
 def array_text(elements: Sequence[bytes | None], delimiter: bytes) -> bytes:
-    """An array of one dimension that counts from 1, of the elements' texts."""
+    """A list's text, from the texts of its elements."""
     return b"{" + delimiter.join(_item(element, delimiter) for element in elements) + b"}"
 
 
-def with_elements(
-    text: bytes, delimiter: bytes, turn: Callable[[bytes], bytes | None], new_delimiter: bytes
+def map_elements(
+    text: bytes, delimiter: bytes, convert: Callable[[bytes], bytes | None], new_delimiter: bytes
 ) -> bytes | None:
-    """The array, of any dimensions, with each element's text turned into another; None if one can't be.
+    """The array, of any dimensions, with each element's text converted; None if `convert` returns None for one.
 
-    Raises RefusedError if it is no array.
+    Raises RefusedError if the text is not an array.
     """
     if text == b"{}":
         return text
     grammar = _grammar(delimiter)
     _check_dimensions(grammar, text)
-    begin = _elements_begin(text)
+    begin = _elements_offset(text)
     parts = [text[:begin]]
     for token in grammar.token.findall(text, begin):
         element = None if token in (b"{", b"}", delimiter) else _unquoted(token)
         if element is None:
-            parts.append(new_delimiter if token == delimiter else token)  # a brace, or NULL
+            parts.append(new_delimiter if token == delimiter else token)  # a delimiter, a brace or NULL
             continue
-        turned = turn(element)
-        if turned is None:
+        converted = convert(element)
+        if converted is None:
             return None
-        parts.append(_item(turned, new_delimiter))
+        parts.append(_item(converted, new_delimiter))
     return b"".join(parts)
 
 
-# A type's OID -> how values of it become text, if anything is known of that OID.
-TextOf = Callable[[int], "BinaryText | None"]
+# A type's OID -> the function from its binary form to text, or None if the OID is unknown.
+TextLookup = Callable[[int], "BinaryText | None"]
 
 
-def nothing_known(_oid: int) -> None:
+def _unknown(_oid: int) -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayText:
-    """An array in binary form -> what array_out prints.
+    """Prints an array in binary form as array_out does.
 
-    element_oid None: a user type's, which has any OID. What is known of the one that the array names goes before what
-    the array's name says: the elements may be of a domain, whose name says nothing of its base type.
+    element_oid: None for a user type, which may have any OID. A known type behind the OID in the value takes precedence
+    over the array type's name: the elements may be of a domain, whose name doesn't reveal its base type.
     """
 
     element: ColumnType
     element_oid: int | None
-    text_of: TextOf
+    text_of: TextLookup
 
     def __call__(self, value: bytes) -> bytes:
-        sent = _read_sent(value, self.element_oid)
-        if not sent.elements:
+        array = _read_binary(value, self.element_oid)
+        if not array.elements:
             return b"{}"
-        binary_text = self.text_of(sent.element_oid) or self.element.binary_text
+        binary_text = self.text_of(array.element_oid) or self.element.binary_text
         delimiter = self.element.delimiter
         items = list(
-            bounded(b"NULL" if value is None else _item(binary_text(value), delimiter) for value in sent.elements)
+            bounded(b"NULL" if value is None else _item(binary_text(value), delimiter) for value in array.elements)
         )
-        for length, _lower in reversed(sent.dimensions):
+        for length, _lower in reversed(array.dimensions):
             rows = range(0, len(items), length)
             items = [b"{" + delimiter.join(items[i : i + length]) + b"}" for i in rows]
-        if all(lower == 1 for _length, lower in sent.dimensions):
+        if all(lower == 1 for _length, lower in array.dimensions):
             return items[0]
-        bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in sent.dimensions)
+        bounds = b"".join(b"[%d:%d]" % (lower, lower + length - 1) for length, lower in array.dimensions)
         return bounds + b"=" + items[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ListsFromBinary:
-    """The fast way for arrays in binary form that are lists. No text is made where the elements need none."""
+    """The fast path for arrays in binary form that are lists; most element types need no text."""
 
     element: ColumnType
     element_oid: int | None
-    text_of: TextOf
+    text_of: TextLookup
 
-    def __call__(self, sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+    def __call__(self, values: pa.Array, arrow: pa.DataType) -> pa.Array:
         lists = ListColumn()
-        for value in sent.to_pylist():
+        for value in values.to_pylist():
             lists.add(None if value is None else self._elements(value))
         try:
             loaded = load_binary(self.element, lists.elements)
         except ValueTextError:
-            return pa.nulls(len(sent), arrow)  # the careful way finds which
-        array, _odd = lists.finish(arrow, loaded)
+            return pa.nulls(len(values), arrow)  # the careful path finds the offending value
+        array, _unrepresentable = lists.finish(arrow, loaded)
         return array
 
     def _elements(self, value: bytes) -> list[bytes | None] | None:
         try:
-            array = _read_sent(value, self.element_oid)
+            array = _read_binary(value, self.element_oid)
         except RefusedError:
             return None
         binary_text = self.text_of(array.element_oid)
-        is_other = binary_text is not None and binary_text != self.element.binary_text
-        return array.elements if array.is_list and not is_other else None
+        has_other_type = binary_text is not None and binary_text != self.element.binary_text
+        return array.elements if array.is_list and not has_other_type else None
 
 
-def array_type(element: ColumnType, element_oid: int | None, text_of: TextOf = nothing_known) -> ColumnType:
-    """element_oid None: the element is a user type, and so is the array, by its name (`_mood`) if by nothing else."""
+def array_type(element: ColumnType, element_oid: int | None, text_of: TextLookup = _unknown) -> ColumnType:
+    """element_oid: None for an array of a user type, recognized by its name alone (`_mood`)."""
     return ColumnType(
         f"{element.name}[]",
         pa.list_(element.arrow),
@@ -410,9 +411,9 @@ def array_type(element: ColumnType, element_oid: int | None, text_of: TextOf = n
     )
 
 
-BOX = 603  # the only built-in type whose arrays have another delimiter: {(1,1),(0,0);(3,3),(2,2)}
+BOX = 603  # the only built-in type whose arrays have a delimiter other than a comma: {(1,1),(0,0);(3,3),(2,2)}
 
-# The array types that are built in -> their elements' types.
+# Built-in array types -> their element types.
 ELEMENTS = {
     143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17, 1002: 18,
     1003: 19, 1005: 21, 1006: 22, 1007: 23, 1008: 24, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30, 1014: 1042,

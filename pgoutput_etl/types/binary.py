@@ -1,4 +1,4 @@
-"""What send functions build values of: big-endian numbers, strings with a NUL behind them, and columns of numbers."""
+"""Building blocks of binary values, as send functions write them: big-endian numbers, sized and NUL-terminated text."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ FLOAT8 = struct.Struct(">d")
 
 
 def unpacked(form: struct.Struct, value: bytes, expected: str) -> tuple[Any, ...]:
-    """The numbers that the whole value is made of; RefusedError if it has another length."""
+    """The numbers that make up the whole value; RefusedError if its length differs."""
     if len(value) != form.size:
         raise RefusedError(expected)
     return form.unpack(value)
 
 
 def number(form: struct.Struct, value: bytes, expected: str) -> int:
-    """The one integer that is the whole value."""
-    found: int = unpacked(form, value, expected)[0]
-    return found
+    """The integer that is the whole value."""
+    integer: int = unpacked(form, value, expected)[0]
+    return integer
 
 
 class ValueReader:
-    """Goes through a value of no fixed length; RefusedError where it ends too early or too late."""
+    """Reads a value of variable length; RefusedError if it ends too early or too late."""
 
     __slots__ = ("_at", "_expected", "_value")
 
@@ -56,15 +56,15 @@ class ValueReader:
 
     def numbers(self, form: struct.Struct) -> tuple[Any, ...]:
         try:
-            found = form.unpack_from(self._value, self._at)
+            numbers = form.unpack_from(self._value, self._at)
         except struct.error:
             raise self.refusal() from None
         self._at += form.size
-        return found
+        return numbers
 
     def number(self, form: struct.Struct) -> int:
-        found: int = self.numbers(form)[0]
-        return found
+        integer: int = self.numbers(form)[0]
+        return integer
 
     def uint8(self) -> int:
         return self.number(UINT8)
@@ -78,10 +78,10 @@ class ValueReader:
     def uint32(self) -> int:
         return self.number(UINT32)
 
-    def count(self, least_size: int) -> int:
-        """An int32 that says how many items follow, each of at least so many bytes."""
+    def count(self, min_size: int) -> int:
+        """An int32 count of the items that follow, of at least `min_size` bytes each."""
         count = self.int32()
-        if count < 0 or count * least_size > self.left():
+        if count < 0 or count * min_size > self.left():
             raise self.refusal()
         return count
 
@@ -93,7 +93,7 @@ class ValueReader:
         return self._value[begin : self._at]
 
     def sized(self) -> bytes | None:
-        """An int32 length and as many bytes; length -1 is NULL."""
+        """An int32 length and that many bytes; length -1 is NULL."""
         size = self.int32()
         return None if size == -1 else self.take(size)
 
@@ -101,13 +101,13 @@ class ValueReader:
         return self.take(self.int32())
 
     def string(self) -> bytes:
-        """Up to the NUL that pq_sendstring writes behind it."""
+        """The bytes before the NUL that pq_sendstring writes."""
         end = self._value.find(b"\0", self._at)
         if end < 0:
             raise self.refusal()
-        found = self._value[self._at : end]
+        text = self._value[self._at : end]
         self._at = end + 1
-        return found
+        return text
 
     def left(self) -> int:
         return len(self._value) - self._at
@@ -120,23 +120,23 @@ class ValueReader:
         return RefusedError(self._expected)
 
 
-def number_column(sent: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Array:
-    """A column of big-endian numbers; NULL where a value has another length.
+def number_column(values: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Array:
+    """A column of big-endian numbers; NULL where a value's length differs.
 
-    ``typecode`` is that of an array.array whose items are as wide as the Arrow type's.
+    typecode: of an array.array whose items are as wide as the Arrow type's.
     """
     numbers = array(typecode)
-    of_this_width = pc.equal(pc.binary_length(sent), numbers.itemsize)
-    filled = pc.if_else(pc.fill_null(of_this_width, False), sent, bytes(numbers.itemsize))
+    has_width = pc.equal(pc.binary_length(values), numbers.itemsize)
+    filled = pc.if_else(pc.fill_null(has_width, False), values, bytes(numbers.itemsize))
     numbers.frombytes(_data(filled, numbers.itemsize))
     if sys.byteorder == "little":
         numbers.byteswap()
-    found = pa.Array.from_buffers(arrow, len(sent), [None, pa.py_buffer(numbers)])
-    return pc.if_else(of_this_width, found, pa.scalar(None, arrow))
+    column = pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(numbers)])
+    return pc.if_else(has_width, column, pa.scalar(None, arrow))
 
 
 def _data(values: pa.Array, width: int) -> bytes | memoryview:
-    """All values of this width, one after the other."""
+    """The bytes of all values, each of this width, in sequence."""
     if len(values) == 0:
         return b""
     _, offsets, data = values.buffers()

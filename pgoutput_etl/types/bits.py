@@ -1,4 +1,7 @@
-"""bit(n) and varbit(n), as PostgreSQL's text of zeros and ones. Sent as their number and the bytes they fill."""
+"""bit(n) and varbit(n), as PostgreSQL's text of zeros and ones.
+
+Binary form: int32 number of bits, and the bytes that they fill.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,19 @@ from pgoutput_etl.types.binary import INT32
 from pgoutput_etl.types.column import ColumnType, RefusedError, TypeTable
 from pgoutput_etl.types.strings import string_type
 
-_SENT = "a bit string as bit_send and varbit_send write it"
+_EXPECTED = "a bit string as bit_send and varbit_send write it"
 
 
 def bits_text(value: bytes) -> bytes:
     if len(value) < INT32.size:
-        raise RefusedError(_SENT)
+        raise RefusedError(_EXPECTED)
     (count,) = INT32.unpack_from(value)
-    filled = value[INT32.size :]
-    if count < 0 or len(filled) != (count + 7) // 8:
-        raise RefusedError(_SENT)
-    digits = f"{int.from_bytes(filled, 'big'):0{8 * len(filled)}b}" if filled else ""
+    packed = value[INT32.size :]
+    if count < 0 or len(packed) != (count + 7) // 8:
+        raise RefusedError(_EXPECTED)
+    digits = f"{int.from_bytes(packed, 'big'):0{8 * len(packed)}b}" if packed else ""
     if "1" in digits[count:]:
-        raise RefusedError(_SENT)
+        raise RefusedError(_EXPECTED)
     return digits[:count].encode("ascii")
 
 

@@ -28,8 +28,8 @@ def bool_text(value: bytes) -> bytes:
     return b"t" if value == b"\1" else b"f"
 
 
-def fast_binary_bool(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _one_of(sent, b"\1", b"\0", arrow)
+def fast_binary_bool(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _one_of(values, b"\1", b"\0", arrow)
 
 
 def _one_of(values: pa.Array, true: bytes, false: bytes, arrow: pa.DataType) -> pa.Array:

@@ -1,7 +1,7 @@
-r"""bytea in its hex form, ``\x`` and two digits a byte.
+r"""bytea in hex form: ``\x`` and two digits per byte.
 
-The older escape form (bytea_output = escape) is refused. The two can't be confused: the escape form doubles
-every backslash, so no text of it begins with ``\x``. The binary form is the bytes themselves.
+The escape form (bytea_output = escape) is refused. The forms can't be confused: the escape form doubles every
+backslash, so its text never begins with ``\x``. The binary form is the bytes themselves.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def bytea_text(value: bytes) -> bytes:
     return b"\\x" + binascii.hexlify(value)
 
 
-def fast_binary_bytea(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
-    return sent
+def fast_binary_bytea(values: pa.Array, _arrow: pa.DataType) -> pa.Array:
+    return values
 
 
 TYPES: TypeTable = {

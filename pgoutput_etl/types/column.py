@@ -1,13 +1,12 @@
-"""What the families of types share: a column's type, a loaded column, and the ways from text and binary to Arrow.
+"""Shared by all type families: column types, loaded columns, and the paths from text and binary values to Arrow.
 
-A column of a million values is cast by Arrow in one go (the fast way). Arrow's casts alone are no judge of
-what PostgreSQL prints: they take ``0x1F`` for 31 and ``+1`` for 1, turn ``1e400`` into infinity, and fail as
-a whole on one ``infinity`` among a million dates. So the fast way takes only texts of the type's plain form,
-and leaves the odd ones NULL; each odd one then goes the careful way, a few lines of Python that return its
-value, or None if the Arrow type has none for it, or refuse it.
+On the fast path, Arrow casts a whole column at once. Arrow's casts don't check what PostgreSQL prints: they read
+``0x1F`` as 31 and ``+1`` as 1, turn ``1e400`` into infinity, and fail on one ``infinity`` among a million dates. So the
+fast path only takes texts in the type's plain form and leaves the others NULL. Each of those takes the careful path: a
+few lines of Python that return the value, return None if the Arrow type can't hold it, or refuse it.
 
-A value in binary form has two ways, too: the fast one for whole columns, where a family has one, and for the rest
-the detour over PostgreSQL's own text for it, so that both forms can't but give the same value.
+Binary values have two paths, too: a fast one for whole columns, where the family has one, and otherwise a detour
+through PostgreSQL's text, so that both forms always give the same value.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ import pyarrow.compute as pc
 
 
 class ValueTextError(ValueError):
-    """A value's text is not what PostgreSQL prints for its type, so it can't be read without guessing.
+    """A value is not what PostgreSQL prints or sends for its type, so it can't be read without guessing.
 
-    The message says where and what was expected; it never contains the value, which may be nobody's business.
+    The message has the value's index and what was expected, never the value, which may be confidential.
     """
 
     def __init__(self, index: int, type_name: str, expected: str) -> None:
@@ -39,29 +38,29 @@ class ValueTextError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedColumn:
-    """As many values as were given, in their order."""
+    """The values of one column, in input order."""
 
     array: pa.Array
-    unrepresentable: Mapping[int, str]  # index in the input -> PostgreSQL's text; array is NULL there
+    unrepresentable: Mapping[int, str]  # index -> PostgreSQL's text; the array is NULL there
 
 
 TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
 
-# One value as the type's send function writes it -> what its output function prints; or raises RefusedError.
+# A value as the type's send function writes it -> what its output function prints; raises RefusedError.
 BinaryText: TypeAlias = Callable[[bytes], bytes]
 
-# A value's text -> its text with TimeZone UTC; or raises RefusedError.
-InUtc: TypeAlias = Callable[[bytes], bytes]
+# A value's text -> its text under TimeZone UTC; raises RefusedError.
+ToUtc: TypeAlias = Callable[[bytes], bytes]
 
-# A column of values as the send function writes them; NULL wherever one is left to the detour over its text.
+# A column of values as the send function writes them -> the array; NULL for values left to the detour through text.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# A value that a target holds, as Arrow gives it to Python -> what the type's output function prints.
-Prints: TypeAlias = Callable[[Any], bytes]
+# A stored value, as Arrow gives it to Python -> what the type's output function prints.
+Printer: TypeAlias = Callable[[Any], bytes]
 
 
 class Storage(Enum):
-    """What the Delta column is, where that is something else than the Arrow type that events carry."""
+    """The Delta column's type, where it is not the Arrow type that events carry."""
 
     PLAIN = "plain"  # the Arrow type's own
     MAP = "map"  # MAP<STRING,STRING>; Arrow: list<struct<key, value>>, which Spark can compare
@@ -69,20 +68,19 @@ class Storage(Enum):
 
 
 class RefusedError(Exception):
-    """The careful way's word for: not PostgreSQL's text, or binary form, of this type. Becomes a ValueTextError."""
+    """A value that is not PostgreSQL's text or binary form of the type. Loaders turn it into a ValueTextError."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
         self.expected = expected
 
 
-# Of what is printed for values in binary form, of one value and of one column at a time: a numeric of 10 bytes may be
-# printed with 131,072 digits.
+# Limits the text of binary values, per value and per column: a numeric of 10 bytes may have 131,072 digits.
 MAX_TEXT = 2**28
 
 
 def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
-    """The texts that one value's is made of. RefusedError once there is more of them than MAX_TEXT."""
+    """Pass on the parts of one value's text; RefusedError once they exceed MAX_TEXT."""
     size = 0
     for text in texts:
         size += len(text) + 1
@@ -92,27 +90,27 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def no_binary_form(_value: bytes) -> bytes:
-    raise RefusedError("a value as text: it has no binary form that can be read without the server's catalog")
+    raise RefusedError("a text value: the type's binary form can't be read without the server's catalog")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What becomes of a column of one PostgreSQL type and modifier.
+    """How columns of one PostgreSQL type and modifier are read, carried and stored.
 
-    Goes through pickle to Spark's executors, so its loader is a function at the top of a module.
+    Pickled for Spark's executors, so its functions must be importable by name.
     """
 
     name: str  # PostgreSQL's name with modifier, for people: "numeric(10,2)"; "oid 16999" if unknown
-    arrow: pa.DataType  # what events carry, and the Delta column is, unless `storage` says otherwise
+    arrow: pa.DataType  # carried by events; also the Delta column's type, unless `storage` differs
     may_be_unrepresentable: bool
     text_loader: TextLoader
     binary_text: BinaryText = no_binary_form
     fast_binary: FastBinary | None = None
     storage: Storage = Storage.PLAIN
-    element: ColumnType | None = None  # of an array
-    delimiter: bytes = b","  # pg_type.typdelim: what an array of this type has between its elements
-    in_utc: InUtc | None = None  # of a type whose text is in the sender's TimeZone
-    prints: Prints | None = None  # where the Arrow type alone doesn't say how (printing.py)
+    element: ColumnType | None = None  # the element type of an array
+    delimiter: bytes = b","  # pg_type.typdelim: separates the elements in arrays of this type
+    to_utc: ToUtc | None = None  # for types whose text depends on the sender's TimeZone
+    printer: Printer | None = None  # for types that printing.py can't print by their Arrow type alone
 
     @property
     def holds_variant(self) -> bool:
@@ -120,7 +118,7 @@ class ColumnType:
 
     @property
     def stored_as(self) -> str:
-        """The target's type in words, to tell whether it is still the same."""
+        """The target column's type, as ledger and plan compare it."""
         return str(self.arrow) if self.storage is Storage.PLAIN else self.storage.value
 
 
@@ -128,45 +126,45 @@ TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> 
 
 
 def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
-    """A table entry for a type whose modifier, if there is one, changes nothing."""
+    """A table entry for a type on which a modifier has no effect."""
     return lambda _typmod: column_type
 
 
-# the fast way: NULL wherever it leaves a text to the careful way
+# The fast path: NULL for each text that it leaves to the careful path.
 Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# the careful way: None if the Arrow type has no such value; or raises RefusedError
+# The careful path: None if the Arrow type can't hold the value; raises RefusedError.
 Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
 
 
 def load_fast_then_careful(
     column_type: ColumnType, values: Sequence[bytes | None], fast: Fast, careful: Careful
 ) -> LoadedColumn:
-    """Read all values the fast way, and those that it left out, one by one, the careful way."""
+    """Load all values by the fast path, and those that it leaves out, one by one, by the careful path."""
     texts = binary_array(values)
     array = fast(texts, column_type.arrow)
     if array.null_count == texts.null_count:
         return LoadedColumn(array, {})
-    odd = pc.and_(pc.is_null(array), pc.is_valid(texts))
-    found: list[Any] = []
+    unread = pc.and_(pc.is_null(array), pc.is_valid(texts))
+    results: list[Any] = []
     unrepresentable: dict[int, str] = {}
-    for index, text in zip(pc.indices_nonzero(odd).to_pylist(), texts.filter(odd).to_pylist(), strict=True):
+    for index, text in zip(pc.indices_nonzero(unread).to_pylist(), texts.filter(unread).to_pylist(), strict=True):
         try:
             value = careful(text, column_type.arrow)
         except RefusedError as refused:
             raise ValueTextError(index, column_type.name, refused.expected) from None
         if value is None:
             unrepresentable[index] = text.decode("ascii")
-        found.append(value)
-    array = pc.replace_with_mask(array, odd, pa.array(found, column_type.arrow))
+        results.append(value)
+    array = pc.replace_with_mask(array, unread, pa.array(results, column_type.arrow))
     return LoadedColumn(array, unrepresentable)
 
 
 def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Turn the values of one column, in binary form as TupleData carries them ('b'), into an Arrow array.
+    """Load the values of one column, in binary form as TupleData carries them ('b'); None is SQL's NULL.
 
-    None is SQL's NULL. Raises ValueTextError for the first value that the type's send function would not have written,
-    and OverflowError when there are 2 GiB or more of values, or MAX_TEXT of text that they are printed as.
+    Raises ValueTextError for the first value that the type's send function would not have written, and OverflowError
+    for 2 GiB or more of values, or more than MAX_TEXT bytes of text on the detour.
     """
     if column_type.fast_binary is None:
         return column_type.text_loader(column_type, _texts_of(column_type, range(len(values)), values))
@@ -174,23 +172,22 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     array = column_type.fast_binary(sent, column_type.arrow)
     if array.null_count == sent.null_count:
         return LoadedColumn(array, {})
-    odd = pc.and_(pc.is_null(array), pc.is_valid(sent))
-    indices = pc.indices_nonzero(odd).to_pylist()
+    indices = pc.indices_nonzero(pc.and_(pc.is_null(array), pc.is_valid(sent))).to_pylist()
     texts = _texts_of(column_type, indices, values)
     try:
         loaded = column_type.text_loader(column_type, texts)
     except ValueTextError as refused:
         raise ValueTextError(indices[refused.index], refused.type_name, refused.expected) from None
-    array = _with_replaced(array, indices, loaded.array)
+    array = _replace(array, indices, loaded.array)
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
 
 
-def _with_replaced(array: pa.Array, indices: Sequence[int], replacements: pa.Array) -> pa.Array:
-    """Arrow's replace_with_mask, which knows no lists."""
-    chosen = list(range(len(array)))
+def _replace(array: pa.Array, indices: Sequence[int], replacements: pa.Array) -> pa.Array:
+    """Like Arrow's replace_with_mask, which doesn't support lists."""
+    positions = list(range(len(array)))
     for position, index in enumerate(indices, start=len(array)):
-        chosen[index] = position
-    return pa.concat_arrays([array, replacements]).take(pa.array(chosen, pa.int64()))
+        positions[index] = position
+    return pa.concat_arrays([array, replacements]).take(pa.array(positions, pa.int64()))
 
 
 def _texts_of(column_type: ColumnType, indices: Iterable[int], values: Sequence[bytes | None]) -> list[bytes | None]:
@@ -200,7 +197,7 @@ def _texts_of(column_type: ColumnType, indices: Iterable[int], values: Sequence[
         text = _text_of(column_type, i, values[i])
         size += len(text or b"")
         if size > MAX_TEXT:
-            raise OverflowError(f"more than {MAX_TEXT:,} bytes of text in one column of a batch; make it smaller")
+            raise OverflowError(f"more than {MAX_TEXT:,} bytes of text in one column; make the batch smaller")
         texts.append(text)
     return texts
 
@@ -213,19 +210,19 @@ def _text_of(column_type: ColumnType, index: int, value: bytes | None) -> bytes 
 
 
 def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:
-    """Cast the texts that match the (RE2) pattern; NULL for the others.
+    """Cast the texts that match the RE2 pattern `plain`; NULL for the others.
 
-    All NULL if one that matches can't be cast (2023-02-30, an int2 of 99999): the careful way finds which.
+    All NULL if a matching text can't be cast (2023-02-30, an int2 of 99999): the careful path finds it.
     """
-    kept = pc.if_else(pc.match_substring_regex(texts, plain), texts, None)
+    matches = pc.if_else(pc.match_substring_regex(texts, plain), texts, None)
     try:
-        return kept.cast(pa.string()).cast(arrow)
+        return matches.cast(pa.string()).cast(arrow)
     except pa.ArrowInvalid:
         return pa.nulls(len(texts), arrow)
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:
-    """The bytes as they are. OverflowError from 2 GiB on: Arrow's strings have 32-bit offsets."""
+    """The values as an Arrow array; OverflowError from 2 GiB on, as its offsets have 32 bits."""
     array = pa.array(values, pa.binary())
     if isinstance(array, pa.ChunkedArray):
         raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")

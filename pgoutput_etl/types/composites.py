@@ -1,4 +1,4 @@
-"""Values of composite types (`create type … as (…)`), as PostgreSQL's text of the row.
+"""Composite values (`create type … as (…)`), as PostgreSQL's text of the row.
 
 Text: record_out, "8.16.6. Composite Type Input and Output Syntax". Binary: record_send
 (src/backend/utils/adt/rowtypes.c).
@@ -20,25 +20,27 @@ _must_quote = re.compile(rb'^$|["\\(),\s]').search
 
 
 def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> bytes:
-    """What record_out prints for a row in binary form: int32 number of fields; of each its type's OID, int32 length
-    (-1: NULL) and the value's own binary form, which `field_text` turns to text. RefusedError where it is no row.
+    """The text of a row in binary form, as record_out prints it.
+
+    record_send: int32 number of fields; per field its type's OID, int32 length (-1: NULL) and the field's binary form,
+    which `field_text` turns into text. RefusedError if the value is not a row.
     """
-    sent = ValueReader(value, EXPECTED)
-    fields = [(sent.uint32(), sent.sized()) for _ in range(sent.count(8))]
-    sent.end()
+    reader = ValueReader(value, EXPECTED)
+    fields = [(reader.uint32(), reader.sized()) for _ in range(reader.count(8))]
+    reader.end()
     texts = (b"" if field is None else quoted(field_text(oid, field), _must_quote) for oid, field in fields)
     return b"(" + b",".join(bounded(texts)) + b")"
 
 
 def is_record(value: bytes) -> bool:
-    """Whether the bytes are a row's, as far as lengths and OIDs say."""
-    sent = ValueReader(value, EXPECTED)
+    """True if the value's lengths and OIDs are those of a row."""
+    reader = ValueReader(value, EXPECTED)
     try:
-        for _ in range(sent.count(8)):
-            if sent.uint32() == 0:
+        for _ in range(reader.count(8)):
+            if reader.uint32() == 0:
                 return False
-            sent.sized()
-        sent.end()
+            reader.sized()
+        reader.end()
     except RefusedError:
         return False
     return True

@@ -1,16 +1,16 @@
-"""What becomes of a value that was written before its column's type changed, and was not sent since.
+"""Converts stored values after a change of their column's type.
 
-ALTER TABLE … TYPE rewrites the server's rows and sends none of them. What the archive knows is the value under the old
-type. Where PostgreSQL's own cast between the two is certain and exact, that gives the new value; where it isn't (it
-rounds, depends on TimeZone, or a USING clause may have said anything), the value is not made up: the column is NULL and
-PostgreSQL's old text is kept as unrepresentable.
+ALTER TABLE … TYPE rewrites the server's rows without sending them, so the archive only has a value under the old type.
+Where PostgreSQL's cast between the two types is certain and exact, the cast gives the new value. Otherwise (the cast
+rounds, depends on TimeZone, or a USING clause may have computed anything) no value is invented: the column is NULL, and
+the old text is kept as unrepresentable.
 
-Everything goes by way of text: the old value as PostgreSQL prints it, turned into what it prints for the new type. An
-array's elements are turned one by one, as PostgreSQL's cast does.
+Conversion maps the text that PostgreSQL prints for the old type to the text it prints for the new one. Arrays are
+converted element by element, as PostgreSQL's cast does.
 
-Certain means: by the cast between the two types. What the archive can't show is a USING clause that computes something
-else from values that the cast would take (`ALTER COLUMN price TYPE bigint USING price * 100`), or a server that printed
-text under another DateStyle or bytea_output than the one that the archive was sent under.
+Certain means certain by the cast between the types. The archive can't reveal a USING clause that computes something
+else from values that the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), or that the server printed
+text under a DateStyle or bytea_output other than the archive's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pgoutput_etl.types.arrays import with_elements
+from pgoutput_etl.types.arrays import map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
@@ -36,34 +36,34 @@ _FLOATS: Final = ("float4", "float8")
 
 _TEXTS: Final = ("text", "varchar", "bpchar", "citext")
 
-_READ_AS_WRITTEN: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "bytea", "json")
+_PARSED_FROM_TEXT: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "bytea", "json")
 
 _WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interval")
 
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
 
-# Of a column of these the text depends on the TimeZone or the search_path of who altered the table.
-_PRINTED_BY_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
+# Cast to text, these depend on the TimeZone of the session that altered the table (and reg* types on its search_path).
+_TEXT_DEPENDS_ON_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
 
 _FRACTION = re.compile(rb"\.([0-9]+)")
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 
-_EXACT = Context(prec=40_000)  # more digits than a numeric has room for
+_EXACT = Context(prec=40_000)  # more digits than a numeric can have
 
 _NO_LIMIT: Final = 2**31
 
-_INTEGER_DIGITS: Final = 19  # of the greatest int8
+_INTEGER_DIGITS: Final = 19  # digits of the largest int8
 
 
-def stays(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every stored value is the new type's own, as it is."""
+def is_unchanged(old: ColumnType, new: ColumnType) -> bool:
+    """True if every stored value is valid under the new type, unchanged."""
     if old.arrow != new.arrow or old.storage != new.storage:
         return False
     if old.name == new.name:
         return True
     if _is_array(old) and _is_array(new):
-        return _elements(old).delimiter == _elements(new).delimiter and stays(_elements(old), _elements(new))
+        return _elements(old).delimiter == _elements(new).delimiter and is_unchanged(_elements(old), _elements(new))
     before, after = _base(old), _base(new)
     if before in ("varchar", "text", "citext", "name") and after in ("text", "citext"):
         return True
@@ -71,13 +71,13 @@ def stays(old: ColumnType, new: ColumnType) -> bool:
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether Delta widens the column's type without touching a row, and PostgreSQL's cast means the same."""
+    """True if Delta widens the column's type without rewriting rows, equivalent to PostgreSQL's cast."""
     before, after = old.arrow, new.arrow
     if _base(old) not in _NUMBERS or _base(new) not in _NUMBERS:
         return False
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
-        more = after.scale - before.scale
-        return bool(after.precision - before.precision >= more >= 0)
+        decimals = after.scale - before.scale
+        return bool(after.precision - before.precision >= decimals >= 0)
     return (before, after) in (
         (pa.int16(), pa.int32()),
         (pa.int16(), pa.int64()),
@@ -87,36 +87,33 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 
 def convert(old: ColumnType, new: ColumnType, texts: Sequence[bytes | None]) -> tuple[LoadedColumn, set[int]]:
-    """Values of the old type, as PostgreSQL prints them, under the new one.
+    """Convert values of the old type, as PostgreSQL prints them, to the new type.
 
-    Also the indices of those whose new value isn't certain; they are unrepresentable, with their old text.
+    Also returns the indices of values whose new value isn't certain. They are unrepresentable, with their old text.
     """
     rule = _rule(old, new)
-    turned = [None if text is None else rule(text) for text in texts]
+    converted = [None if text is None else rule(text) for text in texts]
     try:
-        loaded = load_text(new, turned)
+        loaded = load_text(new, converted)
     except ValueTextError:
-        # Some text is none of the new type's: each is tried by itself.
-        singles = [_load_one(new, value) for value in turned]
-        turned = [None if single is None else value for single, value in zip(singles, turned, strict=True)]
-        loaded = load_text(new, turned)
-    uncertain = {
-        i for i, (was, value) in enumerate(zip(texts, turned, strict=True)) if was is not None and value is None
-    }
-    kept = {i: (texts[i] or b"").decode() for i in uncertain}
-    return LoadedColumn(loaded.array, {**loaded.unrepresentable, **kept}), uncertain
+        converted = [value if _is_loadable(new, value) else None for value in converted]
+        loaded = load_text(new, converted)
+    uncertain = {i for i, text in enumerate(texts) if text is not None and converted[i] is None}
+    old_texts = {i: (texts[i] or b"").decode() for i in uncertain}
+    return LoadedColumn(loaded.array, {**loaded.unrepresentable, **old_texts}), uncertain
 
 
-def _load_one(column_type: ColumnType, value: bytes | None) -> LoadedColumn | None:
+def _is_loadable(column_type: ColumnType, value: bytes | None) -> bool:
     try:
-        return load_text(column_type, [value])
+        load_text(column_type, [value])
     except ValueTextError:
-        return None
+        return False
+    return True
 
 
 def _is_array(column_type: ColumnType) -> bool:
-    """Not pgvector's vector, which has elements, too, and prints itself."""
-    return column_type.element is not None and column_type.prints is None
+    """False for pgvector's vector, which has elements but its own text format."""
+    return column_type.element is not None and column_type.printer is None
 
 
 def _elements(array: ColumnType) -> ColumnType:
@@ -125,7 +122,7 @@ def _elements(array: ColumnType) -> ColumnType:
 
 
 def _base(column_type: ColumnType) -> str:
-    """The type's name without its modifier. A user's type has a dot in it, and is none of those above."""
+    """The type's name without its modifier. User types have a dot in it, so they match no built-in name."""
     if _is_array(column_type):
         return "array"
     name = column_type.name.partition("(")[0]
@@ -133,7 +130,7 @@ def _base(column_type: ColumnType) -> str:
 
 
 def _size(column_type: ColumnType) -> int | None:
-    """n of varchar(n), timestamp(n) and others."""
+    """n of varchar(n), timestamp(n) and the like."""
     size = column_type.name.partition("(")[2].rstrip(")")
     return int(size) if size.isdigit() else None
 
@@ -154,41 +151,41 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     if _is_array(old) and _is_array(new):
         return _of_elements(_elements(old), _elements(new))
     if after in _TEXTS:
-        return _to_text(before if old.prints is None else "", after, _size(new)) if _has_one_text(old) else _never
+        return _to_text(before if old.printer is None else "", after, _size(new)) if _has_one_text(old) else _never
     if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
         return _to_number(before, new)
     if after in _WITH_FRACTIONS and before in (after, "text", "varchar"):
-        is_read = before == after or after in ("timestamp", "timestamptz")
-        return partial(_with_fraction, digits=_size(new)) if is_read else _never
+        is_certain = before == after or after in ("timestamp", "timestamptz")
+        return partial(_with_decimals, digits=_size(new)) if is_certain else _never
     if (before, after) == ("date", "timestamp"):
         return _at_midnight
     if before == after == "varbit":
-        return partial(_no_longer_than, size=_size(new))
-    # USING column::type is what these need, and it reads the text; jsonb, uuid or inet would print theirs anew.
-    reads_text = before in ("text", "varchar") and after in _READ_AS_WRITTEN
+        return partial(_within_size, size=_size(new))
+    # These need USING column::type, which parses the text; jsonb, uuid and inet would normalize it.
+    reads_text = before in ("text", "varchar") and after in _PARSED_FROM_TEXT
     is_document = (before, after) == ("jsonb", "json") and (old.storage is Storage.PLAIN or old.storage is new.storage)
     return _same if reads_text or is_document else _never
 
 
 def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
-    turn = _same if stays(old, new) else _rule(old, new)
-    if turn is _never:
-        return _never  # also of {NULL}: there is no cast
+    element_rule = _same if is_unchanged(old, new) else _rule(old, new)
+    if element_rule is _never:
+        return _never  # even for {NULL}: no cast exists
 
     def rule(text: bytes) -> bytes | None:
         try:
-            return with_elements(text, old.delimiter, turn, new.delimiter)
+            return map_elements(text, old.delimiter, element_rule, new.delimiter)
         except RefusedError:
-            return None  # an array by its type's name alone
+            return None  # the type is an array by its name alone
 
     return rule
 
 
 def _has_one_text(old: ColumnType) -> bool:
-    """Whether the text is what anybody's cast to text gives, and the target still has it."""
+    """True if a cast to text gives the same result in every session, and the target still has that text."""
     if _is_array(old):
         return _has_one_text(_elements(old))
-    if old.storage is Storage.VARIANT or _base(old) in _PRINTED_BY_SETTINGS or old.name.startswith("reg"):
+    if old.storage is Storage.VARIANT or _base(old) in _TEXT_DEPENDS_ON_SETTINGS or old.name.startswith("reg"):
         return False
     return not (_base(old) == "numeric" and pa.types.is_decimal(old.arrow) and _scale(old) is None)
 
@@ -196,10 +193,10 @@ def _has_one_text(old: ColumnType) -> bool:
 def _to_number(before: str, new: ColumnType) -> Rule:
     after = _base(new)
     if after == "numeric":
-        return partial(_numeric, scale=_scale(new), digits={"float4": 6, "float8": 15}.get(before))
+        return partial(_to_numeric, scale=_scale(new), digits={"float4": 6, "float8": 15}.get(before))
     if after in _INTEGERS:
-        return partial(_whole, before=before)
-    return partial(_float, before=before, after=after) if after in _FLOATS else _never
+        return partial(_to_integer, before=before)
+    return partial(_to_float_text, before=before, after=after) if after in _FLOATS else _never
 
 
 def _same(text: bytes) -> bytes:
@@ -224,7 +221,7 @@ def _to_text(before: str, after: str, size: int | None) -> Rule:
 
 
 def _as_text(before: str, text: bytes) -> bytes | None:
-    """What a cast to text makes of a value; of most types it is what they print."""
+    """The result of a cast to text; for most types their printed text. None if uncertain."""
     match before:
         case "bool":
             return b"true" if text == b"t" else b"false"
@@ -233,25 +230,25 @@ def _as_text(before: str, text: bytes) -> bytes | None:
         case "inet":
             return text if b"/" in text else text + (b"/128" if b":" in text else b"/32")
         case "xml":
-            return None if text.startswith(b"<?xml") else text  # its declaration is printed otherwise than kept
+            return None if text.startswith(b"<?xml") else text  # the cast changes the declaration
         case _ if "." in before or before.startswith("oid "):
-            return None if text[:1] in (b"(", b"[", b"{") else text  # what is in a row or a range is not known
+            return None if text[:1] in (b"(", b"[", b"{") else text  # the types within a row or range are unknown
         case _:
             return text
 
 
-def _with_fraction(text: bytes, digits: int | None) -> bytes | None:
-    """A time of at most that many decimals, without zeros at their end. A cast rounds others."""
-    found = _FRACTION.search(text)
-    if found is None:
+def _with_decimals(text: bytes, digits: int | None) -> bytes | None:
+    """The time without trailing zeros; None if the cast would round it to `digits` decimals."""
+    match = _FRACTION.search(text)
+    if match is None:
         return text
-    fraction = found[1].rstrip(b"0")
+    fraction = match[1].rstrip(b"0")
     if digits is not None and len(fraction) > digits:
         return None
-    return text[: found.start()] + (b"." + fraction if fraction else b"") + text[found.end() :]
+    return text[: match.start()] + (b"." + fraction if fraction else b"") + text[match.end() :]
 
 
-def _no_longer_than(text: bytes, size: int | None) -> bytes | None:
+def _within_size(text: bytes, size: int | None) -> bytes | None:
     return text if size is None or len(text) <= size else None
 
 
@@ -262,19 +259,19 @@ def _at_midnight(text: bytes) -> bytes:
     return day + b" 00:00:00" + era
 
 
-def _whole(text: bytes, before: str) -> bytes | None:
-    """A number without a fraction. A cast rounds others. A float's digits are few, and don't spell a large one out."""
+def _to_integer(text: bytes, before: str) -> bytes | None:
+    """The number as an integer; None if the cast would round it. Floats are read as binary: their text is abridged."""
     if text in _SPECIAL:
         return None
-    number = Decimal(_held(text, before).as_py()) if before in _FLOATS else _number(text)
-    # no integer type has more digits, and Python prints no int of thousands
+    number = Decimal(_to_float(text, before).as_py()) if before in _FLOATS else _number(text)
+    # no integer type has more digits, and Python refuses to print thousands of them
     if number is None or number.adjusted() >= _INTEGER_DIGITS or number != number.to_integral_value():
         return None
     return str(int(number)).encode()
 
 
-def _numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None:
-    """With as many digits behind the point as the type has. PostgreSQL takes 15 digits of a float8, 6 of a float4."""
+def _to_numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None:
+    """The number with `scale` decimals. PostgreSQL's cast keeps 15 digits of a float8 and 6 of a float4."""
     if text in _SPECIAL:
         return text
     number = _number(text)
@@ -287,17 +284,17 @@ def _numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None
     return format(scaled, "f").encode() if scaled == number else None
 
 
-def _float(text: bytes, before: str, after: str) -> bytes | None:
-    """Of a numeric the float nearest to it, as PostgreSQL has it too; an integer or a float must be held exactly."""
+def _to_float_text(text: bytes, before: str, after: str) -> bytes | None:
+    """The float nearest to a numeric, as in PostgreSQL; None for an integer or float that isn't exact then."""
     if text in _SPECIAL:
         return text
-    turned = _held(text, after).as_py() if before != "float4" else _held(text, before).as_py()
-    if before not in ("numeric", "float4") and Decimal(turned) != _number(text):
+    number = _to_float(text, after).as_py() if before != "float4" else _to_float(text, before).as_py()
+    if before not in ("numeric", "float4") and Decimal(number) != _number(text):
         return None
-    return (shortest_float4 if after == "float4" else shortest_float8)(turned).encode()
+    return (shortest_float4 if after == "float4" else shortest_float8)(number).encode()
 
 
-def _held(text: bytes, float_type: str) -> pa.Scalar:
+def _to_float(text: bytes, float_type: str) -> pa.Scalar:
     return pa.scalar(text.decode()).cast(pa.float32() if float_type == "float4" else pa.float64())
 
 

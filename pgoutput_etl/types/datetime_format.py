@@ -1,7 +1,7 @@
-"""How PostgreSQL prints dates and times in DateStyle ISO, from the numbers that it keeps them as.
+"""Prints dates and times as PostgreSQL does in DateStyle ISO, from its internal numbers.
 
-Days and microseconds are counted from 2000-01-01, of any year there is a number for; the ends of the integer types
-are the infinities. Times are microseconds.
+Dates are days and timestamps are microseconds since 2000-01-01, in any year; the ends of the integer types are the
+infinities. Times of day are microseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_date(days: int) -> bool:
 def is_timestamp(microseconds: int) -> bool:
     """PostgreSQL's IS_VALID_TIMESTAMP, 4714-11-24 BC to the end of 294276, or infinite.
 
-    The end itself is not valid, but a timestamp(3) is rounded to it, after PostgreSQL looked.
+    The end itself is not valid, but PostgreSQL rounds a timestamp(3) to it after its check.
     """
     return -211_813_488_000_000_000 <= microseconds <= 9_223_371_331_200_000_000 or microseconds in _INFINITE_US
 
@@ -44,7 +44,7 @@ def timestamp_text(microseconds: int) -> bytes:
 
 
 def timestamptz_text(microseconds: int) -> bytes:
-    """With TimeZone UTC."""
+    """The text under TimeZone UTC."""
     return _timestamp_text(microseconds, "+00")
 
 
@@ -57,7 +57,7 @@ def _timestamp_text(microseconds: int, offset: str) -> bytes:
 
 
 def time_of_day(microseconds: int) -> str:
-    """HH:MM:SS and as many decimals as it takes; as many hours as there are."""
+    """HH:MM:SS and as many decimals as needed; the hours may exceed 24."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
@@ -66,7 +66,7 @@ def time_of_day(microseconds: int) -> str:
 
 
 def _date(days: int) -> tuple[str, str]:
-    """Date and era; the calendar repeats every 400 years."""
+    """Date and era. The calendar repeats every 400 years."""
     cycle, day_of_cycle = divmod(days + _EPOCH - 1, _DAYS_OF_400_YEARS)
     same_day = datetime.date.fromordinal(day_of_cycle + 1)
     year = same_day.year + 400 * cycle

@@ -1,9 +1,9 @@
 """date, timestamp and timestamptz in DateStyle ISO, for the years 0001 to 9999 that Spark and Python share.
 
-Any other DateStyle is refused: 03/04/2026 is the 3rd of April or the 4th of March, and only the sender knew.
-Infinity, years BC and years past 9999 are unrepresentable. What counts for a timestamptz is its instant in
-UTC, not the year in its text; one that is unrepresentable is handed back as its text in UTC, whatever TimeZone the
-sender has. The binary forms count days or microseconds since 2000-01-01, with infinities at the ends of the integer.
+Any other DateStyle is refused: only the sender knows if 03/04/2026 is in March or in April. Infinity, years BC and
+years past 9999 are unrepresentable. For a timestamptz the year in UTC decides, not the year in its text; an
+unrepresentable one is returned as text in UTC, whatever the sender's TimeZone. The binary forms count days or
+microseconds since 2000-01-01, with infinities at the ends of the integer range.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from pgoutput_etl.types.datetime_format import (
     timestamptz_text,
 )
 
-# as RE2 for the fast way: four digits but not 0000
+# RE2 patterns for the fast path: four digits, but not 0000
 _PLAIN_DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 
 _PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 
 _PLAIN_OFFSET = r"[+-][0-9]{2}(?::[0-9]{2})?"
-
 
 _DATE = rb"(?P<year>[0-9]{4}|[1-9][0-9]{4,6})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
 
@@ -55,7 +54,6 @@ _DATE_TEXT = re.compile(_DATE + _ERA)
 _TIMESTAMP_TEXT = re.compile(_DATE + b" " + _TIME + _ERA)
 
 _TIMESTAMPTZ_TEXT = re.compile(_DATE + b" " + _TIME + _OFFSET + _ERA)
-
 
 _INFINITIES = (b"infinity", b"-infinity")
 
@@ -87,7 +85,7 @@ def careful_date(text: bytes, _arrow: pa.DataType) -> int | None:
         return None
     parts = _DATE_TEXT.fullmatch(text)
     if parts is None:
-        raise RefusedError("a date as YYYY-MM-DD; the sender's DateStyle must be ISO")
+        raise RefusedError("a date in the form YYYY-MM-DD; the sender's DateStyle must be ISO")
     day = _day(parts)
     return day if _MIN_DAY <= day <= _MAX_DAY else None
 
@@ -105,7 +103,7 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
         return None
     parts = _TIMESTAMP_TEXT.fullmatch(text)
     if parts is None:
-        raise RefusedError("a timestamp as YYYY-MM-DD HH:MM:SS[.ffffff]; the sender's DateStyle must be ISO")
+        raise RefusedError("a timestamp in the form YYYY-MM-DD HH:MM:SS[.ffffff]; the sender's DateStyle must be ISO")
     microsecond = _local_microsecond(parts)
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
 
@@ -117,7 +115,7 @@ def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) ->
 
 
 def text_in_utc(text: bytes) -> bytes:
-    """RefusedError if it is no timestamptz."""
+    """The timestamptz's text in UTC; RefusedError if the text is not a timestamptz."""
     if text in _INFINITIES:
         return text
     return timestamptz_text(_instant(text) - _EPOCH_2000_US)
@@ -125,7 +123,7 @@ def text_in_utc(text: bytes) -> bytes:
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     array = cast_plain(texts, f"^{_PLAIN_DATE} {_PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
-    # 0001-01-01 00:00:00+01 is a plain text and an instant in the year 1 BC
+    # 0001-01-01 00:00:00+01 has the plain form, but its instant is in 1 BC
     inside = pc.and_(
         pc.greater_equal(array, pa.scalar(_MIN_US, arrow)), pc.less_equal(array, pa.scalar(_MAX_US, arrow))
     )
@@ -140,17 +138,17 @@ def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
 
 
 def _day(parts: re.Match[bytes]) -> int:
-    """Days since 1970-01-01, of any year: the calendar repeats every 400 years, which are 146097 days."""
+    """Days since 1970-01-01, in any year: the calendar repeats every 400 years, or 146097 days."""
     year = int(parts["year"])
     if year == 0:
-        raise RefusedError("a date of a year that exists (1 BC is followed by 1 AD)")
+        raise RefusedError("a date with a valid year (1 BC is followed by 1 AD)")
     if parts["bc"]:
         year = 1 - year
     cycle, year_of_cycle = divmod(year, 400)
     try:
         same_day = datetime.date(400 + year_of_cycle, int(parts["month"]), int(parts["day"]))
     except ValueError:
-        raise RefusedError("a date that the calendar has") from None
+        raise RefusedError("a valid calendar date") from None
     return same_day.toordinal() + (cycle - 1) * 146_097 - _EPOCH
 
 
@@ -165,7 +163,7 @@ def _instant(text: bytes) -> int:
 
 
 def _local_microsecond(parts: re.Match[bytes]) -> int:
-    """Microseconds since 1970-01-01 00:00:00 on the clock that the text shows."""
+    """Microseconds since 1970-01-01 00:00:00 in local time, ignoring the offset."""
     hour, minute, second = int(parts["hour"]), int(parts["minute"]), int(parts["second"])
     if hour > 23 or minute > 59 or second > 59:
         raise RefusedError("a time of day from 00:00:00 to 23:59:59.999999")
@@ -184,41 +182,41 @@ def _offset_seconds(parts: re.Match[bytes]) -> int:
 def binary_date_text(value: bytes) -> bytes:
     days = number(INT32, value, "a date of 4 bytes")
     if not is_date(days):
-        raise RefusedError("a date that PostgreSQL has")
+        raise RefusedError("a date in PostgreSQL's range")
     return date_text(days)
 
 
 def binary_timestamp_text(value: bytes) -> bytes:
-    return timestamp_text(_sent_timestamp(value))
+    return timestamp_text(_unpack_timestamp(value))
 
 
 def binary_timestamptz_text(value: bytes) -> bytes:
-    return timestamptz_text(_sent_timestamp(value))
+    return timestamptz_text(_unpack_timestamp(value))
 
 
-def _sent_timestamp(value: bytes) -> int:
+def _unpack_timestamp(value: bytes) -> int:
     microseconds = number(INT64, value, "a timestamp of 8 bytes")
     if not is_timestamp(microseconds):
-        raise RefusedError("a timestamp that PostgreSQL has")
+        raise RefusedError("a timestamp in PostgreSQL's range")
     return microseconds
 
 
-def fast_binary_date(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _shifted(number_column(sent, "i", pa.int32()), _MIN_DAY, _MAX_DAY, _EPOCH_2000).cast(arrow)
+def fast_binary_date(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _from_epoch_2000(number_column(values, "i", pa.int32()), _MIN_DAY, _MAX_DAY, _EPOCH_2000).cast(arrow)
 
 
-def fast_binary_timestamp(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return _shifted(number_column(sent, "q", pa.int64()), _MIN_US, _MAX_US, _EPOCH_2000_US).cast(arrow)
+def fast_binary_timestamp(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return _from_epoch_2000(number_column(values, "q", pa.int64()), _MIN_US, _MAX_US, _EPOCH_2000_US).cast(arrow)
 
 
-def _shifted(since_2000: pa.Array, least: int, most: int, epoch: int) -> pa.Array:
-    """Since 1970, if from least to most; NULL for all other."""
-    arrow = since_2000.type
+def _from_epoch_2000(numbers: pa.Array, low: int, high: int, epoch: int) -> pa.Array:
+    """The numbers counted from 1970 instead of 2000; NULL unless the result is between low and high."""
+    arrow = numbers.type
     inside = pc.and_(
-        pc.greater_equal(since_2000, pa.scalar(least - epoch, arrow)),
-        pc.less_equal(since_2000, pa.scalar(most - epoch, arrow)),
+        pc.greater_equal(numbers, pa.scalar(low - epoch, arrow)),
+        pc.less_equal(numbers, pa.scalar(high - epoch, arrow)),
     )
-    return pc.add(pc.if_else(inside, since_2000, pa.scalar(None, arrow)), pa.scalar(epoch, arrow))
+    return pc.add(pc.if_else(inside, numbers, pa.scalar(None, arrow)), pa.scalar(epoch, arrow))
 
 
 def timestamp_type(typmod: int) -> ColumnType:
@@ -235,7 +233,7 @@ def timestamptz_type(typmod: int) -> ColumnType:
         load_timestamptz,
         binary_timestamptz_text,
         fast_binary_timestamp,
-        in_utc=text_in_utc,
+        to_utc=text_in_utc,
     )
 
 

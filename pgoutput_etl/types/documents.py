@@ -1,11 +1,11 @@
-r"""json, jsonb, jsonpath and xml, as PostgreSQL's text, and "char", which is no text but a byte.
+r"""json, jsonb, jsonpath and xml as PostgreSQL's text, and "char", which is a single byte.
 
-jsonb and jsonpath are sent as their text behind a version byte of 1. xml is sent as it is printed, but with its
-encoding in its declaration if client_encoding is something other than UTF8; in text form, that stays unsaid.
+jsonb and jsonpath are sent as a version byte of 1 and the text. xml is sent as it is printed, except that its
+declaration names the encoding if client_encoding is not UTF8; the text form never names it.
 
 "char" prints a byte that is not ASCII as a backslash and three octal digits, and 0 as nothing. Before PostgreSQL 16 it
-printed the byte itself, which is not valid UTF-8, and is refused in text form; in binary form, which is the byte in
-all versions, it is the newer text.
+printed the byte itself: invalid UTF-8, refused in text form. The binary form is the byte in all versions, and is read
+as the newer text.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _XML_ENCODING_BYTES = re.compile(_XML_ENCODING.encode())
 
 def versioned_text(value: bytes) -> bytes:
     if not value.startswith(_VERSION):
-        raise RefusedError("a text behind a version byte of 1")
+        raise RefusedError("a version byte of 1 followed by text")
     return value[1:]
 
 
-def fast_binary_versioned(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    texts = fast_binary_string(pc.if_else(pc.starts_with(sent, _VERSION), sent, None), arrow)
+def fast_binary_versioned(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    texts = fast_binary_string(pc.if_else(pc.starts_with(values, _VERSION), values, None), arrow)
     return pc.utf8_slice_codeunits(texts, 1)  # binary_slice fails on short values
 
 
@@ -42,8 +42,8 @@ def xml_text(value: bytes) -> bytes:
     return value
 
 
-def fast_binary_xml(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return fast_binary_string(pc.if_else(pc.match_substring_regex(sent, _XML_ENCODING), None, sent), arrow)
+def fast_binary_xml(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return fast_binary_string(pc.if_else(pc.match_substring_regex(values, _XML_ENCODING), None, values), arrow)
 
 
 def char_text(value: bytes) -> bytes:

@@ -1,11 +1,11 @@
-"""Types of extensions that are known by their names: hstore, citext, pgvector's vector, PostGIS's geometries.
+"""Extension types, known by name: hstore, citext, pgvector's vector, and PostGIS's geometries.
 
-hstore       a map of strings, in the order in which PostgreSQL keeps it: the shortest keys first
+hstore       a map of strings, in PostgreSQL's order: shortest keys first
 vector       a list of float4
 citext       its text
 geometry, geography
-             EWKB, as PostGIS sends it, byte for byte. Where there is an SRID, it is in there: plain WKB has no place
-             for it. A geometry of two dimensions without an SRID is the same in both.
+             EWKB, byte for byte as PostGIS sends it. It includes the SRID, if any, which plain WKB can't. For a
+             two-dimensional geometry without an SRID, EWKB and WKB are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from pgoutput_etl.types.strings import text_type
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
-
 _STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
 
 _PAIR = _STRING + rb"=>(?:NULL|" + _STRING + rb")"
@@ -39,7 +38,6 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 _FLOAT4 = floats.TYPES[700](-1)
 
-
 _Pairs = list[tuple[bytes, bytes | None]]
 
 
@@ -47,7 +45,7 @@ def load_hstore(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     maps: list[list[tuple[str, str | None]] | None] = []
     for index, text in enumerate(values):
         try:
-            maps.append(None if text is None else _decoded(_in_order(_pairs(text))))
+            maps.append(None if text is None else _decode(_sorted(_pairs(text))))
         except RefusedError as refused:
             raise ValueTextError(index, column_type.name, refused.expected) from None
     return LoadedColumn(pa.array(maps, column_type.arrow), {})
@@ -56,22 +54,22 @@ def load_hstore(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
 def _pairs(text: bytes) -> _Pairs:
     if not _PAIRS.fullmatch(text):
         raise RefusedError('pairs as hstore prints them ("key"=>"value", "key"=>NULL)')
-    return [(_unescaped(key), None if null else _unescaped(value)) for key, null, value in _ONE_PAIR.findall(text)]
+    return [(_unescape(key), None if null else _unescape(value)) for key, null, value in _ONE_PAIR.findall(text)]
 
 
-def _unescaped(text: bytes) -> bytes:
+def _unescape(text: bytes) -> bytes:
     return _ESCAPED.sub(rb"\1", text) if b"\\" in text else text
 
 
-def _in_order(pairs: _Pairs) -> _Pairs:
-    """hstore_out prints them in this order already, but for values that an old pg_upgrade brought along."""
+def _sorted(pairs: _Pairs) -> _Pairs:
+    """The pairs in hstore's order. hstore_out already prints them so, except for values from an old pg_upgrade."""
     ordered = sorted(pairs, key=lambda pair: (len(pair[0]), pair[0]))
     if len({key for key, _value in ordered}) < len(ordered):
-        raise RefusedError("pairs with a key each of their own")
+        raise RefusedError("pairs with distinct keys")
     return ordered
 
 
-def _decoded(pairs: _Pairs) -> list[tuple[str, str | None]]:
+def _decode(pairs: _Pairs) -> list[tuple[str, str | None]]:
     try:
         return [(key.decode(), None if value is None else value.decode()) for key, value in pairs]
     except UnicodeDecodeError:
@@ -79,21 +77,20 @@ def _decoded(pairs: _Pairs) -> list[tuple[str, str | None]]:
 
 
 def hstore_text(value: bytes) -> bytes:
-    """hstore_send: int32 number of pairs; of each int32 length and key, int32 length (-1: NULL) and value."""
-    sent = ValueReader(value, "pairs as hstore_send writes them")
-    pairs = [(sent.required(), sent.sized()) for _ in range(sent.count(8))]
-    sent.end()
-    return b", ".join(_escaped(key) + b"=>" + (b"NULL" if v is None else _escaped(v)) for key, v in _in_order(pairs))
+    """hstore_send: int32 number of pairs; per pair int32 length and key, int32 length (-1: NULL) and value."""
+    reader = ValueReader(value, "pairs as hstore_send writes them")
+    pairs = [(reader.required(), reader.sized()) for _ in range(reader.count(8))]
+    reader.end()
+    return b", ".join(_escape(key) + b"=>" + (b"NULL" if v is None else _escape(v)) for key, v in _sorted(pairs))
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape(text: bytes) -> bytes:
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def printed_hstore(entries: Sequence[Mapping[str, str | None]]) -> bytes:
-    """Of a map's entries, in hstore's order."""
     pairs = [(str(entry["key"]).encode(), entry["value"]) for entry in entries]
-    return b", ".join(_escaped(k) + b"=>" + (b"NULL" if v is None else _escaped(v.encode())) for k, v in pairs)
+    return b", ".join(_escape(k) + b"=>" + (b"NULL" if v is None else _escape(v.encode())) for k, v in pairs)
 
 
 def printed_vector(numbers: Sequence[float]) -> bytes:
@@ -106,24 +103,24 @@ def load_vector(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
 
 def _vector_elements(text: bytes) -> list[bytes | None]:
     if text[:1] != b"[" or text[-1:] != b"]" or len(text) < 3:
-        raise RefusedError("a vector as [1,2,3]")
+        raise RefusedError("a vector in the form [1,2,3]")
     return [*text[1:-1].split(b",")]
 
 
 def vector_text(value: bytes) -> bytes:
-    """vector_send: int16 number of dimensions, int16 0, and each as float4."""
-    sent = ValueReader(value, "a vector as vector_send writes it")
-    dimensions, unused = sent.uint16(), sent.uint16()
+    """vector_send: int16 number of dimensions, int16 0, and the float4s."""
+    reader = ValueReader(value, "a vector as vector_send writes it")
+    dimensions, unused = reader.uint16(), reader.uint16()
     if not dimensions or unused:
-        raise sent.refusal()
-    numbers = [_FLOAT4.binary_text(sent.take(4)) for _ in range(dimensions)]
-    sent.end()
+        raise reader.refusal()
+    numbers = [_FLOAT4.binary_text(reader.take(4)) for _ in range(dimensions)]
+    reader.end()
     return b"[" + b",".join(numbers) + b"]"
 
 
-def fast_vector(sent: pa.Array, arrow: pa.ListType) -> pa.Array:
+def fast_vector(values: pa.Array, arrow: pa.ListType) -> pa.Array:
     vectors: list[tuple[float, ...] | None] = []
-    for value in sent.to_pylist():
+    for value in values.to_pylist():
         size = len(value or b"") // 4 - 1
         plain = value is not None and size > 0 and value[:4] == struct.pack(">HH", size, 0) and not len(value) % 4
         vectors.append(struct.unpack_from(f">{size}f", value, 4) if plain else None)
@@ -144,23 +141,23 @@ def geometry_text(value: bytes) -> bytes:
     return value.hex().upper().encode()
 
 
-def fast_geometry(sent: pa.Array, _arrow: pa.DataType) -> pa.Array:
-    return sent
+def fast_geometry(values: pa.Array, _arrow: pa.DataType) -> pa.Array:
+    return values
 
 
 def hstore_type(name: str) -> ColumnType:
-    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP, prints=printed_hstore)
+    return ColumnType(name, MAP_ENTRIES, False, load_hstore, hstore_text, storage=Storage.MAP, printer=printed_hstore)
 
 
 def vector_type(name: str) -> ColumnType:
     arrow = pa.list_(pa.float32())
-    # its elements may be unrepresentable as far as their loader knows; pgvector has only finite ones
-    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, prints=printed_vector)
+    # unrepresentable elements are possible for the float4 loader, though pgvector's are always finite
+    return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, printer=printed_vector)
 
 
 def geometry_type(name: str) -> ColumnType:
     return ColumnType(
-        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", prints=geometry_text
+        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", printer=geometry_text
     )
 
 

@@ -1,8 +1,7 @@
-"""float4 and float8, to the bit: -0, NaN, infinities, denormals, the shortest decimal that means this number.
+"""float4 and float8, exact to the bit: -0, NaN, infinities, denormals, shortest decimals.
 
-Arrow reads the text straight into the type asked for, correctly rounded. Reading a float4 by way of a double
-would round twice and come out one unit off for some decimals, so neither Python's float() nor numpy.float32()
-is used here.
+Arrow parses text directly into the target type, correctly rounded. Parsing a float4 through a double would round twice
+and miss some decimals by one unit, so neither Python's float() nor numpy.float32() is used here.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ def load_float(column_type: ColumnType, values: Sequence[bytes | None]) -> Loade
 
 def fast_float(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     array = cast_plain(texts, f"^(?:{_FORM})$", arrow)
-    # a number too large or too small for the type is infinity or zero by now, which its text didn't say
+    # the cast turns numbers that are too large or too small for the type into infinity or zero
     overflowed = pc.and_not(pc.is_inf(array), pc.is_in(texts, _INFINITIES))
     vanished = pc.and_(pc.equal(array, pa.scalar(0, arrow)), pc.match_substring_regex(texts, "^[^e]*[1-9]"))
     return pc.if_else(pc.or_(overflowed, vanished), pa.scalar(None, arrow), array)
 
 
 def careful_float(text: bytes, _arrow: pa.DataType) -> None:
-    """PostgreSQL 11 and older print 15 digits: the largest float8 comes as a number that no float8 can hold."""
+    """None: PostgreSQL 11 and older print 15 digits, so the largest float8 arrives as a number too large for float8."""
     if not _FORM_BYTES.fullmatch(text):
         raise RefusedError("a number in decimal digits, NaN, Infinity or -Infinity")
 
@@ -59,9 +58,9 @@ def float8_text(value: bytes) -> bytes:
     return shortest_float8(unpacked(FLOAT8, value, "a float8 of 8 bytes")[0]).encode("ascii")
 
 
-def fast_binary_float(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    array = number_column(sent, {32: "I", 64: "Q"}[arrow.bit_width], arrow)
-    # the text says no more of a NaN than that it is one; its sign and payload are the processor's whim
+def fast_binary_float(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    array = number_column(values, {32: "I", 64: "Q"}[arrow.bit_width], arrow)
+    # text doesn't carry a NaN's sign and payload, which depend on the sender's processor
     return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, arrow), array)
 
 

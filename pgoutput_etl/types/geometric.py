@@ -1,4 +1,4 @@
-"""point, lseg, path, box, polygon, line and circle, as PostgreSQL's text; all of them made of float8s."""
+"""point, lseg, path, box, polygon, line and circle, as PostgreSQL's text; all are made of float8s."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _counted_points(reader: ValueReader) -> bytes:
 
 
 def _read_points(reader: ValueReader, count: int) -> bytes:
-    """That many points, and nothing behind them."""
+    """`count` points, and nothing after them."""
     if reader.left() != count * _POINT.size:
         raise reader.refusal()
     pairs = [reader.numbers(_POINT) for _ in range(count)]

@@ -1,8 +1,8 @@
-"""uuid, and what PostgreSQL itself calls things by: transactions, snapshots, places in tables and in the WAL, OIDs.
+"""uuid, and PostgreSQL's own identifiers: transactions, snapshots, tuple and WAL positions, OIDs.
 
-The reg* types (regclass, regtype …) print the name of what an OID stands for. Their binary form is the bare OID, and
-its name is in no archive: so it is the OID's digits, which PostgreSQL reads as the same value, and prints as well if
-nothing has that OID.
+The reg* types (regclass, regtype …) print the name of the object with an OID. Their binary form is the bare OID, whose
+name is not in the archive, so the value is the OID in digits. PostgreSQL reads these as the same value, and itself
+prints digits if no object has that OID.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def xid8_text(value: bytes) -> bytes:
 
 
 def pg_lsn_text(value: bytes) -> bytes:
-    """As PostgreSQL up to 18 prints it; 19 is to pad the second half to eight digits."""
+    """The format of PostgreSQL 18 and older; 19 is to pad the second half to eight digits."""
     lsn = number(UINT64, value, "a pg_lsn of 8 bytes")
     return b"%X/%X" % (lsn >> 32, lsn & _LSN_HALF)
 
 
 def snapshot_text(value: bytes) -> bytes:
-    """xmin, xmax, and the transactions between them that were running, in ascending order."""
+    """pg_snapshot_send: int32 count, xmin, xmax, and that many running transactions between them, ascending."""
     reader = ValueReader(value, "a snapshot as pg_snapshot_send writes it")
     count = reader.int32()
     if count < 0 or reader.left() != (count + 2) * UINT64.size:
@@ -64,7 +64,7 @@ def oid_or_dash_text(value: bytes) -> bytes:
 
 
 def oid_text(value: bytes) -> bytes:
-    """regoper and regoperator, which print the OID 0 as a digit."""
+    """regoper and regoperator, which print OID 0 as 0."""
     return b"%d" % number(UINT32, value, "an OID of 4 bytes")
 
 

@@ -1,7 +1,6 @@
-"""int2, int4, int8, and the unsigned oid and xid: an optional minus sign and ASCII digits, and nothing else.
+"""int2, int4, int8, and the unsigned oid and xid: an optional minus sign and ASCII digits, nothing else.
 
-oid and xid become int64, because neither Delta nor Java has unsigned integers. The binary forms are the numbers
-themselves, big-endian.
+oid and xid become int64, because neither Delta nor Java has unsigned integers. The binary forms are big-endian.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ def careful_unsigned(text: bytes, _arrow: pa.DataType) -> int:
     return _integer_between(text, _UNSIGNED, 0, _UNSIGNED_MAX)
 
 
-def _integer_between(text: bytes, form: re.Pattern[bytes], least: int, most: int) -> int:
-    # 20 characters hold every int8; a longer text is none, and could be too long for int()
+def _integer_between(text: bytes, form: re.Pattern[bytes], low: int, high: int) -> int:
+    # every int8 fits in 20 characters; a longer text could exceed the limit of int()
     if len(text) <= 20 and form.fullmatch(text):
         value = int(text)
-        if least <= value <= most:
+        if low <= value <= high:
             return value
-    raise RefusedError(f"an integer from {least} to {most} in decimal digits")
+    raise RefusedError(f"an integer from {low} to {high} in decimal digits")
 
 
 def int2_text(value: bytes) -> bytes:
@@ -79,12 +78,12 @@ def unsigned_text(value: bytes) -> bytes:
     return b"%d" % number(UINT32, value, "an unsigned integer of 4 bytes")
 
 
-def fast_binary_signed(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return number_column(sent, {16: "h", 32: "i", 64: "q"}[arrow.bit_width], arrow)
+def fast_binary_signed(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return number_column(values, {16: "h", 32: "i", 64: "q"}[arrow.bit_width], arrow)
 
 
-def fast_binary_unsigned(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return number_column(sent, "I", pa.uint32()).cast(arrow)
+def fast_binary_unsigned(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return number_column(values, "I", pa.uint32()).cast(arrow)
 
 
 TYPES: TypeTable = {

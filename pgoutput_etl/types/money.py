@@ -1,6 +1,8 @@
-"""money, as text. How it is printed depends on the sender's lc_monetary, which its text shows and its binary form
-does not say: that is an integer of the smallest unit, of whatever currency. It is printed here as with lc_monetary C,
-``$1,234.56`` and ``-$1.00``; a sender with another one should be read in text form.
+"""money, as text.
+
+The text follows the sender's lc_monetary. The binary form is an integer count of the smallest unit of an unknown
+currency, printed here as with lc_monetary C: ``$1,234.56`` and ``-$1.00``. Use the text form
+for senders with another lc_monetary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """inet, cidr, macaddr and macaddr8, as PostgreSQL's text.
 
-It prints IPv6 addresses its own way (src/port/inet_net_ntop.c): ``::`` for the first of the longest runs of two or
-more zero words, and an IPv4 address at the end behind 96 zero bits or ::ffff.
+IPv6 addresses are printed as in src/port/inet_net_ntop.c: ``::`` replaces the first of the longest runs of two or more
+zero words, and an IPv4 address is printed after 96 zero bits or ::ffff.
 """
 
 from __future__ import annotations
@@ -11,47 +11,47 @@ import struct
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
-_HEADER = 4  # family, bits of the netmask, whether it is a cidr, bytes of the address
+_HEADER = 4  # family, netmask bits, cidr flag, address bytes
 
 _IPV4, _IPV6 = (2, 4), (3, 16)  # family and bytes: PGSQL_AF_INET, PGSQL_AF_INET6
 
 _WORDS = struct.Struct(">8H")
 
-_SENT = "a network address as inet_send and cidr_send write it"
+_EXPECTED = "a network address as inet_send and cidr_send write it"
 
 
 def inet_text(value: bytes) -> bytes:
     address, bits = _address(value, is_cidr=0)
     netmask = "" if bits == 8 * len(address) else f"/{bits}"
-    return f"{_printed(address)}{netmask}".encode("ascii")
+    return f"{_print_address(address)}{netmask}".encode("ascii")
 
 
 def cidr_text(value: bytes) -> bytes:
     address, bits = _address(value, is_cidr=1)
     if int.from_bytes(address, "big") & (1 << 8 * len(address) - bits) - 1:
-        raise RefusedError("a network without bits to the right of its netmask")
-    return f"{_printed(address)}/{bits}".encode("ascii")
+        raise RefusedError("a network with no bits set to the right of its netmask")
+    return f"{_print_address(address)}/{bits}".encode("ascii")
 
 
 def _address(value: bytes, *, is_cidr: int) -> tuple[bytes, int]:
     if len(value) < _HEADER:
-        raise RefusedError(_SENT)
-    family, bits, sent_is_cidr, size = value[:_HEADER]
+        raise RefusedError(_EXPECTED)
+    family, bits, cidr_flag, size = value[:_HEADER]
     address = value[_HEADER:]
-    if (family, size) not in (_IPV4, _IPV6) or sent_is_cidr != is_cidr or len(address) != size or bits > 8 * size:
-        raise RefusedError(_SENT)
+    if (family, size) not in (_IPV4, _IPV6) or cidr_flag != is_cidr or len(address) != size or bits > 8 * size:
+        raise RefusedError(_EXPECTED)
     return address, bits
 
 
-def _printed(address: bytes) -> str:
-    return ".".join(map(str, address)) if len(address) == 4 else _ipv6(address)
+def _print_address(address: bytes) -> str:
+    return ".".join(map(str, address)) if len(address) == 4 else _print_ipv6(address)
 
 
-def _ipv6(address: bytes) -> str:
+def _print_ipv6(address: bytes) -> str:
     words = _WORDS.unpack(address)
     start, length = _longest_zeros(words)
     if start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF)):
-        return f"::{'ffff:' if length == 5 else ''}{_printed(address[12:])}"
+        return f"::{'ffff:' if length == 5 else ''}{_print_address(address[12:])}"
     if length < 2:
         return ":".join(f"{word:x}" for word in words)
     before, after = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + length :]))
@@ -69,14 +69,14 @@ def _longest_zeros(words: tuple[int, ...]) -> tuple[int, int]:
 
 
 def macaddr_text(value: bytes) -> bytes:
-    return _bytes_with_colons(value, 6)
+    return _print_mac(value, 6)
 
 
 def macaddr8_text(value: bytes) -> bytes:
-    return _bytes_with_colons(value, 8)
+    return _print_mac(value, 8)
 
 
-def _bytes_with_colons(value: bytes, size: int) -> bytes:
+def _print_mac(value: bytes, size: int) -> bytes:
     if len(value) != size:
         raise RefusedError(f"a MAC address of {size} bytes")
     return value.hex(":").encode("ascii")

@@ -1,10 +1,10 @@
-"""numeric(p,s) as DECIMAL(p,s) where there is one (p <= 38, 0 <= s <= p); any other as its exact text.
+"""numeric(p,s) as DECIMAL(p,s) where Delta has it (p <= 38, 0 <= s <= p), otherwise as its exact text.
 
-A NaN, an infinity, or a number with more digits than (p,s) has room for (PostgreSQL wouldn't send one) is
-unrepresentable: a decimal is never rounded.
+NaN, infinities, and numbers with more digits than (p,s) allows (PostgreSQL wouldn't send one) are unrepresentable: a
+decimal is never rounded.
 
-The binary form (numeric_send): the count of base-10000 digits, the first one's weight, sign, the number of decimals
-to print, and the digits, all of 16 bits.
+Binary form (numeric_send), in 16-bit numbers: count of base-10000 digits, weight of the first digit, sign, number of
+decimals to print, digits.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MAX_DECIMALS = 0x3FFF
 
 _NEGATIVE = 0x4000
 
-_SPECIAL = {  # for infinities the number of decimals is a remnant of how they are stored
+_SPECIAL = {  # an infinity's number of decimals is left over from its storage format
     _HEADER.pack(0, 0, 0xC000, 0): b"NaN",
     _HEADER.pack(0, 0, 0xD000, 0x20): b"Infinity",
     _HEADER.pack(0, 0, 0xF000, 0x20): b"-Infinity",
 }
 
-_SENT = "a numeric as numeric_send writes it"
+_EXPECTED = "a numeric as numeric_send writes it"
 
 
 def load_decimal(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -71,27 +71,27 @@ def numeric_text(value: bytes) -> bytes:
     if value in _SPECIAL:
         return _SPECIAL[value]
     if len(value) < _HEADER.size:
-        raise RefusedError(_SENT)
+        raise RefusedError(_EXPECTED)
     count, weight, sign, decimals = _HEADER.unpack_from(value)
     if len(value) != _HEADER.size + 2 * count or sign not in (0, _NEGATIVE) or decimals > _MAX_DECIMALS:
-        raise RefusedError(_SENT)
+        raise RefusedError(_EXPECTED)
     groups = struct.unpack_from(f">{count}H", value, _HEADER.size)
     largest = max(groups, default=0)
     if largest > 9999 or (sign and not largest):
-        raise RefusedError(_SENT)
+        raise RefusedError(_EXPECTED)
     digits = "%04d" * count % groups
-    before = 4 * (weight + 1)  # that many of the digits stand before the point
+    before = 4 * (weight + 1)  # digits before the decimal point
     integer = digits[:before].ljust(before, "0") if before > 0 else ""
     fraction = digits[before:] if before > 0 else "0" * -before + digits
     if fraction[decimals:].strip("0"):
-        raise RefusedError(_SENT)  # digits that the text would not show
+        raise RefusedError(_EXPECTED)  # digits that the text would drop
     fraction = fraction[:decimals].ljust(decimals, "0")
     text = f"{'-' if sign else ''}{integer.lstrip('0') or '0'}{'.' if decimals else ''}{fraction}"
     return text.encode("ascii")
 
 
 def numeric_type(typmod: int) -> ColumnType:
-    """The modifier is ((p << 16) | (s & 0x7ff)) + 4, with s signed since PostgreSQL 15; -1 without one."""
+    """typmod: ((p << 16) | (s & 0x7ff)) + 4, with s signed since PostgreSQL 15; -1 if absent."""
     if typmod < 4:
         return string_type("numeric", numeric_text)
     precision = (typmod - 4) >> 16 & 0xFFFF

@@ -1,4 +1,4 @@
-"""Values that a target holds, as PostgreSQL prints them (DateStyle ISO, TimeZone UTC, bytea_output hex)."""
+"""Prints stored values as PostgreSQL does (DateStyle ISO, TimeZone UTC, bytea_output hex)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgoutput_etl.types.column import ColumnType
 from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
-_EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - a wall clock's
+_EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps have no zone
 
 _EPOCH_IN_UTC = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
@@ -21,13 +21,13 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
-    """None is NULL. Of a document in a VARIANT, whose own spelling is not kept, that of the target."""
+    """The values' texts; None is NULL. A VARIANT document is printed as the target spells it, not as it was sent."""
     return [None if value is None else _print(column_type, value) for value in array.to_pylist()]
 
 
-def _print(of: ColumnType, value: Any) -> bytes:
-    if of.prints is not None:
-        return of.prints(value)
+def _print(column_type: ColumnType, value: Any) -> bytes:
+    if column_type.printer is not None:
+        return column_type.printer(value)
     match value:
         case bool():
             return b"t" if value else b"f"
@@ -38,7 +38,7 @@ def _print(of: ColumnType, value: Any) -> bytes:
         case int():
             return str(value).encode()
         case float():
-            return (shortest_float4 if of.arrow == pa.float32() else shortest_float8)(value).encode()
+            return (shortest_float4 if column_type.arrow == pa.float32() else shortest_float8)(value).encode()
         case Decimal():
             return format(value, "f").encode()
         case datetime() if value.tzinfo is None:
@@ -47,8 +47,7 @@ def _print(of: ColumnType, value: Any) -> bytes:
             return timestamptz_text((value - _EPOCH_IN_UTC) // _MICROSECOND)
         case date():
             return date_text((value - _EPOCH.date()).days)
-        case list() if of.element is not None:
-            element = of.element
+        case list() if (element := column_type.element) is not None:
             return array_text([None if v is None else _print(element, v) for v in value], element.delimiter)
         case _:
             raise TypeError(type(value).__name__)

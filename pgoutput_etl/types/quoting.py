@@ -1,4 +1,4 @@
-"""The quotes that values made of other values have in common, in PostgreSQL's text."""
+"""Quoting shared by ranges and composites."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def quoted(text: bytes, must_quote: Callable[[bytes], object]) -> bytes:
-    """As range_out and record_out do it: in double quotes where it must be, with quotes and backslashes doubled."""
+    """Quote like range_out and record_out: double quotes where necessary, quotes and backslashes doubled."""
     if not must_quote(text):
         return text
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'""') + b'"'

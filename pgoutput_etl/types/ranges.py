@@ -1,7 +1,7 @@
-"""Ranges and multiranges, as PostgreSQL's text, one and the same text whatever the sender's settings are.
+"""Ranges and multiranges, as PostgreSQL's text, made independent of the sender's settings.
 
-Bounds that are dates or timestamps must be of DateStyle ISO, as such values themselves must. Those of a tstzrange
-come in the sender's time zone, and are kept in UTC.
+Dates and timestamps in bounds must be in DateStyle ISO, like such values elsewhere. The bounds of a tstzrange arrive in
+the sender's time zone and are kept in UTC.
 
 Text: range_out, multirange_out, "8.17.5. Range Input/Output". Binary: range_send, multirange_send
 (src/backend/utils/adt/rangetypes.c, multirangetypes.c).
@@ -39,10 +39,9 @@ _KNOWN_FLAGS = _EMPTY | _LOWER_INCLUSIVE | _UPPER_INCLUSIVE | _LOWER_INFINITE | 
 
 EXPECTED = "a range as PostgreSQL prints it"
 
-EXPECTED_SENT = "a range as range_send writes it"
+EXPECTED_BINARY = "a range as range_send writes it"
 
-
-# A bound of a date or timestamp has no character that would be escaped, so it is quoted or it isn't.
+# Bounds that are dates or timestamps may be quoted, but contain no characters to escape.
 _BOUND = rb'(?:"[^"\\]+"|[^\[\]"\\(),\s]+)'
 
 _FULL_RANGE = rb"[\[(]%b?,%b?[\])]" % (_BOUND, _BOUND)
@@ -59,8 +58,7 @@ _PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 
 _PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {_PLAIN_TIME}"
 
-
-# A bound's text -> the same bound as it is kept; or raises RefusedError.
+# A bound's text -> its canonical text; raises RefusedError.
 Canonical = Callable[[bytes], bytes]
 
 
@@ -90,7 +88,7 @@ def _bound(text: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CanonicalRange:
-    """A range's or multirange's text -> the same with the canonical text of each bound."""
+    """Makes the bounds in a range's or multirange's text canonical."""
 
     form: re.Pattern[bytes]
     canonical: Canonical
@@ -103,60 +101,60 @@ class CanonicalRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeLoader:
-    """Loads texts of the plain form as they are, and makes the others canonical."""
+    """Loads texts in the plain form unchanged, and makes all others canonical."""
 
     plain: str
     canonical: CanonicalRange
 
     def __call__(self, column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
         texts = binary_array(values)
-        odd = pc.invert(pc.fill_null(pc.match_substring_regex(texts, self.plain), True))
-        if not pc.any(odd).as_py():
+        not_plain = pc.invert(pc.fill_null(pc.match_substring_regex(texts, self.plain), True))
+        if not pc.any(not_plain).as_py():
             return load_string(column_type, values)
-        kept = list(values)
-        for index in pc.indices_nonzero(odd).to_pylist():
+        canonical = list(values)
+        for index in pc.indices_nonzero(not_plain).to_pylist():
             try:
-                kept[index] = self.canonical(values[index] or b"")
+                canonical[index] = self.canonical(values[index] or b"")
             except RefusedError as refused:
                 raise ValueTextError(index, column_type.name, refused.expected) from None
-        return load_string(column_type, kept)
+        return load_string(column_type, canonical)
 
 
 @dataclass(frozen=True, slots=True)
 class RangeText:
-    """A range in binary form -> what range_out prints: a byte of flags, then each bound that is there, sized."""
+    """Prints a range in binary form as range_out does. range_send: a byte of flags, each finite bound, sized."""
 
     bound_text: BinaryText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = ValueReader(value, EXPECTED_SENT)
-        flags = sent.uint8()
+        reader = ValueReader(value, EXPECTED_BINARY)
+        flags = reader.uint8()
         if flags & ~_KNOWN_FLAGS or (flags & _EMPTY and flags != _EMPTY):
-            raise sent.refusal()
+            raise reader.refusal()
         if flags & _EMPTY:
-            sent.end()
+            reader.end()
             return b"empty"
-        lower = b"" if flags & _LOWER_INFINITE else _bound(self.bound_text(sent.required()))
-        upper = b"" if flags & _UPPER_INFINITE else _bound(self.bound_text(sent.required()))
-        sent.end()
+        lower = b"" if flags & _LOWER_INFINITE else _bound(self.bound_text(reader.required()))
+        upper = b"" if flags & _UPPER_INFINITE else _bound(self.bound_text(reader.required()))
+        reader.end()
         opening = b"[" if flags & _LOWER_INCLUSIVE else b"("
         return opening + lower + b"," + upper + (b"]" if flags & _UPPER_INCLUSIVE else b")")
 
 
 @dataclass(frozen=True, slots=True)
 class MultirangeText:
-    """A multirange in binary form -> what multirange_out prints: an int32 count of ranges, each sized."""
+    """Prints a multirange in binary form as multirange_out does. multirange_send: int32 count, each range, sized."""
 
     range_text: RangeText
 
     def __call__(self, value: bytes) -> bytes:
-        sent = ValueReader(value, EXPECTED_SENT)
-        ranges = list(bounded(self.range_text(sent.required()) for _ in range(sent.count(5))))
-        sent.end()
+        reader = ValueReader(value, EXPECTED_BINARY)
+        ranges = list(bounded(self.range_text(reader.required()) for _ in range(reader.count(5))))
+        reader.end()
         return b"{" + b",".join(ranges) + b"}"
 
 
-# Bounds of these types, by what their columns are -> their plain form, and what makes others canonical.
+# Arrow types of bounds that depend on the sender's settings -> their plain form, and the function for all other texts.
 _WITH_SETTINGS: Mapping[pa.DataType, tuple[str, Canonical]] = {
     pa.date32(): (_PLAIN_DAY, canonical_date),
     pa.timestamp("us"): (f'"{_PLAIN_TIMESTAMP}"', canonical_timestamp),
@@ -183,12 +181,12 @@ def multirange_type(name: str, bound: ColumnType) -> ColumnType:
 
 
 def _type_with_settings(name: str, bound: ColumnType, loader: RangeLoader, binary_text: BinaryText) -> ColumnType:
-    in_utc = loader.canonical if bound.in_utc else None
-    return ColumnType(name, pa.string(), False, loader, binary_text, in_utc=in_utc)
+    in_utc = loader.canonical if bound.to_utc else None
+    return ColumnType(name, pa.string(), False, loader, binary_text, to_utc=in_utc)
 
 
-# What users' ranges are made of is in no message. These are PostgreSQL's own examples ("8.17.8. Defining New Range
-# Types"), known by their names; a bound that is none is refused.
+# No message has the subtype of a user-defined range. These are PostgreSQL's documented examples ("8.17.8. Defining New
+# Range Types"), known by name; bounds of another type are refused.
 EXAMPLES: Mapping[str, str] = {
     "floatrange": "range(float8)",
     "floatmultirange": "multirange(float8)",

@@ -1,7 +1,7 @@
-"""All families of types together: from what an archive says of a column's type to what its values become.
+"""Looks up column types across all families, by the OID and typmod in Relation messages.
 
-A type is told by its OID where that is built in, and by its name in a Type message where it isn't. pgoutput sends a
-domain's OID with the name of the type that it is made of: a domain over int4 comes as pg_catalog.int4.
+A built-in type is identified by its OID, any other by its name in a Type message. pgoutput sends a domain's OID with
+the name of its base type: a domain over int4 arrives as pg_catalog.int4.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pgoutput_etl.types import (
     vectors,
 )
 from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
-from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, written_type
+from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
 
 _TYPES: TypeTable = {
     **boolean.TYPES,
@@ -60,14 +60,14 @@ _TYPES: TypeTable = {
     **ranges.TYPES,
 }
 
-# Each row in a row doubles the quotes of what is in it.
+# Each level of nesting doubles the quotes in the rows below it.
 MAX_ROWS_IN_ROWS = 16
 
-_CATALOG = ("pg_catalog", "")  # on the wire it is ""
+_CATALOG = ("pg_catalog", "")  # on the wire the schema pg_catalog is ""
 
 _JSON, _NUMERIC, _JSONB = 114, 1700, 3802
 
-# Built-in types that the configuration may make something else of.
+# Built-in types that the configuration can change.
 _CONFIGURABLE = {"json": _JSON, "jsonb": _JSONB, "numeric": _NUMERIC}
 
 
@@ -82,8 +82,8 @@ BUILT_IN_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEM
 
 
 def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
-    """The type of a column as a Relation message describes it ("OID of the column's data type", "type
-    modifier of the column (atttypmod)", -1 if there is none).
+    """The type of a column, from its Relation message ("OID of the column's data type", "type modifier of the column
+    (atttypmod)", -1 if absent).
     """
     element_oid = arrays.ELEMENTS.get(oid)
     if element_oid is not None:
@@ -98,20 +98,16 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
 
 
 def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
-    found = _TYPES[oid](typmod)
+    built_in = _TYPES[oid](typmod)
     configured = user_types.configured.get(_type_name(oid)) if oid in _CONFIGURABLE.values() else None
     if configured is None:
-        return _with_delimiter(oid, found)
+        return replace(built_in, delimiter=b";") if oid == arrays.BOX else built_in
     if oid != _NUMERIC:
-        return variants.variant_type(found.name)
+        return variants.variant_type(built_in.name)
     if typmod >= 0:
-        return found
-    # Under its own name: what PostgreSQL prints has not as many decimals as the target's.
-    return replace(_TYPES[_NUMERIC](written_type(configured, BUILT_IN_OIDS).typmod), name=found.name)
-
-
-def _with_delimiter(oid: int, found: ColumnType) -> ColumnType:
-    return replace(found, delimiter=b";") if oid == arrays.BOX else found
+        return built_in
+    # keep the name: PostgreSQL's text may have fewer decimals than the target's type
+    return replace(_TYPES[_NUMERIC](parse_type(configured, BUILT_IN_OIDS).typmod), name=built_in.name)
 
 
 def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -> ColumnType:
@@ -119,45 +115,38 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
         oid = BUILT_IN_OIDS.get(name)
         return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
     full_name = f"{namespace}.{name}"
-    written = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
-    if written is not None:
-        return _written_type(full_name, written, user_types)
-    if name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
-        element = _element_type(namespace, name[1:], user_types)
+    is_configured = full_name in user_types.configured or name in ranges.EXAMPLES
+    if not is_configured and name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
+        # the element type is not an array, even if its name has another underscore: PostgreSQL has no arrays of arrays
+        element = _scalar_type(name[1:], f"{namespace}.{name[1:]}", user_types)
         return arrays.array_type(element, None, KnownElements(user_types))
-    return _extension_or_other(name, full_name, user_types)
+    return _scalar_type(name, full_name, user_types)
 
 
-def _element_type(namespace: str, name: str, user_types: UserTypes) -> ColumnType:
-    """No array, whatever its name begins with: PostgreSQL has no arrays of arrays."""
-    full_name = f"{namespace}.{name}"
-    written = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
-    if written is not None:
-        return _written_type(full_name, written, user_types)
-    return _extension_or_other(name, full_name, user_types)
-
-
-def _extension_or_other(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
+def _scalar_type(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
+    configured = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
+    if configured is not None:
+        return _configured_type(full_name, configured, user_types)
     if name in extensions.BY_NAME:
         return extensions.BY_NAME[name](full_name)
     return _other_type(full_name, user_types)
 
 
-def _written_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
-    """What the configuration says that a user's type is; the name stays the type's own."""
-    written = written_type(text, BUILT_IN_OIDS)
-    if written.name in extensions.BY_NAME:
-        found = extensions.BY_NAME[written.name](full_name)
-    elif written.name == VARIANT:
-        found = variants.variant_type(full_name)
+def _configured_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
+    """The type that the configuration declares for a user type, under the user type's name."""
+    parsed = parse_type(text, BUILT_IN_OIDS)
+    if parsed.name in extensions.BY_NAME:
+        result = extensions.BY_NAME[parsed.name](full_name)
+    elif parsed.name == VARIANT:
+        result = variants.variant_type(full_name)
     else:
-        found = column_type(BUILT_IN_OIDS[written.name], written.typmod, user_types)
-    if written.range_of:
-        of_type = ranges.range_type if written.range_of == "range" else ranges.multirange_type
-        found = of_type(full_name, found)
-    if written.is_array:
-        found = arrays.array_type(found, BUILT_IN_OIDS.get(written.name))
-    return replace(found, name=full_name)
+        result = column_type(BUILT_IN_OIDS[parsed.name], parsed.typmod, user_types)
+    if parsed.range_of:
+        range_or_multirange = ranges.range_type if parsed.range_of == "range" else ranges.multirange_type
+        result = range_or_multirange(full_name, result)
+    if parsed.is_array:
+        result = arrays.array_type(result, BUILT_IN_OIDS.get(parsed.name))
+    return replace(result, name=full_name)
 
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:
@@ -166,7 +155,7 @@ def _other_type(name: str, user_types: UserTypes) -> ColumnType:
 
 @dataclass(frozen=True, slots=True)
 class KnownElements:
-    """What a Type message says of an OID: a domain's elements have the binary form of its base type."""
+    """Looks up element OIDs in the Type messages: a domain's elements have the binary form of its base type."""
 
     user_types: UserTypes
 
@@ -176,10 +165,10 @@ class KnownElements:
 
 @dataclass(frozen=True, slots=True)
 class OtherText:
-    """The binary form of a type of which nothing but its name is known -> its text, where that can be told.
+    """Prints the binary form of a type known only by its name, where the form is recognizable.
 
-    An enum is sent as its label. A row says by itself what is in it. Both hold for no other form that is likely:
-    numbers, lengths and versions have bytes that no text has, and a row's lengths add up.
+    An enum is sent as its label, and a row describes its own fields. Other forms are unlikely to be mistaken for these:
+    numbers, lengths and version bytes contain control characters, and a row's lengths add up.
     """
 
     name: str
@@ -188,18 +177,18 @@ class OtherText:
     def __call__(self, value: bytes) -> bytes:
         if is_text(value):
             return value
-        if self.user_types.rows_around > MAX_ROWS_IN_ROWS:
-            raise RefusedError(f"a row with at most {MAX_ROWS_IN_ROWS} rows in each other")
+        if self.user_types.row_depth > MAX_ROWS_IN_ROWS:
+            raise RefusedError(f"a row nested at most {MAX_ROWS_IN_ROWS} levels deep")
         if composites.is_record(value):
             return composites.record_text(value, self._field_text)
         raise RefusedError(
-            "an enum, a row or text, as far as binary form can tell: say what it is in the configuration "
+            "a recognizable enum, row or text; declare the type in the configuration "
             f'(types: {{"{self.name}": …}}), or use a slot without binary'
         )
 
     def _field_text(self, oid: int, field: bytes) -> bytes:
-        within = replace(self.user_types, rows_around=self.user_types.rows_around + 1)
-        return column_type(oid, -1, within).binary_text(field)
+        nested = replace(self.user_types, row_depth=self.user_types.row_depth + 1)
+        return column_type(oid, -1, nested).binary_text(field)
 
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
@@ -207,8 +196,8 @@ _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
 _CONTROL_BYTES = re.compile(_CONTROL.encode())
 
 
-def fast_binary_label(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return strings.fast_binary_string(pc.if_else(pc.match_substring_regex(sent, _CONTROL), None, sent), arrow)
+def fast_binary_label(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    return strings.fast_binary_string(pc.if_else(pc.match_substring_regex(values, _CONTROL), None, values), arrow)
 
 
 def is_text(value: bytes) -> bool:
@@ -222,25 +211,25 @@ def is_text(value: bytes) -> bool:
 
 
 def check_configured(name: str, text: str) -> None:
-    """ValueError(what was expected) for what the configuration's `types` can't say of a type."""
-    written = written_type(text, BUILT_IN_OIDS)
+    """Check an entry of the configuration's `types`; the ValueError's message is what was expected."""
+    parsed = parse_type(text, BUILT_IN_OIDS)
     if "." in name.strip("."):
         return
     if name not in _CONFIGURABLE:
         near = get_close_matches(name, _CONFIGURABLE, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"expected schema.name of a user's type, or one of {', '.join(_CONFIGURABLE)}, as key{hint}")
-    if name != "numeric" and (written.name != VARIANT or written.is_array):
+        raise ValueError(f"expected the key schema.name of a user type or one of {', '.join(_CONFIGURABLE)}{hint}")
+    if name != "numeric" and (parsed.name != VARIANT or parsed.is_array):
         raise ValueError(f"expected {VARIANT}")
-    is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](written.typmod).arrow)
-    if name == "numeric" and (written.name != "numeric" or written.is_array or written.range_of or not is_decimal):
+    is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](parsed.typmod).arrow)
+    if name == "numeric" and (parsed.name != "numeric" or parsed.is_array or parsed.range_of or not is_decimal):
         raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
 
 
 def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Turn the values of one column, in text form as TupleData carries them ('t'), into an Arrow array.
+    """Load the values of one column, in text form as TupleData carries them ('t'); None is SQL's NULL.
 
-    None is SQL's NULL. Raises ValueTextError for the first value that PostgreSQL would not have printed for
-    this type, and OverflowError when there are 2 GiB or more of values.
+    Raises ValueTextError for the first value that PostgreSQL would not have printed for the type, and OverflowError for
+    2 GiB or more of values.
     """
     return column_type.text_loader(column_type, values)

@@ -1,7 +1,7 @@
-"""The decimals that float4out and float8out print: the fewest digits that mean this number and no other.
+"""Prints floats as float4out and float8out do: the fewest digits that identify the number.
 
-Theirs is the Ryu algorithm but for one thing (STRICTLY_SHORTEST in ryu_common.h): they never print a decimal that
-lies exactly halfway between two floats, because a reader may round it the wrong way. Python's repr does.
+Both use the Ryu algorithm with one restriction (STRICTLY_SHORTEST in ryu_common.h): they never print a decimal exactly
+halfway between two floats, because a reader may round it the wrong way. Python's repr does print such decimals.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 import struct
 from fractions import Fraction
 
-# float8out changes to scientific notation at 1e15, float4out at 1e6, both below 1e-4
+# float8out switches to scientific notation at 1e15, float4out at 1e6, and both below 1e-4
 _FLOAT8_SCIENTIFIC = 15
 
 _FLOAT4_SCIENTIFIC = 6
 
-# Only between these can so short a decimal be halfway: below, a double's half unit has too many decimals of its own,
-# and above, a power of ten has too many factors of five.
+# A shortest decimal can only be halfway between two doubles in this range: below it, half a unit has too many decimals,
+# and above it, a power of ten has too many factors of five.
 _HALFWAY_FROM, _HALFWAY_TO = 2.0**53, 1e41
 
 _FLOAT4_BITS = struct.Struct(">I")
@@ -31,7 +31,7 @@ def shortest_float8(number: float) -> str:
     if 1e-4 <= size < 1e15 or not number:
         return repr(number).removesuffix(".0")
     if not math.isfinite(number):
-        return _not_finite(number)
+        return _print_not_finite(number)
     if size < 1e-4 or size >= _HALFWAY_TO:
         return repr(number)
     text = repr(size)
@@ -39,45 +39,45 @@ def shortest_float8(number: float) -> str:
         digits = len(text.partition("e")[0].replace(".", ""))
         longer = (f"{size:.{n}e}" for n in range(digits, 17))
         text = next(text for text in longer if float(text) == size and not _is_halfway(text, size))
-    return _printed(number, text, _FLOAT8_SCIENTIFIC)
+    return _format(number, text, _FLOAT8_SCIENTIFIC)
 
 
 def _is_halfway(text: str, size: float) -> bool:
-    twice = 2 * Fraction(text)
+    doubled = 2 * Fraction(text)
     exact = Fraction(size)
-    return any(twice == exact + Fraction(math.nextafter(size, way)) for way in (0.0, math.inf))
+    return any(doubled == exact + Fraction(math.nextafter(size, direction)) for direction in (0.0, math.inf))
 
 
 def shortest_float4(number: float) -> str:
-    """Of a number that is a float4: few enough digits to try them one more at a time."""
+    """Print a number that is a float4 exactly. It has so few digits that all lengths can be tried."""
     if not math.isfinite(number):
-        return _not_finite(number)
+        return _print_not_finite(number)
     if not number:
         return repr(number).removesuffix(".0")
     size = abs(number)
-    low, high = _halves_around(size)
-    # any decimal of 6 digits survives a normal float4, so what 6 digits can say is found by trying 6 at first
+    low, high = _midpoints(size)
+    # every decimal of 6 digits survives as a normal float4, so shorter ones are found by trying 6 digits first
     for decimals in range(5 if size >= _LEAST_NORMAL_FLOAT4 else 0, 9):
-        candidates = [text for text in _neighbours(size, decimals) if _is_between(low, text, high)]
+        candidates = [text for text in _candidates(size, decimals) if _is_between(low, text, high)]
         if candidates:
             if len(candidates) > 1:
                 candidates.sort(key=lambda text: abs(Fraction(text) - Fraction(size)))
-            return _printed(number, candidates[0], _FLOAT4_SCIENTIFIC)
-    raise AssertionError("nine digits tell any float4 from the others")
+            return _format(number, candidates[0], _FLOAT4_SCIENTIFIC)
+    raise AssertionError("nine digits identify every float4")
 
 
-def _halves_around(size: float) -> tuple[float, float]:
-    """Halfway to the float4 below and above, both of which doubles hold exactly."""
+def _midpoints(size: float) -> tuple[float, float]:
+    """The midpoints to the float4 below and above. A double holds both exactly."""
     (bits,) = _FLOAT4_BITS.unpack(_FLOAT4.pack(size))
     (below,) = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits - 1))
     unit = size - below
-    # above the largest one comes infinity, where the next one would be if there were more exponents
+    # the successor of the largest float4 is infinity, in place of the next power of two
     above = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits + 1))[0] if bits < 0x7F7FFFFF else size + unit
     return (size + below) / 2, (size + above) / 2
 
 
-def _neighbours(size: float, decimals: int) -> list[str]:
-    """The nearest decimal of this many digits, and at a power of two the next one up: there the room below is less."""
+def _candidates(size: float, decimals: int) -> list[str]:
+    """The nearest decimal with this many digits; at a power of two, where the gap below is smaller, also the next."""
     nearest = f"{size:.{decimals}e}"
     if math.frexp(size)[0] != 0.5:
         return [nearest]
@@ -86,20 +86,20 @@ def _neighbours(size: float, decimals: int) -> list[str]:
 
 
 def _is_between(low: float, text: str, high: float) -> bool:
-    near = float(text)  # correctly rounded, so the decimal is on that side of a bound that this is on, unless it is it
+    near = float(text)  # correctly rounded: on the same side of a bound as the decimal, unless it equals the bound
     if low < near < high:
         return True
     return low <= near <= high and Fraction(low) < Fraction(text) < Fraction(high)
 
 
-def _not_finite(number: float) -> str:
+def _print_not_finite(number: float) -> str:
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"
 
 
-def _printed(number: float, text: str, scientific: int) -> str:
-    """Python's text of the number's size, as PostgreSQL writes the same digits."""
+def _format(number: float, text: str, scientific: int) -> str:
+    """Format the digits of `text`, Python's repr of the absolute value, like PostgreSQL."""
     mantissa, _, power = text.partition("e")
     integer, _, fraction = mantissa.partition(".")
     sign = "-" if number < 0 else ""

@@ -1,8 +1,7 @@
-"""Every type that is kept as PostgreSQL's text, as sent: a char(n) with its padding, json with its spaces.
+"""Types stored as PostgreSQL's text, exactly as sent: a char(n) with its padding, json with its spaces.
 
-Text types, and those for which Delta has no type that holds all their values: a time of 24:00:00, an interval
-of months and days, a network. Many of them have modules of their own, for their binary forms. The OIDs
-below give names for people.
+These are the text types, and all types with values that no Delta type can hold: a time of 24:00:00, an interval of
+months and days, a network. Types with binary forms of their own are in other modules.
 """
 
 from __future__ import annotations
@@ -48,15 +47,15 @@ def string_type(
 
 
 def sent_as_text(value: bytes) -> bytes:
-    """textsend and its like: the binary form is the text."""
+    """textsend and others: the binary form is the text."""
     return value
 
 
-def fast_binary_string(sent: pa.Array, arrow: pa.DataType) -> pa.Array:
+def fast_binary_string(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     try:
-        return sent.cast(arrow)
+        return values.cast(arrow)
     except pa.ArrowInvalid:
-        return pa.nulls(len(sent), arrow)  # which of them is not UTF-8 is found on the way through text
+        return pa.nulls(len(values), arrow)  # the detour through text finds the value that is not UTF-8
 
 
 def text_type(name: str) -> ColumnType:
@@ -72,14 +71,14 @@ def _text(name: str) -> Callable[[int], ColumnType]:
 
 
 def _sized_text(name: str, bare: str) -> Callable[[int], ColumnType]:
-    """A type whose modifier is a size plus VARHDRSZ, 4."""
+    """A type whose modifier is its size plus VARHDRSZ, 4."""
     return lambda typmod: text_type(f"{name}({typmod - 4})" if typmod >= 4 else bare)
 
 
 TYPES: TypeTable = {
     19: _text("name"),
     25: _text("text"),
-    1033: _named("aclitem"),  # has no send function, so that it comes as text among binary values, too
+    1033: _named("aclitem"),  # has no send function: sent as text even among binary values
     1042: _sized_text("char", "bpchar"),
     1043: _sized_text("varchar", "varchar"),
     1790: _text("refcursor"),

@@ -1,7 +1,7 @@
 """tsvector and tsquery, as PostgreSQL's text.
 
-A tsquery is sent as a tree, operator before operands and the right operand before the left, and printed (infix() in
-tsquery.c) with no more parentheses than it needs.
+A tsquery is sent as a tree, each operator before its operands and the right operand before the left, and printed with
+the fewest possible parentheses (infix() in tsquery.c).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NOT, _AND, _OR, _PHRASE = 1, 2, 3, 4
 
 _PRIORITY = {_OR: 1, _AND: 2, _PHRASE: 3, _NOT: 4}
 
-_OF_A_VALUE = 5
+_VALUE_PRIORITY = 5
 
 _WEIGHTS = ((8, b"A"), (4, b"B"), (2, b"C"), (1, b"D"))
 
 _POSITION_BITS = 14
 
-_WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # D is what a position has that nobody gave a weight
+_WEIGHT_LETTERS = (b"", b"C", b"B", b"A")  # weight D, the default, is not printed
 
 
 def tsvector_text(value: bytes) -> bytes:
@@ -37,29 +37,29 @@ def tsvector_text(value: bytes) -> bytes:
 
 
 def _lexeme(reader: ValueReader) -> bytes:
-    word = _quoted(reader.string())
+    word = _quote(reader.string())
     positions = [_position(reader.uint16()) for _ in range(reader.uint16())]
     return word + b":" + b",".join(positions) if positions else word
 
 
-def _position(sent: int) -> bytes:
-    return b"%d%s" % (sent & (1 << _POSITION_BITS) - 1, _WEIGHT_LETTERS[sent >> _POSITION_BITS])
+def _position(packed: int) -> bytes:
+    return b"%d%s" % (packed & (1 << _POSITION_BITS) - 1, _WEIGHT_LETTERS[packed >> _POSITION_BITS])
 
 
-def _quoted(word: bytes) -> bytes:
+def _quote(word: bytes) -> bytes:
     return b"'" + word.replace(b"\\", b"\\\\").replace(b"'", b"''") + b"'"
 
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
     code: int
-    distance: int  # of a phrase's operands
+    distance: int  # between the operands of a phrase
 
 
 @dataclass(frozen=True, slots=True)
 class _Printed:
-    parts: deque[bytes]  # a query may nest as deep as it is long, and parts are added on both sides
-    operator: int  # the outermost one; 0 for a value
+    parts: deque[bytes]  # parts are added on both sides, without recursion: a query may nest as deep as it is long
+    operator: int  # the outermost operator; 0 for a value
     priority: int
 
 
@@ -71,14 +71,14 @@ def tsquery_text(value: bytes) -> bytes:
     operands: list[_Printed] = []
     for item in reversed(items):
         if isinstance(item, bytes):
-            operands.append(_Printed(deque([item]), 0, _OF_A_VALUE))
+            operands.append(_Printed(deque([item]), 0, _VALUE_PRIORITY))
         elif len(operands) < (1 if item.code == _NOT else 2):
             raise reader.refusal()
         elif item.code == _NOT:
-            operands.append(_negated(operands.pop()))
+            operands.append(_negate(operands.pop()))
         else:
             right = operands.pop()
-            operands.append(_combined(operands.pop(), item, right))
+            operands.append(_combine(operands.pop(), item, right))
     if len(operands) != min(count, 1):
         raise reader.refusal()
     return b"".join(operands[0].parts) if operands else b""
@@ -98,25 +98,25 @@ def _operand(reader: ValueReader) -> bytes:
     weights, is_prefix = reader.uint8(), reader.uint8()
     if weights > 0xF or is_prefix > 1:
         raise reader.refusal()
-    word = _quoted(reader.string())
+    word = _quote(reader.string())
     if not weights and not is_prefix:
         return word
     letters = b"".join(letter for bit, letter in _WEIGHTS if weights & bit)
     return word + b":" + (b"*" if is_prefix else b"") + letters
 
 
-def _negated(operand: _Printed) -> _Printed:
-    parts = _within(operand, _NOT)
+def _negate(operand: _Printed) -> _Printed:
+    parts = _parts_within(operand, _NOT)
     parts.appendleft(b"!")
     return _Printed(parts, _NOT, _PRIORITY[_NOT])
 
 
-def _combined(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
+def _combine(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
     sign = {_AND: b" & ", _OR: b" | "}.get(operator.code)
     if sign is None:
         sign = b" <-> " if operator.distance == 1 else b" <%d> " % operator.distance
-    of_phrase = operator.code == _PHRASE
-    before, after = _within(left, operator.code), _within(right, operator.code, is_right_of_phrase=of_phrase)
+    before = _parts_within(left, operator.code)
+    after = _parts_within(right, operator.code, is_right_of_phrase=operator.code == _PHRASE)
     if len(before) >= len(after):
         before.append(sign)
         before.extend(after)
@@ -128,8 +128,8 @@ def _combined(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
     return _Printed(parts, operator.code, _PRIORITY[operator.code])
 
 
-def _within(operand: _Printed, operator: int, *, is_right_of_phrase: bool = False) -> deque[bytes]:
-    """The operand's parts, in parentheses if it would read as another query without."""
+def _parts_within(operand: _Printed, operator: int, *, is_right_of_phrase: bool = False) -> deque[bytes]:
+    """The operand's parts, in parentheses if the query would have another meaning without them."""
     if operand.priority < _PRIORITY[operator] or (is_right_of_phrase and operand.operator == _PHRASE):
         operand.parts.appendleft(b"( ")
         operand.parts.append(b" )")

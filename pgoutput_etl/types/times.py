@@ -1,11 +1,11 @@
-"""time, timetz and interval, for which Delta has no types: as PostgreSQL's text.
+"""time, timetz and interval, as PostgreSQL's text, because Delta has no types for them.
 
-A time may be 24:00:00. An interval is months, days and microseconds, three numbers that don't add up to one. Its
-text depends on the sender's IntervalStyle, which must be postgres: any other text is refused, so that equal intervals
-have equal texts. (The styles agree on some texts, such as 04:05:06, and then on the value as well.)
+A time may be 24:00:00. An interval is three independent numbers: months, days and microseconds. Its text depends on the
+sender's IntervalStyle, which must be postgres: any other text is refused, so that equal intervals have equal texts.
+(The styles agree on some texts, such as 04:05:06, and then also on the value.)
 
-Since PostgreSQL 17 the greatest and the least of all intervals are infinity and -infinity. Before, they were 178956970
-years and so on; which of both a binary form means its bytes don't say, and it is read as infinity.
+Since PostgreSQL 17 the largest and smallest intervals are infinity and -infinity; before, they were 178956970 years and
+so on. The binary form doesn't show which is meant, and is read as infinity.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _INFINITIES = {
     (-(2**63), -(2**31), -(2**31)): b"-infinity",
 }
 
-_FORM = "an interval as 1 year 2 mons 3 days 04:05:06.789; the sender's IntervalStyle must be postgres"
+_EXPECTED = "an interval in the form 1 year 2 mons 3 days 04:05:06.789; the sender's IntervalStyle must be postgres"
 
-# the fast way: nothing negative, and a time
+# The fast path: nothing negative, and with a time.
 _PLAIN = (
     "^(?:(?:1 year|(?:[2-9]|[1-9][0-9]{1,7}) years) )?(?:(?:1 mon|(?:[2-9]|1[01]) mons) )?"
     "(?:(?:1 day|(?:[2-9]|[1-9][0-9]{1,8}) days) )?"
     r"(?:[0-9]{2}|[1-9][0-9]{2,8}):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{0,5}[1-9])?$"
 )
 
-_ZERO_TIME = " 00:00:00$"  # which isn't printed after a date
+_ZERO_TIME = " 00:00:00$"  # not printed after years, months or days
 
 _NUMBER = rb"[+-]?[0-9]{1,10}"
 
-_TEXT = re.compile(
+_INTERVAL_TEXT = re.compile(
     rb"(?:(?P<years>" + _NUMBER + rb") years?)? ?(?:(?P<months>" + _NUMBER + rb") mons?)? ?"
     rb"(?:(?P<days>" + _NUMBER + rb") days?)? ?"
     rb"(?:(?P<sign>[+-]?)(?P<hours>[0-9]{2,10}):(?P<minutes>[0-9]{2}):(?P<seconds>[0-9]{2})"
@@ -64,15 +64,15 @@ def fast_interval(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def careful_interval(text: bytes, _arrow: pa.DataType) -> str:
-    """The text, if it is what the interval that it says is printed as."""
+    """The text; RefusedError unless PostgreSQL prints the parsed interval as exactly this text."""
     if text not in _INFINITIES.values():
-        parts = _TEXT.fullmatch(text)
-        if parts is None or not _is_printed(text, *_read(parts)):
-            raise RefusedError(_FORM)
+        parts = _INTERVAL_TEXT.fullmatch(text)
+        if parts is None or not _is_printed(text, *_parse(parts)):
+            raise RefusedError(_EXPECTED)
     return text.decode("ascii")
 
 
-def _read(parts: re.Match[bytes]) -> tuple[int, int, int]:
+def _parse(parts: re.Match[bytes]) -> tuple[int, int, int]:
     """Microseconds, days, months."""
     months = 12 * int(parts["years"] or 0) + int(parts["months"] or 0)
     seconds = (int(parts["hours"] or 0) * 60 + int(parts["minutes"] or 0)) * 60 + int(parts["seconds"] or 0)
@@ -82,18 +82,18 @@ def _read(parts: re.Match[bytes]) -> tuple[int, int, int]:
 
 def _is_printed(text: bytes, microseconds: int, days: int, months: int) -> bool:
     in_range = -(2**63) <= microseconds < 2**63 and all(-(2**31) <= count < 2**31 for count in (days, months))
-    return in_range and _printed(microseconds, days, months) == text
+    return in_range and _print(microseconds, days, months) == text
 
 
 def interval_text(value: bytes) -> bytes:
     microseconds, days, months = unpacked(_INTERVAL, value, "an interval of 16 bytes")
     infinite = _INFINITIES.get((microseconds, days, months))
-    return infinite or _printed(microseconds, days, months)
+    return infinite or _print(microseconds, days, months)
 
 
-def _printed(microseconds: int, days: int, months: int) -> bytes:
-    """EncodeInterval of the style postgres: a sign is also put before what is positive after something negative."""
-    years, months = _divided(months, 12)
+def _print(microseconds: int, days: int, months: int) -> bytes:
+    """EncodeInterval in style postgres: after a negative field, a positive one has a sign, too."""
+    years, months = _divide(months, 12)
     text = ""
     plus = ""
     for count, unit in ((years, "year"), (months, "mon"), (days, "day")):
@@ -106,8 +106,8 @@ def _printed(microseconds: int, days: int, months: int) -> bytes:
     return text.encode("ascii")
 
 
-def _divided(total: int, by: int) -> tuple[int, int]:
-    """As C does it, toward zero."""
+def _divide(total: int, by: int) -> tuple[int, int]:
+    """Quotient and remainder, rounded toward zero as in C."""
     quotient, rest = divmod(abs(total), by)
     return (-quotient, -rest) if total < 0 else (quotient, rest)
 
@@ -117,7 +117,7 @@ def time_text(value: bytes) -> bytes:
 
 
 def timetz_text(value: bytes) -> bytes:
-    """The second number is seconds west of UTC, where the text counts east."""
+    """timetz_send: int64 microseconds, int32 seconds west of UTC. The text counts east."""
     microseconds, west = unpacked(_TIMETZ, value, "a time with time zone of 12 bytes")
     if abs(west) >= _OFFSET_LIMIT:
         raise RefusedError("a time with a UTC offset of less than 16 hours")
@@ -143,7 +143,7 @@ def timetz_type(typmod: int) -> ColumnType:
     return string_type(f"timetz({typmod})" if typmod >= 0 else "timetz", timetz_text)
 
 
-# bits of the modifier's upper half, as INTERVAL_MASK numbers them
+# Bits of the typmod's upper half, numbered as in INTERVAL_MASK.
 _FIELDS = (
     (1 << 2, "year"),
     (1 << 1, "month"),
@@ -159,7 +159,7 @@ _FULL_PRECISION = 0xFFFF
 
 
 def interval_type(typmod: int) -> ColumnType:
-    """The modifier is the fields that there are, in its upper half, and the precision, in its lower."""
+    """typmod: a mask of fields in the upper half, the precision in the lower half."""
     name = "interval"
     if typmod >= 0:
         mask, precision = typmod >> 16 & _ALL_FIELDS, typmod & 0xFFFF

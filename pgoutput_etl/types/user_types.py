@@ -1,10 +1,10 @@
-"""What is known of types that are not built in: their names, as Type messages and the configuration give them.
+"""User types: their names from Type messages, and their declarations in the configuration.
 
-The configuration's `types` says what the values of a type shall become:
+The configuration's `types` maps the name of a type to the type as which its values are read and stored:
 
-    "public.posint": int4             a user's type by its name: a domain in an array, a type of an extension
+    "public.posint": int4             a user type: a domain in an array, a type of an extension
     "public.document": variant
-    "public.floatrange": range(float8)     or multirange(…): of what it is a range
+    "public.floatrange": range(float8)     the subtype of a range, or of a multirange(…)
     json: variant                     json and jsonb, as VARIANT
     numeric: numeric(38,10)           numeric without a modifier, as a decimal
 """
@@ -21,7 +21,7 @@ from pgoutput_etl.types import extensions
 
 VARIANT = "variant"
 
-# SQL's names of built-in types, where they have others than pg_type.
+# SQL names of built-in types that differ from their names in pg_type.
 _ALIASES = {
     "bigint": "int8",
     "bit varying": "varbit",
@@ -43,30 +43,30 @@ _ALIASES = {
     "timestamp without time zone": "timestamp",
 }
 
-_SIZED_WITH_HEADER = ("bpchar", "varchar")  # a size plus 4 bytes, VARHDRSZ
+_SIZED_WITH_HEADER = ("bpchar", "varchar")  # typmod: the size plus 4 bytes, VARHDRSZ
 
 _SIZED = ("bit", "varbit", "time", "timetz", "timestamp", "timestamptz")
 
-_WRITTEN = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?:\ [a-z]+)*?)\s*(?:\(\s*(?P<first>[0-9]{1,8})\s*
+_TYPE = re.compile(r"""\s*(?P<name>"char"|[a-z_0-9]+(?:\ [a-z]+)*?)\s*(?:\(\s*(?P<first>[0-9]{1,8})\s*
     (?:,\s*(?P<second>-?[0-9]{1,4})\s*)?\))?\s*(?P<rest>(?:with|without)\ time\ zone)?\s*(?P<array>\[\s*\])?\s*""",
     re.VERBOSE,
 )  # fmt: skip
-
 
 _RANGE = re.compile(r"\s*(?P<kind>range|multirange)\s*\((?P<bound>.*)\)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class UserTypes:
-    """names: type OID -> (namespace, name), as the archive's Type messages say; of a domain, its base type's.
+    """The user types of an archive.
 
-    configured: the configuration's `types`, a type's name -> what its values shall become.
-    rows_around: in how many rows the value is that the type is asked for.
+    names: type OID -> (namespace, name) from Type messages; for a domain, those of its base type.
+    configured: the configuration's `types`: type name -> declared type.
+    row_depth: number of rows around the value to be read.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
-    rows_around: int = 0
+    row_depth: int = 0
 
     @classmethod
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:
@@ -77,9 +77,12 @@ NO_USER_TYPES = UserTypes()
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenType:
-    """A type as the configuration writes it: pg_type's name (or variant, hstore, vector, …), modifier, array or not;
-    range_of: "range" or "multirange" where it is one of these, of that type."""
+class ParsedType:
+    """A type declared in the configuration.
+
+    name: as in pg_type, or variant, hstore, vector, …
+    range_of: "range" or "multirange" if the declared type is one, with `name` as its subtype; else "".
+    """
 
     name: str
     typmod: int
@@ -87,25 +90,25 @@ class WrittenType:
     range_of: str = ""
 
 
-def written_type(text: str, known: Iterable[str]) -> WrittenType:
-    """ValueError(what was expected) if it is none; `known` are the names of the built-in types."""
+def parse_type(text: str, known: Iterable[str]) -> ParsedType:
+    """Parse a declared type; the ValueError's message is what was expected. known: names of built-in types."""
     names = {*known, *extensions.BY_NAME, VARIANT}
     ranges = _RANGE.fullmatch(text.lower())
     if ranges is not None:
-        bound = written_type(ranges["bound"], known)
+        bound = parse_type(ranges["bound"], known)
         if bound.is_array or bound.range_of or bound.name not in set(known):
             raise ValueError("expected a range of a built-in type")
         return replace(bound, range_of=ranges["kind"])
-    parts = _WRITTEN.fullmatch(text.lower())
+    parts = _TYPE.fullmatch(text.lower())
     if parts is None:
-        raise ValueError("expected a type as in SQL, such as int4, numeric(20,4), text[]")
+        raise ValueError("expected a SQL type, such as int4, numeric(20,4), text[]")
     spelled = " ".join((parts["name"] + " " + (parts["rest"] or "")).split())
     name = _ALIASES.get(spelled, spelled.strip('"') if spelled == '"char"' else spelled)
     if name not in names:
         near = get_close_matches(name, sorted({*names, *_ALIASES}), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"expected the name of a built-in type, hstore, vector, citext, geometry or variant{hint}")
-    return WrittenType(name, _typmod(name, parts["first"], parts["second"]), parts["array"] is not None)
+    return ParsedType(name, _typmod(name, parts["first"], parts["second"]), parts["array"] is not None)
 
 
 def _typmod(name: str, first: str | None, second: str | None) -> int:

@@ -1,13 +1,13 @@
-"""json and jsonb for a VARIANT column, where the configuration asks for one. Events carry the document's text.
+"""json and jsonb as VARIANT columns, if configured. Events carry the document's text.
 
-A VARIANT keeps a document's values, not its spelling: spaces, the order of keys, and the zeros at the end of 1.10 go.
-A document that it can't keep exactly is unrepresentable, and its text is kept. That is so, by what Spark's parse_json
-does with them, for
+A VARIANT keeps a document's values, but not its spelling: it loses spaces, the order of keys, and the last zero of
+1.10. A document that it can't hold exactly is unrepresentable and kept as text. Because of Spark's parse_json, these
+are documents with
 
-- numbers that are neither decimals of 38 digits nor doubles to the last bit (it rounds them; 1e400 becomes a string),
-- keys that come twice, which json allows (it fails), and keys of more than 50,000 characters,
-- half of a surrogate pair, which json allows in \\u escapes (it becomes a question mark),
-- documents nested deeper than 500, and those that may need more than 16 MiB.
+- numbers that are neither decimals of 38 digits nor exactly a double (rounded; 1e400 becomes a string),
+- duplicate keys, which json allows (an error), or keys longer than 50,000 characters,
+- half of a surrogate pair, which json allows in \\u escapes (becomes a question mark),
+- more than 500 levels of nesting, or a size that may exceed 16 MiB.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 
-# Spark 4.0's limit; later ones allow more. Jackson, which parses for it, has limits of 1000 levels and 50,000
-# characters of a name; here the depth is what any Python can parse, too.
+# Spark 4.0's limit; later versions allow more. Its parser, Jackson, allows 1000 levels and keys of 50,000 characters.
+# The lower depth here is one that every Python can parse.
 _MAX_SIZE = 16 * 1024 * 1024
 
 _MAX_DEPTH = 500
@@ -32,11 +32,10 @@ _MAX_KEY = 50_000
 
 _MAX_DIGITS = 38
 
-# What a value takes at most beside its own characters: its header, and its part in the tables of what it is in.
+# Upper bound of a value's bytes beyond its characters: its header, and its entries in its container's tables.
 _OVERHEAD = 12
 
-
-# Also one that isn't ended: to look for its end from each of its quotes would take the square of its length.
+# Also matches an unterminated string, or scanning for the end from each of its quotes would take quadratic time.
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 _MANTISSA_DIGIT = re.compile("^[^eE]*[1-9]")
@@ -45,7 +44,7 @@ EXPECTED = "a JSON document"
 
 
 class _InexactError(Exception):
-    """VARIANT has no such value."""
+    """VARIANT can't hold the value exactly."""
 
 
 def load_variant(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -64,7 +63,7 @@ def load_variant(column_type: ColumnType, values: Sequence[bytes | None]) -> Loa
 
 
 def is_exact(value: bytes, text: str) -> bool:
-    """Whether parse_json keeps all there is in the document. ValueError if it isn't one."""
+    """True if parse_json keeps all of the document's values. ValueError if the text is not JSON."""
     openings = value.count(b"[") + value.count(b"{")
     if openings > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return False
@@ -98,7 +97,7 @@ def _check_integer(digits: str) -> None:
 
 
 def _check_number(text: str) -> None:
-    """A decimal of 38 digits before and after the point together, or exactly a double."""
+    """Raise _InexactError unless the number has at most 38 digits in all or is exactly a double."""
     whole, _point, fraction = text.lstrip("-").partition(".")
     is_decimal = "e" not in text and "E" not in text
     if is_decimal and len((whole + fraction).lstrip("0")) <= _MAX_DIGITS and len(fraction) <= _MAX_DIGITS:
@@ -113,24 +112,24 @@ def _check_number(text: str) -> None:
 
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs) or any(len(key) > _MAX_KEY for key in found):
+    document = dict(pairs)
+    if len(document) < len(pairs) or any(len(key) > _MAX_KEY for key in document):
         raise _InexactError
-    return found
+    return document
 
 
-def _no_constant(_name: str) -> NoReturn:
-    """Python reads NaN and Infinity, which are no JSON."""
+def _refuse_constant(_name: str) -> NoReturn:
+    """Python accepts NaN and Infinity, which are not JSON."""
     raise RefusedError(EXPECTED)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_check_keys, parse_float=_check_number, parse_int=_check_integer, parse_constant=_no_constant
+    object_pairs_hook=_check_keys, parse_float=_check_number, parse_int=_check_integer, parse_constant=_refuse_constant
 )
 
 
 def variant_text(value: bytes) -> bytes:
-    """jsonb_send writes a byte of 1 and the document's text; json_send the text alone, which never begins so."""
+    """jsonb_send writes a byte of 1 and the text; json_send only the text, which never begins with that byte."""
     return value[1:] if value[:1] == b"\1" else value
 
 

@@ -1,4 +1,7 @@
-"""int2vector and oidvector, as PostgreSQL's text: numbers with spaces between. Sent as arrays that count from 0."""
+"""int2vector and oidvector, as PostgreSQL's text: numbers separated by spaces.
+
+Binary form: an array of one dimension with lower bound 0 (array_send).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pgoutput_etl.types.binary import INT16, UINT32, ValueReader
 from pgoutput_etl.types.column import TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
-_HEADER = struct.Struct(">iiIii")  # dimensions, whether there are NULLs, the elements' OID, their number, lower bound
+_HEADER = struct.Struct(">iiIii")  # dimensions, has NULLs, element OID, length, lower bound
 
 _ELEMENT_SIZE = struct.Struct(">i")
 

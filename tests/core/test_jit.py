@@ -1,4 +1,4 @@
-"""Kernels: compiled once for all processes where that can be, never stale, and done without where they can't be had."""
+"""The cache of compiled kernels: shared by processes, never stale, and optional."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def outer(data):
     return inner(load_word(data, np.uint64(1)) >> np.uint64(56)) + 1
 """
 CALL = "import kernels, numpy as np; print(int(kernels.outer(np.arange(9, dtype=np.uint8))))"
-# Says so for each piece of machine code that was made and not found.
-COUNTED = (
-    "import pgoutput_etl.jit as c; made = []; save = c._KeptCode.save_overload\n"
-    "c._KeptCode.save_overload = lambda self, *a: (made.append(self._name), save(self, *a))\n"
+# Collects the names of the kernels that were compiled and not found in the cache.
+RECORD_COMPILED = (
+    "import pgoutput_etl.jit as c; compiled = []; save = c._CodeCache.save_overload\n"
+    "c._CodeCache.save_overload = lambda self, *a: (compiled.append(self._name), save(self, *a))\n"
 )
 
 
 def run(code: str, folder: Path, package: Path = ROOT, **environment: str) -> list[str]:
-    """What a new process prints."""
+    """The words that the code prints in a new process."""
     search = os.pathsep.join([str(folder), str(package)])
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "PGOUTPUT_"))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**variables, "PYTHONPATH": search, **environment},
         cwd=folder,
@@ -49,40 +49,40 @@ def run(code: str, folder: Path, package: Path = ROOT, **environment: str) -> li
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
 
 
-def written(folder: Path, factor: int) -> None:
+def write_module(folder: Path, factor: int) -> None:
     (folder / "kernels.py").write_text(MODULE.format(factor=factor), encoding="utf-8")
 
 
 @needs_kernels
-def test_what_is_compiled_is_kept_and_never_stale(tmp_path: Path) -> None:
-    """Numba itself would look at the outer function's file alone, and not at a constant of another module."""
-    kept = tmp_path / "kept"
-    counted = f"{COUNTED}{CALL}\nprint(*made)"
-    written(tmp_path, 10)
-    assert run(counted, tmp_path, NUMBA_CACHE_DIR=str(kept)) == ["81", "kernels.inner", "kernels.outer"]
-    assert run(counted, tmp_path, NUMBA_CACHE_DIR=str(kept)) == ["81"]
-    for file in kept.rglob("*.nbc"):  # as a full disk leaves them
+def test_compiled_code_is_cached_and_never_stale(tmp_path: Path) -> None:
+    """Numba's own cache only checks the outer function's file, and misses changed constants of other modules."""
+    cache = tmp_path / "cache"
+    code = f"{RECORD_COMPILED}{CALL}\nprint(*compiled)"
+    write_module(tmp_path, 10)
+    assert run(code, tmp_path, NUMBA_CACHE_DIR=str(cache)) == ["81", "kernels.inner", "kernels.outer"]
+    assert run(code, tmp_path, NUMBA_CACHE_DIR=str(cache)) == ["81"]
+    for file in cache.rglob("*.nbc"):  # truncated, as by a full disk
         file.write_bytes(file.read_bytes()[:-100])
-    assert run(counted, tmp_path, NUMBA_CACHE_DIR=str(kept)) == ["81", "kernels.inner", "kernels.outer"]
-    written(tmp_path, 20)
-    assert run(CALL, tmp_path, NUMBA_CACHE_DIR=str(kept)) == ["161"]
+    assert run(code, tmp_path, NUMBA_CACHE_DIR=str(cache)) == ["81", "kernels.inner", "kernels.outer"]
+    write_module(tmp_path, 20)
+    assert run(CALL, tmp_path, NUMBA_CACHE_DIR=str(cache)) == ["161"]
 
 
 @needs_kernels
-def test_where_nothing_can_be_kept_each_process_compiles_for_itself(tmp_path: Path) -> None:
-    written(tmp_path, 10)
+def test_without_a_writable_cache_each_process_compiles(tmp_path: Path) -> None:
+    write_module(tmp_path, 10)
     (tmp_path / "file").write_text("")
     assert run(CALL, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "file" / "below")) == ["81"]
 
 
 @needs_kernels
-def test_from_a_zip_it_is_kept_in_the_users_cache(tmp_path: Path) -> None:
-    """As spark-submit --py-files brings the package to executors."""
-    written(tmp_path, 10)
+def test_code_from_a_zip_is_cached_in_the_users_cache(tmp_path: Path) -> None:
+    """spark-submit --py-files ships the package to executors as a zip."""
+    write_module(tmp_path, 10)
     archive = tmp_path / "package.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
         for path in (ROOT / "pgoutput_etl").rglob("*.py"):
@@ -92,26 +92,26 @@ def test_from_a_zip_it_is_kept_in_the_users_cache(tmp_path: Path) -> None:
     assert list((tmp_path / "cache" / "pgoutput_etl").glob("kernels.outer-*.nbc"))
 
 
-SAYS = "from pgoutput_etl import jit; print(jit.AVAILABLE, jit.WHY_NOT)"
+PRINT_AVAILABLE = "from pgoutput_etl import jit; print(jit.AVAILABLE, jit.WHY_NOT)"
 
 
-def test_it_says_why_there_are_no_kernels(tmp_path: Path) -> None:
-    assert run(SAYS, tmp_path, PGOUTPUT_ETL_PURE="1") == ["False", "PGOUTPUT_ETL_PURE", "is", "set"]
+def test_the_reason_for_unavailable_kernels_is_reported(tmp_path: Path) -> None:
+    assert run(PRINT_AVAILABLE, tmp_path, PGOUTPUT_ETL_PURE="1") == ["False", "PGOUTPUT_ETL_PURE", "is", "set"]
     (tmp_path / "numba.py").write_text("raise SystemError('numba needs another numpy')", encoding="utf-8")
-    why = " ".join(run(SAYS, tmp_path))
-    assert why == "False numba can't be imported (numba needs another numpy)"
+    output = " ".join(run(PRINT_AVAILABLE, tmp_path))
+    assert output == "False numba can't be imported (numba needs another numpy)"
 
 
-def test_modules_of_kernels_cost_nothing_to_import(tmp_path: Path) -> None:
-    asked = "import sys, pgoutput_etl.changes.fast_events; print('numba' in sys.modules)"
-    assert run(asked, tmp_path) == ["False"]
+def test_importing_kernels_does_not_import_numba(tmp_path: Path) -> None:
+    code = "import sys, pgoutput_etl.changes.fast_events; print('numba' in sys.modules)"
+    assert run(code, tmp_path) == ["False"]
 
 
-def test_a_kernel_that_can_not_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_loaded", [(None, "it rains")])
-    with pytest.raises(RuntimeError, match="of can't be compiled: it rains"):
-        jit.compiled(_of)(1)
+def test_an_unavailable_kernel_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_loaded", [(None, "no reason")])
+    with pytest.raises(RuntimeError, match="identity can't be compiled: no reason"):
+        jit.compiled(identity)(1)
 
 
-def _of(number: int) -> int:
+def identity(number: int) -> int:
     return number

@@ -1,4 +1,4 @@
-"""Arrays, ranges, rows and user types as real servers print and send them: both forms are to give the same values."""
+"""Arrays, ranges, rows and user types from real servers: the text and the binary form must give the same values."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ COUNT = 400
 @pytest.fixture
 def connection(server: Server) -> Iterator[Connection]:
     with server.connect() as connected:
-        connected.prepare_threshold = None  # a temporary table of that name has another type each time
+        connected.prepare_threshold = None  # the temporary table v has another type in each query
         connected.execute("select setseed(0.3)")
         yield connected
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A column of a table as a walsender sends it in either form."""
+    """A column of a table, as a walsender sends it in both forms."""
 
     column: ColumnType
     texts: list[bytes | None]
     sent: list[bytes | None]
 
     def loaded(self) -> LoadedColumn:
-        """What both forms give."""
+        """Load both forms and check that they give the same values."""
         assert [None if value is None else self.column.binary_text(value) for value in self.sent] == self.texts
         text, binary = load_text(self.column, self.texts), load_binary(self.column, self.sent)
         assert binary.unrepresentable == text.unrepresentable
@@ -53,7 +53,7 @@ def to_the_bit(array: pa.Array) -> list[str]:
 
 
 def values(connection: Connection, query: str, *parameters: object, **configured: str) -> Values:
-    """`query` gives a column x. A column of a domain comes under the name of its base type, as in Type messages."""
+    """The column x of the query's result. Domains have the name of their base type, as in Type messages."""
     connection.execute("drop table if exists v")
     connection.execute(f"create temp table v as select x, row_number() over () n from ({query}) q", parameters or None)
     forms = []
@@ -68,7 +68,7 @@ def values(connection: Connection, query: str, *parameters: object, **configured
 
 
 def names(connection: Connection) -> dict[int, tuple[str, str]]:
-    """As logicalrep_write_typ has them."""
+    """The names that logicalrep_write_typ sends."""
     query = """
         select t.oid, n.nspname, b.typname from pg_type t
         join pg_type b on b.oid = case t.typtype when 'd' then t.typbasetype else t.oid end
@@ -77,11 +77,11 @@ def names(connection: Connection) -> dict[int, tuple[str, str]]:
     return {oid: (namespace, name) for oid, namespace, name in connection.execute(query).fetchall()}
 
 
-def test_every_built_in_type_has_the_name_that_the_server_has_for_it(connection: Connection) -> None:
+def test_built_in_types_have_the_servers_names(connection: Connection) -> None:
     query = "select typname, oid::int8 from pg_type where oid = any(%s)"
-    found = dict(connection.execute(query, [list(BUILT_IN_OIDS.values())]).fetchall())
-    assert found == {name: oid for name, oid in BUILT_IN_OIDS.items() if name in found}
-    assert len(found) > 140
+    oids = dict(connection.execute(query, [list(BUILT_IN_OIDS.values())]).fetchall())
+    assert oids == {name: oid for name, oid in BUILT_IN_OIDS.items() if name in oids}
+    assert len(oids) > 140
     elements = "select oid::int8, typelem::int8, typdelim from pg_type where typcategory = 'A' and oid < 10000"
     for oid, element, delimiter in connection.execute(elements).fetchall():
         column = column_type(oid, -1)
@@ -90,26 +90,26 @@ def test_every_built_in_type_has_the_name_that_the_server_has_for_it(connection:
             assert column.element.delimiter == delimiter.encode()
 
 
-def random_arrays(name: str, dice: random.Random) -> Iterator[str | None]:
-    """Literals: most of them lists, some of two or three dimensions, some that don't count from 1."""
-    pool = [value for value, _ in zip(SCALARS[name][1](dice, 500), range(3000), strict=False)]
+def random_arrays(name: str, rng: random.Random) -> Iterator[str | None]:
+    """Array literals: most are lists, some have two or three dimensions or another lower bound."""
+    pool = [value for value, _ in zip(SCALARS[name][1](rng, 500), range(3000), strict=False)]
     delimiter = ";" if name == "box" else ","
 
-    def some(count: int) -> str:
-        return array_out([None if dice.random() < 0.1 else dice.choice(pool) for _ in range(count)], delimiter)
+    def random_list(count: int) -> str:
+        return array_out([None if rng.random() < 0.1 else rng.choice(pool) for _ in range(count)], delimiter)
 
     yield from ("{}", None)
     for _ in range(COUNT):
-        length, kind = dice.randrange(7), dice.randrange(20)
+        length, kind = rng.randrange(7), rng.randrange(20)
         if kind == 0:
-            yield "{" + delimiter.join(some(length + 1) for _ in range(dice.randint(1, 3))) + "}"
+            yield "{" + delimiter.join(random_list(length + 1) for _ in range(rng.randint(1, 3))) + "}"
         elif kind == 1:
-            inner = ("{" + delimiter.join((some(2), some(2))) + "}" for _ in range(2))
+            inner = ("{" + delimiter.join((random_list(2), random_list(2))) + "}" for _ in range(2))
             yield "[2:3][0:1][-1:0]={" + delimiter.join(inner) + "}"
         elif kind == 2:
-            yield f"[{length - 3}:{2 * length - 3}]=" + some(length + 1)
+            yield f"[{length - 3}:{2 * length - 3}]=" + random_list(length + 1)
         else:
-            yield some(length)
+            yield random_list(length)
 
 
 @pytest.mark.parametrize("name", [name for name in SCALARS if not name.startswith("interval ")])
@@ -117,11 +117,11 @@ def test_arrays(connection: Connection, name: str) -> None:
     literals = list(random_arrays(name, random.Random(name)))
     if "vector" in name and name != "tsvector":
         literals = [text for text in literals if text is None or text[0] != "["]
-    of = values(connection, f"select s::{name.replace('::', '[]::')}[] x from unnest(%s::text[]) s", literals)
-    loaded = of.loaded()
-    element = of.column.element
+    arrays = values(connection, f"select s::{name.replace('::', '[]::')}[] x from unnest(%s::text[]) s", literals)
+    loaded = arrays.loaded()
+    element = arrays.column.element
     assert element is not None
-    # what the server says of each array, one element at a time
+    # the elements of each list, printed one by one by the server
     query = """
         select case when cardinality(x) = 0 or array_ndims(x) = 1 and array_lower(x, 1) = 1 then
             array(select case when e is not null then convert_to(format('%%s', e), 'UTF8') end from unnest(x) e)
@@ -130,7 +130,7 @@ def test_arrays(connection: Connection, name: str) -> None:
     for i, (elements,) in enumerate(connection.execute(query, []).fetchall()):
         if elements is None:
             assert not loaded.array[i].is_valid
-            assert (i in loaded.unrepresentable) == (of.texts[i] is not None)
+            assert (i in loaded.unrepresentable) == (arrays.texts[i] is not None)
             continue
         expected = load_text(element, elements)
         if expected.unrepresentable:
@@ -146,8 +146,8 @@ RANGES = {
 }  # fmt: skip
 
 
-def some_ranges(connection: Connection, name: str) -> None:
-    """A table r of random ranges x."""
+def create_random_ranges(connection: Connection, name: str) -> None:
+    """Create the table r of random ranges x."""
     bound = RANGES[name][0]
     limit = {"numeric": "abs(s::numeric) < 1e50 and s <> 'NaN'", "int4": "s::int4 < 2147483647"}.get(bound, "true")
     limit = {"int8": "s::int8 < 9223372036854775807", "date": "s !~ '^5[0-9]{6}-'"}.get(bound, limit)
@@ -168,20 +168,20 @@ def some_ranges(connection: Connection, name: str) -> None:
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "America/St_Johns"])
 @pytest.mark.parametrize("name", RANGES)
 def test_ranges_and_multiranges(connection: Connection, name: str, zone: str) -> None:
-    some_ranges(connection, name)
+    create_random_ranges(connection, name)
     connection.execute("set timezone to 'UTC'")
     queries = (
         "select x from r union all values ('empty'::{0}), (null::{0})",
         "select {0}(a.x, b.x) x from r a, r b where random() < 0.001 union all values ('{{}}'::{0})",
         "select array[x, null, x] x from r limit 300",
     )
-    for query, of in zip(queries, (name, RANGES[name][1], ""), strict=True):
-        in_utc = values(connection, query.format(of)).loaded()
+    for query, type_name in zip(queries, (name, RANGES[name][1], ""), strict=True):
+        in_utc = values(connection, query.format(type_name)).loaded()
         connection.execute(f"set timezone to '{zone}'")
-        there = connection.execute("select x from v order by n").pgresult
-        assert there is not None
-        texts = [there.get_value(row, 0) for row in range(there.ntuples)]
-        oid = there.ftype(0)
+        result = connection.execute("select x from v order by n").pgresult
+        assert result is not None
+        texts = [result.get_value(row, 0) for row in range(result.ntuples)]
+        oid = result.ftype(0)
         connection.execute("set timezone to 'UTC'")
         assert load_text(column_type(oid, -1), texts).array == in_utc.array
 
@@ -222,16 +222,16 @@ def own_types(connection: Connection) -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_types")
 def test_enums_and_their_arrays(connection: Connection) -> None:
-    of = values(connection, "select e x from unnest(enum_range(null::own.mood) || null::own.mood) e")
-    assert of.column.name == "own.mood"
-    assert len(of.loaded().array) == 7
+    enums = values(connection, "select e x from unnest(enum_range(null::own.mood) || null::own.mood) e")
+    assert enums.column.name == "own.mood"
+    assert len(enums.loaded().array) == 7
     assert values(connection, "select 'x'::own.\"Odd.name\" x").loaded().array.to_pylist() == ["x"]
-    many = values(connection, "select array[e, null, e] x from unnest(enum_range(null::own.mood)) e").loaded()
-    assert many.array.to_pylist() == [[label, None, label] for label in of.loaded().array.to_pylist()[:6]]
+    arrays = values(connection, "select array[e, null, e] x from unnest(enum_range(null::own.mood)) e").loaded()
+    assert arrays.array.to_pylist() == [[label, None, label] for label in enums.loaded().array.to_pylist()[:6]]
 
 
 @pytest.mark.usefixtures("own_types")
-def test_domains_are_what_they_are_made_of(connection: Connection) -> None:
+def test_domains_are_read_as_their_base_types(connection: Connection) -> None:
     cases = [
         ("select 5::own.posint x", pa.int32(), [5]),
         ("select 'ž'::own.label x", pa.string(), ["ž"]),
@@ -240,24 +240,24 @@ def test_domains_are_what_they_are_made_of(connection: Connection) -> None:
         ("select array['a b', null]::own.label[] x", pa.list_(pa.string()), [["a b", None]]),
     ]
     for query, arrow, expected in cases:
-        of = values(connection, query)
-        assert of.column.arrow == arrow
-        assert of.loaded().array.to_pylist() == expected
+        domains = values(connection, query)
+        assert domains.column.arrow == arrow
+        assert domains.loaded().array.to_pylist() == expected
 
 
 @pytest.mark.usefixtures("own_types")
-def test_an_array_of_a_domain_is_of_what_the_configuration_says(connection: Connection) -> None:
+def test_an_array_of_a_domain_is_read_as_configured(connection: Connection) -> None:
     query = "select array[1, 1094861636, null]::own.posint[] x"
-    of = values(connection, query, own__posint="int4")
-    assert of.loaded().array.to_pylist() == [[1, 1094861636, None]]
-    # as text where the configuration says nothing; a Type message tells the domain's base type, all the same
+    configured = values(connection, query, own__posint="int4")
+    assert configured.loaded().array.to_pylist() == [[1, 1094861636, None]]
+    # without configuration the elements are text, although the Type message has the domain's base type
     assert values(connection, query).loaded().array.to_pylist() == [["1", "1094861636", None]]
 
 
 @pytest.mark.usefixtures("own_types")
 def test_rows(connection: Connection) -> None:
-    dice = random.Random(7)
-    texts = [any_text(dice) for _ in range(COUNT)] + ["", " ", "NULL", "(", "a,b", '"', "\\", "\t", "\v"]
+    rng = random.Random(7)
+    texts = [any_text(rng) for _ in range(COUNT)] + ["", " ", "NULL", "(", "a,b", '"', "\\", "\t", "\v"]
     pairs = values(connection, "select row(length(s), s)::own.pair x from unnest(%s::text[]) s", texts)
     assert pairs.loaded().array.to_pylist()[-9] == '(0,"")'
     nested = """
@@ -275,37 +275,37 @@ def test_rows(connection: Connection) -> None:
 
 
 @pytest.mark.usefixtures("own_types")
-def test_what_only_the_catalog_could_tell_is_refused(connection: Connection) -> None:
-    of = values(connection, "select own.heights(1.5, 2) x")
-    assert load_text(of.column, of.texts).array.to_pylist() == ["[1.5,2)"]
+def test_binary_user_ranges_need_configuration(connection: Connection) -> None:
+    ranges = values(connection, "select own.heights(1.5, 2) x")
+    assert load_text(ranges.column, ranges.texts).array.to_pylist() == ["[1.5,2)"]
     with pytest.raises(ValueError, match=r'types: \{"own\.heights": …\}'):
-        load_binary(of.column, of.sent)
+        load_binary(ranges.column, ranges.sent)
     query = "select own.heights(random(), case when random() < 0.9 then 1 end) x from generate_series(1, 100)"
-    said = {"own__heights": "range(float8)", "own__manyheights": "multirange(float8)"}
-    assert len(values(connection, query, **said).loaded().array) == 100
-    many = f"select own.manyheights(x, 'empty', '(2,)') x from ({query}) r"
-    assert len(values(connection, many, **said).loaded().array) == 100
+    configured = {"own__heights": "range(float8)", "own__manyheights": "multirange(float8)"}
+    assert len(values(connection, query, **configured).loaded().array) == 100
+    multiranges = f"select own.manyheights(x, 'empty', '(2,)') x from ({query}) r"
+    assert len(values(connection, multiranges, **configured).loaded().array) == 100
 
 
-def extension(connection: Connection, name: str) -> None:
+def create_extension(connection: Connection, name: str) -> None:
     if not connection.execute("select from pg_available_extensions where name = %s", [name]).fetchall():
         pytest.skip(f"this server has no extension {name}")
     connection.execute(f"create extension if not exists {name}")
 
 
 def test_vectors(connection: Connection) -> None:
-    extension(connection, "vector")
+    create_extension(connection, "vector")
     query = """
         select array(select random() * 10 ^ (i - 15) from generate_series(1, 1 + i))::vector x
         from generate_series(1, 30) i
     """
-    of = values(connection, query)
-    assert of.column.name == "public.vector"
-    loaded = of.loaded()
+    vectors = values(connection, query)
+    assert vectors.column.name == "public.vector"
+    loaded = vectors.loaded()
     assert loaded.array.type == pa.list_(pa.float32())
-    told = connection.execute("select x::float4[] from v order by n").fetchall()
+    rows = connection.execute("select x::float4[] from v order by n").fetchall()
     assert [[float(e) for e in row] for row in loaded.array.to_pylist()] == load_text(
-        column_type(1021, -1), [array_out([repr_of(e) for e in elements]).encode() for (elements,) in told]
+        column_type(1021, -1), [array_out([repr_of(e) for e in elements]).encode() for (elements,) in rows]
     ).array.to_pylist()
     assert values(connection, "select array['[1,2]'::vector, null] x").loaded().array.to_pylist() == [
         [[1.0, 2.0], None]
@@ -317,13 +317,13 @@ def repr_of(number: float) -> str:
 
 
 def test_hstores_and_citexts(connection: Connection) -> None:
-    extension(connection, "hstore")
-    extension(connection, "citext")
-    dice = random.Random(8)
-    texts: Sequence[str] = [any_text(dice, 5) for _ in range(COUNT)]
-    of = values(
+    create_extension(connection, "hstore")
+    create_extension(connection, "citext")
+    rng = random.Random(8)
+    texts: Sequence[str] = [any_text(rng, 5) for _ in range(COUNT)]
+    hstores = values(
         connection, "select hstore(s, null) || hstore('a' || s, s) || 'b=>1' x from unnest(%s::text[]) s", texts
     )
-    assert [entry["value"] for entry in of.loaded().array[0].as_py()].count(None) == 1
+    assert [entry["value"] for entry in hstores.loaded().array[0].as_py()].count(None) == 1
     assert values(connection, "select array['a=>1'::hstore, ''] x").loaded().array.null_count == 0
     assert values(connection, "select 'Ab'::citext x").loaded().array.to_pylist() == ["Ab"]

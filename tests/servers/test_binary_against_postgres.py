@@ -1,4 +1,4 @@
-"""Values as real servers send them in binary form, compared with the texts that the same servers print."""
+"""Binary values from real servers, compared with the texts that the same servers print."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def connection(server: Server) -> Iterator[Connection]:
 def ask(
     connection: Connection, name: str, send: str, texts: Sequence[str | None]
 ) -> tuple[ColumnType, list[bytes | None], list[bytes | None]]:
-    """What the server makes of the texts as values of a type: the column's type, its values' texts and binary forms."""
+    """Let the server parse the texts as a type; return the column's type and the values' texts and binary forms."""
     query = f"select x, {send}(x) from (select s::{name} x from unnest(%s::text[]) s)"
     result = connection.execute(query, [list(texts)]).pgresult
     assert result is not None
@@ -67,7 +67,7 @@ def test_the_binary_form_is_the_same_value_as_the_text(connection: Connection, n
 
 
 @pytest.mark.parametrize("time_zone", ["Europe/Berlin", "America/New_York", "Pacific/Apia", "<tired>-100"])
-def test_instants_are_the_same_in_text_of_any_time_zone(connection: Connection, time_zone: str) -> None:
+def test_instants_are_the_same_in_any_time_zone(connection: Connection, time_zone: str) -> None:
     connection.execute("select set_config('TimeZone', %s, false)", [time_zone])
     written = [f"{text}{'' if 'infinity' in text else '+00'}" for text in timestamps(random.Random(time_zone), COUNT)]
     written = [f"{text.replace(' BC', '')} BC" if " BC" in text else text for text in written]
@@ -89,25 +89,25 @@ def test_the_ends_of_interval_are_infinite_since_17(server: Server, connection: 
 
 
 @pytest.mark.parametrize("style", ["postgres", "sql_standard", "iso_8601", "postgres_verbose"])
-def test_an_interval_text_that_is_read_is_the_one_of_style_postgres(connection: Connection, style: str) -> None:
+def test_only_interval_texts_of_style_postgres_are_read(connection: Connection, style: str) -> None:
     written = list(intervals(random.Random(17), COUNT))
     column, expected, _ = ask(connection, "interval", "interval_send", written)
     connection.execute("select set_config('IntervalStyle', %s, false)", [style])
-    # what is without doubt: sql_standard also reads some texts otherwise
+    # use texts of style postgres as input: sql_standard would parse some other texts differently
     _, texts, sent = ask(connection, "interval", "interval_send", [text.decode() for text in expected if text])
     refused = 0
-    for text, of_style_postgres in zip(texts, expected, strict=True):
+    for text, postgres_text in zip(texts, expected, strict=True):
         try:
-            (found,) = load_text(column, [text]).array.to_pylist()
+            (loaded,) = load_text(column, [text]).array.to_pylist()
         except ValueTextError:
             refused += 1
         else:
-            assert found.encode() == of_style_postgres
+            assert loaded.encode() == postgres_text
     assert refused == 0 if style == "postgres" else refused > len(texts) / 2
     assert load_binary(column, sent).array.to_pylist() == [text.decode() for text in expected if text]
 
 
-def test_names_of_oids_are_their_digits(connection: Connection) -> None:
+def test_reg_types_in_binary_form_are_digits(connection: Connection) -> None:
     for name, written in (
         ("regclass", "pg_class"),
         ("regtype", "interval"),
@@ -120,7 +120,7 @@ def test_names_of_oids_are_their_digits(connection: Connection) -> None:
         assert connection.execute(f"select %s::{name} = %s::{name}", [digits[0], written]).fetchone() == (True,)
 
 
-def test_every_scalar_type_that_has_a_send_function_has_a_binary_form(connection: Connection) -> None:
+def test_every_scalar_type_with_a_send_function_is_read(connection: Connection) -> None:
     rows = connection.execute(
         "select oid::int8, typname from pg_type where typtype = 'b' and typsend <> 0 and typcategory <> 'A'"
         " and oid < 10000 and typname !~ '^pg_(node_tree|ndistinct|dependencies|mcv_list|brin_.*)$'"
@@ -130,15 +130,15 @@ def test_every_scalar_type_that_has_a_send_function_has_a_binary_form(connection
     assert len(rows) >= 60
 
 
-def test_what_pgoutput_sends_is_what_the_send_functions_write(connection: Connection) -> None:
-    """A row of every type through a publication, decoded once with binary values and once with texts."""
+def test_pgoutput_sends_what_the_send_functions_write(connection: Connection) -> None:
+    """Rows with all types, sent through a publication and decoded with binary values and with texts."""
     names = [name for name in SCALARS if "::" not in name] + ["refcursor", "aclitem"]
     connection.execute(f"create table every ({', '.join(f'c{i} {name}' for i, name in enumerate(names))})")
     connection.execute("create publication every for table every")
     connection.execute("select pg_create_logical_replication_slot('every', 'pgoutput')")
     values = ", ".join(f"%s::text::{name}" for name in names)
-    for which in (-1, -2):
-        connection.execute(f"insert into every values ({values})", [some_value(name, which) for name in names])
+    for index in (-1, -2):
+        connection.execute(f"insert into every values ({values})", [sample_value(name, index) for name in names])
     described = connection.execute(
         "select atttypid::int8, atttypmod from pg_attribute where attrelid = 'every'::regclass and attnum > 0"
         " order by attnum"
@@ -150,14 +150,14 @@ def test_what_pgoutput_sends_is_what_the_send_functions_write(connection: Connec
             assert (value if kind == b"t" else column.binary_text(value)) == text
 
 
-def some_value(name: str, which: int) -> str:
+def sample_value(name: str, index: int) -> str:
     if name in SCALARS:
-        return list(SCALARS[name][1](random.Random(name), 10))[which]
+        return list(SCALARS[name][1](random.Random(name), 10))[index]
     return {"aclitem": "postgres=r/postgres", "refcursor": "cursor"}[name]
 
 
 def inserted(connection: Connection, binary: str) -> list[list[tuple[bytes, bytes]]]:
-    """The kind and the bytes of every value in TupleData of the Insert messages; none is NULL."""
+    """The kind and bytes of every value in the TupleData of Insert messages; none is NULL."""
     messages = connection.execute(
         "select data from pg_logical_slot_peek_binary_changes("
         "'every', null, null, 'proto_version', '1', 'publication_names', 'every', 'binary', %s)",
@@ -167,7 +167,7 @@ def inserted(connection: Connection, binary: str) -> list[list[tuple[bytes, byte
 
 
 def values_of(insert: bytes) -> list[tuple[bytes, bytes]]:
-    (count,) = struct.unpack_from(">h", insert, 6)  # behind I, the relation's OID and N
+    (count,) = struct.unpack_from(">h", insert, 6)  # after I, the relation's OID and N
     values, at = [], 8
     for _ in range(count):
         kind, length = struct.unpack_from(">ci", insert, at)

@@ -1,7 +1,7 @@
-"""Values as a real server prints them, compared with what the same server says of them in another way.
+"""Text values from a real server, compared with the same server's other representations of them.
 
-Each query asks for a value, which comes in text form as a walsender sends it, and beside it for the bytes of
-its binary form, its microseconds since 1970, or whatever else says the same without that text.
+Each query returns a value in text form, as a walsender sends it, and the bytes of its binary form, its microseconds
+since 1970, or another representation that doesn't depend on that text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def connection(server: Server) -> Iterator[Connection]:
 
 
 def ask(connection: Connection, query: str, *parameters: object) -> tuple[LoadedColumn, list[str | None]]:
-    """The first column loaded from its text form, and the second one's text as it came."""
+    """The first column, loaded from its text form, and the raw texts of the second."""
     cursor = connection.execute(query, parameters or None)
     result = cursor.pgresult
     assert result is not None
@@ -52,7 +52,7 @@ def ask(connection: Connection, query: str, *parameters: object) -> tuple[Loaded
     assert len(loaded.array) == len(texts)
     assert loaded.array.type == column.arrow
     for index, text in loaded.unrepresentable.items():
-        assert text.encode() == texts[index] or column.name == "timestamptz"  # whose text is handed back in UTC
+        assert text.encode() == texts[index] or column.name == "timestamptz"  # kept as text in UTC
         assert not loaded.array[index].is_valid
     assert loaded.array.null_count == len(loaded.unrepresentable) + texts.count(None)
     return loaded, [None if other is None else other.decode() for other in others]
@@ -61,7 +61,7 @@ def ask(connection: Connection, query: str, *parameters: object) -> tuple[Loaded
 def ask_about(
     connection: Connection, type_name: str, texts: list[str], other: str
 ) -> tuple[LoadedColumn, list[str | None]]:
-    """Let the server read the texts as values of the type; ask for them and for ``other``, written with x."""
+    """Let the server parse the texts as the type; query the values x and `other`, an expression of x."""
     return ask(connection, f"select x, {other} from (select s::{type_name} x from unnest(%s::text[]) s)", texts)
 
 
@@ -102,29 +102,29 @@ def test_bool(connection: Connection) -> None:
 FLOATS = [("float4", ">f", ">I"), ("float8", ">d", ">Q")]
 
 
-def some_floats(form: str, bits_form: str) -> list[str]:
-    """Any bit pattern there is, numbers of a modest size, and those at the ends."""
-    dice = random.Random(20261121)
+def sample_floats(form: str, bits_form: str) -> list[str]:
+    """Random bit patterns, numbers of moderate size, and the extremes."""
+    rng = random.Random(20261121)
     size = 8 * struct.calcsize(form)
-    patterns = [dice.getrandbits(size) for _ in range(ROWS)]
+    patterns = [rng.getrandbits(size) for _ in range(ROWS)]
     patterns += [0, 1, 2 ** (size - 1), 2 ** (size - 1) + 1, {32: 0x7F7FFFFF, 64: 0x7FEFFFFFFFFFFFFF}[size]]
     patterns += [{32: 0x00800000, 64: 0x0010000000000000}[size] + offset for offset in (-1, 0, 1)]
     values = [struct.unpack(form, struct.pack(bits_form, pattern))[0] for pattern in patterns]
-    values += [struct.unpack(form, struct.pack(form, dice.uniform(-1000, 1000)))[0] for _ in range(ROWS)]
+    values += [struct.unpack(form, struct.pack(form, rng.uniform(-1000, 1000)))[0] for _ in range(ROWS)]
     return [repr(value) for value in values] + ["NaN", "Infinity", "-Infinity"]
 
 
 @pytest.mark.parametrize(("name", "form", "bits_form"), FLOATS)
 def test_floats_to_the_bit(connection: Connection, name: str, form: str, bits_form: str) -> None:
-    loaded, sent = ask_about(connection, name, some_floats(form, bits_form), f"encode({name}send(x), 'hex')")
+    loaded, sent = ask_about(connection, name, sample_floats(form, bits_form), f"encode({name}send(x), 'hex')")
     not_a_number = {32: "7fc00000", 64: "7ff8000000000000"}[8 * struct.calcsize(form)]
-    found = loaded.array.to_pylist()
-    assert [struct.pack(form, v).hex() if v == v else not_a_number for v in found] == sent
+    values = loaded.array.to_pylist()
+    assert [struct.pack(form, v).hex() if v == v else not_a_number for v in values] == sent
 
 
 @pytest.mark.parametrize(("name", "form", "_bits_form"), FLOATS)
 @pytest.mark.parametrize("extra_float_digits", [0, -3])
-def test_floats_printed_with_fewer_digits_mean_what_they_mean_to_the_server(
+def test_floats_with_fewer_digits_are_read_as_by_the_server(
     connection: Connection, name: str, form: str, _bits_form: str, extra_float_digits: int
 ) -> None:
     connection.execute(f"set extra_float_digits = {extra_float_digits}")
@@ -140,9 +140,9 @@ def test_floats_printed_with_fewer_digits_mean_what_they_mean_to_the_server(
     ("precision", "scale"), [(1, 0), (4, 4), (10, 2), (18, 0), (19, 6), (38, 0), (38, 10), (38, 37), (38, 38)]
 )
 def test_decimals(connection: Connection, precision: int, scale: int) -> None:
-    dice = random.Random(precision * 100 + scale)
-    unscaled = [dice.randint(-(10**precision) + 1, 10**precision - 1) for _ in range(ROWS)]
-    unscaled += [int(value / 10 ** dice.randint(0, precision)) for value in unscaled]
+    rng = random.Random(precision * 100 + scale)
+    unscaled = [rng.randint(-(10**precision) + 1, 10**precision - 1) for _ in range(ROWS)]
+    unscaled += [int(value / 10 ** rng.randint(0, precision)) for value in unscaled]
     unscaled += [0, 1, -1, 10**precision - 1, -(10**precision) + 1]
     loaded, shifted = ask_about(
         connection,
@@ -151,8 +151,8 @@ def test_decimals(connection: Connection, precision: int, scale: int) -> None:
         f"trunc(x * '1e{scale}'::numeric)",
     )
     assert loaded.array.type == pa.decimal128(precision, scale)
-    found = loaded.array.to_pylist()
-    assert [str(int(value.scaleb(scale, EXACT))) for value in found[:-1]] == shifted[:-1]
+    values = loaded.array.to_pylist()
+    assert [str(int(value.scaleb(scale, EXACT))) for value in values[:-1]] == shifted[:-1]
     assert [str(value) for value in unscaled] == shifted[:-1]
     assert loaded.unrepresentable == {len(unscaled): "NaN"}
 
@@ -160,14 +160,14 @@ def test_decimals(connection: Connection, precision: int, scale: int) -> None:
 def test_other_numerics_keep_every_digit(connection: Connection) -> None:
     texts = ["NaN", "Infinity", "-Infinity", "1.50", "-0.00", "1e-400", "9" * 1000, f"0.{'0' * 500}1"]
     for name in ("numeric", "numeric(1000,500)", "numeric(3,-2)", "numeric(3,5)"):
-        fitting = texts if name == "numeric" else ["NaN", "0.001", "-0.00999"]
-        loaded, printed = ask_about(connection, name, fitting, "format('%%s', x)")
+        valid = texts if name == "numeric" else ["NaN", "0.001", "-0.00999"]
+        loaded, printed = ask_about(connection, name, valid, "format('%%s', x)")
         assert loaded.array.to_pylist() == printed
         assert not loaded.unrepresentable
 
 
 def test_dates(connection: Connection) -> None:
-    # all of a few years around each edge, and some from all that the server has
+    # many days around both limits, and samples from the server's whole range
     loaded, days = ask(
         connection,
         """
@@ -221,10 +221,10 @@ def test_timestamptz_in_any_time_zone_is_the_same_instant(connection: Connection
     assert_inside(loaded, microseconds, loaded.array.cast(pa.int64()), FIRST_MICROSECOND, LAST_MICROSECOND)
 
 
-def assert_inside(loaded: LoadedColumn, expected: list[str | None], found: pa.Array, first: int, last: int) -> None:
-    """All that lies between first and last has arrived, and all else, but for NULLs, is unrepresentable."""
+def assert_inside(loaded: LoadedColumn, expected: list[str | None], actual: pa.Array, first: int, last: int) -> None:
+    """Check that values from first to last have arrived, and that all others, except for NULL, are unrepresentable."""
     numbers = [None if number is None else int(number) for number in expected]
-    assert found.to_pylist() == [n if n is not None and first <= n <= last else None for n in numbers]
+    assert actual.to_pylist() == [n if n is not None and first <= n <= last else None for n in numbers]
     outside = {i for i, n in enumerate(numbers) if n is not None and not first <= n <= last}
     infinite = {i for i, text in loaded.unrepresentable.items() if text in ("infinity", "-infinity")}
     assert loaded.unrepresentable.keys() == outside | infinite
@@ -234,7 +234,7 @@ def assert_inside(loaded: LoadedColumn, expected: list[str | None], found: pa.Ar
 
 @pytest.mark.parametrize("style", ["SQL, DMY", "SQL, MDY", "Postgres, DMY", "Postgres, MDY", "German"])
 @pytest.mark.parametrize("name", ["date", "timestamp", "timestamptz"])
-def test_no_other_date_style_is_read(connection: Connection, style: str, name: str) -> None:
+def test_other_date_styles_are_refused(connection: Connection, style: str, name: str) -> None:
     connection.execute(f"set DateStyle = '{style}'")
     for text in ("2026-11-21 03:04:05", "2026-03-04", "12026-11-21", "0044-03-15 BC", "0001-02-03"):
         with pytest.raises(ValueError, match="DateStyle must be ISO"):
@@ -242,7 +242,7 @@ def test_no_other_date_style_is_read(connection: Connection, style: str, name: s
 
 
 @pytest.mark.parametrize("order", ["DMY", "MDY", "YMD"])
-def test_iso_dates_are_read_whatever_the_order_of_input(connection: Connection, order: str) -> None:
+def test_iso_dates_are_read_with_any_date_order(connection: Connection, order: str) -> None:
     connection.execute(f"set DateStyle = 'ISO, {order}'")
     loaded, days = ask_about(connection, "date", ["2026-03-04"], "x - date '1970-01-01'")
     assert loaded.array.cast(pa.int32()).to_pylist() == [int(day or "") for day in days]
@@ -266,18 +266,18 @@ def test_bytea_in_escape_form_is_refused(connection: Connection) -> None:
             ask_about(connection, "bytea", [text], "null")
 
 
-def random_text(dice: random.Random) -> str:
+def random_text(rng: random.Random) -> str:
     ranges = [(1, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)]
-    return "".join(chr(dice.randint(*dice.choice(ranges))) for _ in range(dice.randint(0, 12)))
+    return "".join(chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(0, 12)))
 
 
 @pytest.mark.parametrize("name", ["text", "varchar(12)", "char(20)"])
 def test_text_of_any_characters(connection: Connection, name: str) -> None:
-    dice = random.Random(name)
+    rng = random.Random(name)
     loaded, sent = ask_about(
         connection,
         name,
-        [random_text(dice) for _ in range(ROWS)],
+        [random_text(rng) for _ in range(ROWS)],
         "encode(convert_to(format('%%s', x), 'UTF8'), 'hex')",
     )
     assert [value.encode().hex() for value in loaded.array.to_pylist()] == sent
@@ -324,7 +324,7 @@ def test_types_that_stay_text(connection: Connection, name: str, texts: list[str
     assert [str(value) for value in loaded.array.to_pylist()] == printed
 
 
-def test_names_with_modifiers_mean_the_same_type_to_the_server(connection: Connection) -> None:
+def test_names_with_modifiers_equal_the_servers(connection: Connection) -> None:
     names = [
         "bool", "int2", "int4", "int8", "float4", "float8", "oid", "xid", "date", "bytea", "text",
         "name", '"char"', "numeric", "numeric(10,2)", "numeric(38,38)", "numeric(1000,-1000)", "numeric(3,5)",

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.types import ColumnType, Storage, ValueTextError, load_text
-from pgoutput_etl.types.arrays import with_elements
+from pgoutput_etl.types.arrays import map_elements
 from pgoutput_etl.types.column import RefusedError
 from pgoutput_etl.types.printing import print_text
 
@@ -42,17 +42,17 @@ def compares_by_value(of: ColumnType) -> bool:
     TimeZone), documents in a VARIANT, hstore, vector and geometry."""
     if of.element is not None and compares_by_value(of.element):
         return True
-    if of.storage is not Storage.PLAIN or of.prints is not None or of.in_utc is not None:
+    if of.storage is not Storage.PLAIN or of.printer is not None or of.to_utc is not None:
         return True
     return bool(pa.types.is_floating(of.arrow))
 
 
 def texts_of(of: ColumnType, array: pa.Array) -> list[Text]:
     """Stored values as PostgreSQL prints them."""
-    if pa.types.is_string(of.arrow) and of.prints is None:
+    if pa.types.is_string(of.arrow) and of.printer is None:
         texts: list[Text] = array.to_pylist()
         return texts
-    if of.arrow in _INTEGERS and of.prints is None:
+    if of.arrow in _INTEGERS and of.printer is None:
         return [None if value is None else str(value) for value in array.to_pylist()]
     return [None if text is None else text.decode() for text in print_text(of, array)]
 
@@ -88,7 +88,7 @@ def _canonical_document(of: ColumnType, text: str) -> str:
     try:
         if of.element is None:
             return _document(text)
-        turned = with_elements(
+        turned = map_elements(
             text.encode(), of.delimiter, lambda element: _document(element.decode()).encode(), of.delimiter
         )
     except (ValueError, RefusedError, RecursionError):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pgoutput_etl.jit import PADDING, compiled, copied
+from pgoutput_etl.jit import PADDING, compiled, copy_bytes
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.fast.fragments import (
     BODY,
@@ -300,4 +300,4 @@ def _gather(
     for r in range(rows):
         to, end = _U64(ends[_U64(r)]), _U64(ends[_U64(r + 1)])
         begin = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
-        copied(data, begin, begin + (end - to), values, to)
+        copy_bytes(data, begin, begin + (end - to), values, to)

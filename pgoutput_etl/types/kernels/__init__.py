@@ -1,1 +1,1 @@
-"""The compiled twin of the types' converters: columns of text or binary values to Arrow arrays."""
+"""The compiled twin of the loaders: columns of text or binary values to Arrow arrays."""

@@ -1,4 +1,4 @@
-"""Kernels: cells of one column to dates and timestamps. They take and give what those of number_kernels.py do."""
+"""Kernels for date and timestamp columns. Their arguments are described in numbers.py."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pgoutput_etl.jit import compiled, inlined, load_word
 from pgoutput_etl.types.kernels.digits import (
     NO_DAY,
     NO_DIGITS,
+    byte_swapped,
     days_since_1970,
     digits_at_end,
-    in_network_order,
-    is_like,
+    has_form,
     pairs,
 )
 from pgoutput_etl.types.kernels.numbers import BINARY
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 _1, _2, _3, _6, _8, _11, _16, _19, _20, _24 = (np.uint64(number) for number in (1, 2, 3, 6, 8, 11, 16, 19, 20, 24))
 
@@ -28,7 +28,7 @@ _BYTE = np.uint64(255)
 
 
 def _form(text: str) -> tuple[Any, Any]:
-    """A form for is_like, with 0 where it has a digit: its own word, and its slack."""
+    """Word and slack for has_form; `text` has 0 for each digit."""
     slack = bytes(0x76 if character == "0" else 0x7F for character in text)
     return np.uint64(int.from_bytes(text.encode(), "little")), np.uint64(int.from_bytes(slack, "little"))
 
@@ -43,13 +43,13 @@ _TIME, _TIME_SLACK = _form("00:00:00")
 
 _UTC = np.uint64(int.from_bytes(b"+00", "little"))
 
-_EPOCH_2000 = 10_957  # days from 1970
+_EPOCH_2000 = 10_957  # days since 1970
 
 _DAY_US = 86_400_000_000
 
 _EPOCH_2000_US = _EPOCH_2000 * _DAY_US
 
-# Of the years 1 to 9999, since 1970.
+# The years 1 to 9999, since 1970.
 _LEAST_DAY, _MOST_DAY = -719_162, 2_932_896
 
 _LEAST_US, _MOST_US = _LEAST_DAY * _DAY_US, (_MOST_DAY + 1) * _DAY_US - 1
@@ -63,7 +63,7 @@ _NO_INSTANT = np.int64(1 << 62)
 
 @compiled
 def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd: Any) -> int:
-    odds = 0
+    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = size[t] if t >= 0 else np.int32(-1)
@@ -76,25 +76,24 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd:
         if length == 10:
             first = load_word(data, p) ^ _YEAR_MONTH
             last = load_word(data, p + _2) ^ _MONTH_DAY
-            if is_like(first, _YEAR_MONTH_SLACK) and is_like(last, _MONTH_DAY_SLACK):
+            if has_form(first, _YEAR_MONTH_SLACK) and has_form(last, _MONTH_DAY_SLACK):
                 first, last = pairs(first), pairs(last)
                 year = (first & _BYTE) * _100 + (first >> _16 & _BYTE)
                 days = days_since_1970(year, first >> _40 & _BYTE, last >> _48 & _BYTE)
         elif length == BINARY | 4:
-            number = in_network_order(load_word(data, p - np.uint64(4)))
+            number = byte_swapped(load_word(data, p - np.uint64(4)))
             days = np.int64(np.int32(number & np.uint64(0xFFFFFFFF))) + _EPOCH_2000
         if _LEAST_DAY <= days <= _MOST_DAY:
             out[i] = days
         else:
-            odd[odds] = i
-            odds += 1
-    return odds
+            odd[odd_count] = i
+            odd_count += 1
+    return odd_count
 
 
 @inlined
 def _zone(data: Any, end: Any) -> tuple[Any, Any]:
-    """Of a text that ends there with a zone, like +00 or -03:30: the zone's length, 0 if there is none, and how many
-    microseconds it is east of UTC."""
+    """Length of the zone that ends at `end`, like +00 or -03:30, or 0; and its offset east of UTC in microseconds."""
     size, sign = _3, data[end - _3]
     last = load_word(data, end - _8)
     if last >> _40 == _UTC:
@@ -111,23 +110,23 @@ def _zone(data: Any, end: Any) -> tuple[Any, Any]:
 
 @inlined
 def _local_time(data: Any, p: Any) -> Any:
-    """Microseconds since 1970 of the 19 characters from p on, like 2000-01-01 00:00:00, or _NO_INSTANT."""
+    """Microseconds since 1970 from the 19 characters at p, like 2000-01-01 00:00:00, or _NO_INSTANT."""
     first = load_word(data, p) ^ _YEAR_MONTH
     middle = load_word(data, p + _8) ^ _DAY_HOUR
     last = load_word(data, p + _11) ^ _TIME
-    is_read = is_like(first, _YEAR_MONTH_SLACK) & is_like(middle, _DAY_HOUR_SLACK) & is_like(last, _TIME_SLACK)
+    has_digits = has_form(first, _YEAR_MONTH_SLACK) & has_form(middle, _DAY_HOUR_SLACK) & has_form(last, _TIME_SLACK)
     first, middle, last = pairs(first), pairs(middle), pairs(last)
     year = (first & _BYTE) * _100 + (first >> _16 & _BYTE)
     days = days_since_1970(year, first >> _40 & _BYTE, middle & _BYTE)
     hour, minute, second = last & _BYTE, last >> _24 & _BYTE, last >> _48 & _BYTE
-    if not (is_read & (days != NO_DAY) & (hour <= _23) & (minute <= _59) & (second <= _59)):
+    if not (has_digits & (days != NO_DAY) & (hour <= _23) & (minute <= _59) & (second <= _59)):
         return _NO_INSTANT
     return days * _DAY_US + np.int64((hour * _60 + minute) * _60 + second) * 1_000_000
 
 
 @inlined
 def _instant(data: Any, p: Any, length: Any, with_zone: Any) -> Any:
-    """Microseconds since 1970 of the text of that length, 19 to 32, or _NO_INSTANT."""
+    """Microseconds since 1970 from the text at p, of a length from 19 to 32, or _NO_INSTANT."""
     size, east = length, np.int64(0)
     if with_zone:
         zone, east = _zone(data, p + length)
@@ -148,7 +147,7 @@ def _instant(data: Any, p: Any, length: Any, with_zone: Any) -> Any:
 
 @compiled
 def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: Any, valid: Any, odd: Any) -> int:
-    odds = 0
+    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
@@ -159,7 +158,7 @@ def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: 
         p = np.uint64(at[t])
         instant = _NO_INSTANT
         if length == BINARY | 8:
-            sent = np.int64(in_network_order(load_word(data, p)))
+            sent = np.int64(byte_swapped(load_word(data, p)))
             if _LEAST_US - _EPOCH_2000_US <= sent <= _MOST_US - _EPOCH_2000_US:
                 instant = sent + _EPOCH_2000_US
         elif 19 <= length <= 32:
@@ -167,6 +166,6 @@ def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: 
         if _LEAST_US <= instant <= _MOST_US:
             out[i] = instant
         else:
-            odd[odds] = i
-            odds += 1
-    return odds
+            odd[odd_count] = i
+            odd_count += 1
+    return odd_count

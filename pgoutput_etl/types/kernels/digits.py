@@ -1,6 +1,6 @@
-"""Kernels' arithmetic: numbers and dates out of eight bytes of text at a time, without a loop over digits.
+"""Arithmetic for kernels: parses numbers and dates from eight bytes of text at a time, without a loop over digits.
 
-A word is eight bytes, the first of them the lowest (compiled.load_word). All of these take and give scalars.
+A word is eight bytes in little-endian order (jit.load_word). All functions take and return scalars.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy
 
 from pgoutput_etl.jit import inlined
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 _ZEROS = np.uint64(0x3030303030303030)
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
-_TO_NINE = np.uint64(0x7676767676767676)  # added to a byte of 0 to 9, it stays below 0x80
+_TO_NINE = np.uint64(0x7676767676767676)  # added to a byte, stays below 0x80 for 0 to 9 only
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -48,9 +48,9 @@ LOW_32 = np.uint64(0xFFFFFFFF)
 
 @inlined
 def digits_at_end(word: Any, count: Any) -> Any:
-    """The number that the last `count` bytes (1 to 8, a uint64) of the word spell; NO_DIGITS if they are no digits."""
-    kept = _ALL << (_64 - count * _8)
-    digits = (word ^ _ZEROS) & kept
+    """The number in the last `count` (a uint64, 1 to 8) bytes of the word, or NO_DIGITS."""
+    mask = _ALL << (_64 - count * _8)
+    digits = (word ^ _ZEROS) & mask
     if ((digits + _TO_NINE) | digits) & _HIGH_BITS != _0:
         return NO_DIGITS
     digits = (digits * _TEN_AND_ONE >> _8) & _PAIRS
@@ -60,52 +60,53 @@ def digits_at_end(word: Any, count: Any) -> Any:
 
 @inlined
 def pairs(digits: Any) -> Any:
-    """Of a word of digits, as bytes of 0 to 9: at each byte the number that it and the next one spell."""
+    """For a word of digits as bytes of 0 to 9: each byte becomes the number formed by it and the next byte."""
     return digits * _TEN + (digits >> _8)
 
 
 @inlined
-def in_network_order(word: Any) -> Any:
-    """The word's bytes the other way round."""
+def byte_swapped(word: Any) -> Any:
     low = np.uint64(255)
     swapped = (word & low) << _56 | (word >> _8 & low) << _48 | (word >> _16 & low) << _40 | (word >> _24 & low) << _32
     return swapped | (word >> _32 & low) << _24 | (word >> _40 & low) << _16 | (word >> _48 & low) << _8 | word >> _56
 
 
 @inlined
-def is_like(found: Any, slack: Any) -> Any:
-    """Whether a word is of a form. `found`: the word exclusive-or the form with zeros for digits; `slack`: 0x76 where
-    the form has a digit, and 0x7F where it has anything else."""
-    return ((found + slack) | found) & _HIGH_BITS == _0
+def has_form(difference: Any, slack: Any) -> Any:
+    """True if a word matches a form.
+
+    difference: the word XOR the form, which has "0" for each digit. slack: 0x76 per digit, 0x7F per other character.
+    """
+    return ((difference + slack) | difference) & _HIGH_BITS == _0
 
 
-# Of each month of a common year, then of a leap year, by number from 0 on, of which 0 has none: its days, and how many
-# are before it. Beyond December there are none.
+# Per month of a common year, then of a leap year, indexed by month number (0, 13 and above have no days): the number of
+# its days, and of the days before it.
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0)
 
 _LEAP_LENGTHS = (0, 31, 29, *_LENGTHS[3:])
 
 _IN_MONTH = np.array([*_LENGTHS, *_LEAP_LENGTHS], np.uint64)
 
-_BEFORE_MONTH = np.array([sum(each[:month]) for each in (_LENGTHS, _LEAP_LENGTHS) for month in range(16)], np.uint64)
+_BEFORE_MONTH = np.array([sum(lengths[:m]) for lengths in (_LENGTHS, _LEAP_LENGTHS) for m in range(16)], np.uint64)
 
 
 @inlined
 def days_since_1970(year: Any, month: Any, day: Any) -> Any:
-    """Of a date in the years from 1 on, its parts as uint64; NO_DAY if there is no such date."""
+    """Days from 1970-01-01 to a date in the years 1 to 9999, from uint64 parts; NO_DAY for an invalid date."""
     is_leap = np.uint64((year & np.uint64(3) == _0) & ((year % np.uint64(25) != _0) | (year & np.uint64(15) == _0)))
-    place = (is_leap << np.uint64(4)) + min(month, np.uint64(15))
-    # of a year 0, and of a day 0, what is less than 0 is more than any number
-    if (year - _1 >= np.uint64(9999)) | (day - _1 >= _IN_MONTH[place]):
+    index = (is_leap << np.uint64(4)) + min(month, np.uint64(15))
+    # unsigned: year 0 and day 0 wrap around and are too large
+    if (year - _1 >= np.uint64(9999)) | (day - _1 >= _IN_MONTH[index]):
         return NO_DAY
     years = year - _1
     days = years * np.uint64(365) + (years >> np.uint64(2)) - years // np.uint64(100) + years // np.uint64(400)
-    return np.int64(days + _BEFORE_MONTH[place] + day) - _BEFORE_1970
+    return np.int64(days + _BEFORE_MONTH[index] + day) - _BEFORE_1970
 
 
 @inlined
 def wide_product(a: Any, b: Any) -> Any:
-    """Of two uint64: the product's lower and upper half."""
+    """The lower and upper half of the product of two uint64."""
     a_low, a_high, b_low, b_high = a & LOW_32, a >> _32, b & LOW_32, b >> _32
     low = a_low * b_low
     middle = a_high * b_low + (low >> _32)

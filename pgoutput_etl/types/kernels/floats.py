@@ -1,7 +1,7 @@
-"""Kernels: cells of one column to floats. They take and give what those of number_kernels.py do.
+"""Kernel for float columns. Its arguments are described in numbers.py.
 
-A decimal becomes the nearest float by Lemire's way ("Number Parsing at a Gigabyte per Second", 2021): its digits, as an
-integer of 64 bits, times the power of ten, in 128 bits of which the first ones are certain.
+Decimals are parsed by Lemire's algorithm ("Number Parsing at a Gigabyte per Second", 2021): the digits, as a 64-bit
+integer, times the power of ten, in 128 bits of which the leading ones are exact.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 import numpy
 
 from pgoutput_etl.jit import compiled, load_word
-from pgoutput_etl.types.kernels.digits import in_network_order, wide_product
+from pgoutput_etl.types.kernels.digits import byte_swapped, wide_product
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
-
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
 _MINUS, _POINT, _ZERO, _E, _PLUS = (np.uint8(byte) for byte in b"-.0e+")
 
@@ -29,7 +28,7 @@ _LEAST_POWER, _MOST_POWER = -342, 308
 
 
 def _first_128_bits(power: int) -> int:
-    """Of 5**power, cut; of the powers from -27 to -1 rounded up."""
+    """The leading bits of 5**power, truncated; rounded up for powers from -27 to -1."""
     five: int = 5 ** abs(power)
     if power < 0:
         bits = (five - 1).bit_length()
@@ -61,17 +60,17 @@ def _leading_zeros(number: Any) -> Any:
 
 @compiled
 def nearest_float8(digits: Any, power: Any) -> tuple[Any, bool]:
-    """The bits of digits * 10**power as a float8, rounded to the nearest, and whether they are sure."""
+    """The bits of digits * 10**power as the nearest float8, and True if they are certain."""
     if digits == _0:
         return _0, True
     if power < _LEAST_POWER or power > _MOST_POWER:
         return _0, False
     zeros = _leading_zeros(digits)
     digits <<= np.uint64(zeros)
-    place = 2 * (power - _LEAST_POWER)
-    low, high = wide_product(digits, _FIVES[place])
+    index = 2 * (power - _LEAST_POWER)
+    low, high = wide_product(digits, _FIVES[index])
     if high & _UNCERTAIN == _UNCERTAIN:
-        _low, more = wide_product(digits, _FIVES[place + 1])
+        _low, more = wide_product(digits, _FIVES[index + 1])
         low += more
         if low < more:
             high += _1
@@ -81,7 +80,7 @@ def nearest_float8(digits: Any, power: Any) -> tuple[Any, bool]:
     shift = upper + _9
     mantissa = high >> shift
     exponent = (217706 * power >> 16) + 63 + np.int64(upper) - zeros + 1023
-    # halfway between two floats: to the even one
+    # halfway between two floats: round to even
     if low <= _1 and -4 <= power <= 23 and mantissa & np.uint64(3) == _1 and mantissa << shift == high:
         mantissa -= _1
     mantissa = (mantissa + (mantissa & _1)) >> _1
@@ -106,7 +105,7 @@ def floats(
     at: Any,
     size: Any,
     chosen: Any,
-    wide: Any,
+    width: Any,
     out: Any,
     bits: Any,
     as_float: Any,
@@ -114,11 +113,11 @@ def floats(
     valid: Any,
     odd: Any,
 ) -> int:
-    """wide: 8 or 4. bits: `out`'s memory as unsigned numbers; as_float, as_bits: the same of one float64.
+    """width: 8 or 4 bytes. bits: `out` viewed as unsigned integers. as_float, as_bits: two views of one float64.
 
-    The nearest float8 again rounds to the nearest float4, unless it is halfway between two.
+    The nearest float8 rounds to the nearest float4, unless it is halfway between two.
     """
-    odds = 0
+    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
@@ -129,26 +128,26 @@ def floats(
         begin = np.uint64(at[t])
         end = begin + np.uint64(length & LENGTH)
         if length & BINARY:
-            if length & LENGTH == wide:
-                bits[i] = in_network_order(load_word(data, end - _8)) & (~_0 >> np.uint64(64 - 8 * wide))
+            if length & LENGTH == width:
+                bits[i] = byte_swapped(load_word(data, end - _8)) & (~_0 >> np.uint64(64 - 8 * width))
                 if out[i] != out[i]:
                     out[i] = np.nan
             else:
-                odd[odds] = i
-                odds += 1
+                odd[odd_count] = i
+                odd_count += 1
             continue
         p = begin
         negative = p < end and data[p] == _MINUS
         if negative:
             p += _1
-        mantissa, digits, seen, after = _0, 0, 0, 0
+        mantissa, digits, before, after = _0, 0, 0, 0
         while p < end and np.uint64(data[p]) - np.uint64(_ZERO) <= _9:
             digit = np.uint64(data[p]) - np.uint64(_ZERO)
             mantissa = mantissa * _TEN + digit
             digits += digits > 0 or digit != _0
-            seen += 1
+            before += 1
             p += _1
-        is_number = seen > 0
+        is_number = before > 0
         if p < end and data[p] == _POINT:
             p += _1
             while p < end and np.uint64(data[p]) - np.uint64(_ZERO) <= _9:
@@ -170,7 +169,7 @@ def floats(
                 power = -power
         if is_number and p == end and digits <= 19:
             as_bits[0], is_number = nearest_float8(mantissa, power - after)
-            if is_number and wide == 4 and mantissa != _0:
+            if is_number and width == 4 and mantissa != _0:
                 is_halfway = as_bits[0] & _BELOW_FLOAT4 == _HALF_A_UNIT
                 is_number = _LEAST_FLOAT4 <= as_float[0] <= _MOST_FLOAT4 and not is_halfway
         else:
@@ -178,6 +177,6 @@ def floats(
         if is_number:
             out[i] = -as_float[0] if negative else as_float[0]
         else:
-            odd[odds] = i
-            odds += 1
-    return odds
+            odd[odd_count] = i
+            odd_count += 1
+    return odd_count

@@ -1,10 +1,16 @@
-"""Kernels: cells of one column to numbers, from text and binary form.
+"""Kernels for integer, boolean and decimal columns, in text and binary form.
 
-All of them take the same: `data`, the bytes of tuples; for each tuple `at`, where the column's value begins in them,
-and `size`, how long it is, with the bit BINARY if it is in binary form, or less than 0 if there is none; for each value
-that is wanted, `chosen`, its tuple, or -1 for NULL. They give numbers in `out`, 1 for a value and 0 for NULL in
-`valid`, and in `odd` the values that they leave to the families' loaders: whatever they are not sure of. They return
-how many these are. As a value stands behind its length and a tuple's head, the seven bytes before it may be read, too.
+All column kernels share these arguments:
+
+    data    the bytes of the tuples; the seven bytes before a value must be readable, too (a length and a tuple's head)
+    at      per tuple: the offset of the column's value in data
+    size    per tuple: the value's length, with the bit BINARY if it is in binary form; negative if absent
+    chosen  per requested value: its tuple, or -1 for NULL
+    out     output: the numbers
+    valid   output: 1 for a value, 0 for NULL
+    odd     output: the indices of the values that the kernel is not certain of, which are left to the type's loaders
+
+They return the number of odd values.
 """
 
 from __future__ import annotations
@@ -14,12 +20,11 @@ from typing import Any
 import numpy
 
 from pgoutput_etl.jit import compiled, load_word
-from pgoutput_etl.types.kernels.digits import NO_DIGITS, digits_at_end, in_network_order, wide_product
+from pgoutput_etl.types.kernels.digits import NO_DIGITS, byte_swapped, digits_at_end, wide_product
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
-
-BINARY = np.int32(1 << 30)  # this bit of a size says that the value is in binary form
+BINARY = np.int32(1 << 30)  # flag in `size`: the value is in binary form
 
 LENGTH = np.int32(BINARY - 1)
 
@@ -38,10 +43,10 @@ _TEN_16 = np.uint64(10**16)
 
 @compiled
 def integers(
-    data: Any, at: Any, size: Any, chosen: Any, wide: Any, least: Any, most: Any, out: Any, valid: Any, odd: Any
+    data: Any, at: Any, size: Any, chosen: Any, width: Any, low: Any, high: Any, out: Any, valid: Any, odd: Any
 ) -> int:
-    """wide: bytes in binary form. least: the lowest value's amount, 0 of an unsigned type; most: the highest value."""
-    odds = 0
+    """width: bytes in binary form. low: magnitude of the lowest value, 0 for unsigned types. high: highest value."""
+    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
@@ -51,19 +56,19 @@ def integers(
             continue
         end = np.uint64(at[t]) + np.uint64(length & LENGTH)
         if length & BINARY:
-            if length & LENGTH == wide:
-                bits = np.uint64(64 - 8 * wide)
-                number = in_network_order(load_word(data, end - _8)) << bits
-                out[i] = np.int64(number) >> np.int64(bits) if least else np.int64(number >> bits)
+            if length & LENGTH == width:
+                bits = np.uint64(64 - 8 * width)
+                number = byte_swapped(load_word(data, end - _8)) << bits
+                out[i] = np.int64(number) >> np.int64(bits) if low else np.int64(number >> bits)
             else:
-                odd[odds] = i
-                odds += 1
+                odd[odd_count] = i
+                odd_count += 1
             continue
         negative = length > 0 and data[np.uint64(at[t])] == _MINUS
         count = length - 1 if negative else length
-        if count < 1 or count > 19 or (negative and least == _0):
-            odd[odds] = i
-            odds += 1
+        if count < 1 or count > 19 or (negative and low == _0):
+            odd[odd_count] = i
+            odd_count += 1
             continue
         amount = digits_at_end(load_word(data, end - _8), np.uint64(min(count, 8)))
         is_number = amount != NO_DIGITS
@@ -72,21 +77,21 @@ def integers(
             is_number = is_number and upper != NO_DIGITS
             amount += upper * _TEN_8
             if count > 16:
-                # of three digits at most, so that the sum stays below 2**64
+                # three digits at most, so that the sum stays below 2**64
                 upper = digits_at_end(load_word(data, end - _8 - _8 - _8), np.uint64(count - 16))
                 is_number = is_number and upper != NO_DIGITS
                 amount += upper * _TEN_16
-        if not is_number or amount > (least if negative else most):
-            odd[odds] = i
-            odds += 1
+        if not is_number or amount > (low if negative else high):
+            odd[odd_count] = i
+            odd_count += 1
         else:
             out[i] = -np.int64(amount) if negative else np.int64(amount)
-    return odds
+    return odd_count
 
 
 @compiled
 def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd: Any) -> int:
-    odds = 0
+    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = size[t] if t >= 0 else np.int32(-1)
@@ -95,13 +100,13 @@ def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, o
         if length < 0:
             continue
         byte = data[np.uint64(at[t])] if length & LENGTH == 1 else np.uint8(255)
-        # without a branch, as no processor can guess which of both it is
+        # without a branch, because the outcome is unpredictable
         is_true = byte == (_TRUE if length == 1 else np.uint8(1))
         is_false = byte == (_FALSE if length == 1 else np.uint8(0))
         out[i] = is_true
-        odd[odds] = i
-        odds += 1 - (np.int64(is_true) + np.int64(is_false))
-    return odds
+        odd[odd_count] = i
+        odd_count += 1 - (np.int64(is_true) + np.int64(is_false))
+    return odd_count
 
 
 _TENS = np.array([10**power for power in range(20)], np.uint64)
@@ -112,10 +117,10 @@ _MYRIAD = np.uint64(10_000)
 
 
 @compiled
-def _sent_amount(head: Any, digits: Any, count: Any, precision: Any, scale: Any) -> tuple[Any, bool]:
-    """The unscaled amount of a numeric in binary form, and whether it is sure.
+def _binary_amount(head: Any, digits: Any, count: Any, precision: Any, scale: Any) -> tuple[Any, bool]:
+    """The unscaled amount of a numeric in binary form, and True if it is certain.
 
-    head: count of digits to the base of 10000, the first one's weight, sign, decimals; digits: the last four of them.
+    head: count of base-10000 digits, weight of the first digit, sign, decimals. digits: the last four digits.
     """
     sign = head >> np.uint64(16) & np.uint64(0xFFFF)
     if head >> np.uint64(48) != np.uint64(count) or np.int64(head & np.uint64(0xFFFF)) != scale:
@@ -131,22 +136,22 @@ def _sent_amount(head: Any, digits: Any, count: Any, precision: Any, scale: Any)
     if amount == _0:
         return _0, sign == _0
     weight = np.int64(head << np.uint64(16)) >> np.int64(48)
-    more = scale - 4 * (count - 1 - weight)  # zeros that the last digit lacks, or has too many
-    if more < 0:
-        cut = _TENS[min(-more, 19)]
-        if amount % cut != _0:
+    zeros = scale - 4 * (count - 1 - weight)  # to append to the last digit; negative: to cut off
+    if zeros < 0:
+        divisor = _TENS[min(-zeros, 19)]
+        if amount % divisor != _0:
             return _0, False
-        amount //= cut
-    elif more > 18 or amount >= _TENS[18] // _TENS[more]:
+        amount //= divisor
+    elif zeros > 18 or amount >= _TENS[18] // _TENS[zeros]:
         return _0, False
     else:
-        amount *= _TENS[more]
+        amount *= _TENS[zeros]
     return amount, precision > 19 or amount < _TENS[min(precision, 19)]
 
 
 @compiled
 def _long_amount(data: Any, begin: Any, before: Any, scale: Any) -> tuple[Any, Any, Any]:
-    """Lower and upper half of the amount, and how many digits it has without zeros before it; 99 if it is none."""
+    """Lower and upper half of the amount, and its number of significant digits; 99 if the text is not a number."""
     p = begin
     low, high, significant = _0, _0, 0
     for k in range(before + scale):
@@ -170,9 +175,9 @@ def _long_amount(data: Any, begin: Any, before: Any, scale: Any) -> tuple[Any, A
 def decimals(
     data: Any, at: Any, size: Any, chosen: Any, precision: Any, scale: Any, out: Any, valid: Any, odd: Any
 ) -> int:
-    """out: of each value the lower and the upper half of 128 bits."""
-    odds = 0
-    point = np.uint64(scale + 1 if scale else 0)  # how far before the end it is
+    """out: per value the lower and the upper half of 128 bits."""
+    odd_count = 0
+    point = np.uint64(scale + 1 if scale else 0)  # distance from the end of the text
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
@@ -187,11 +192,9 @@ def decimals(
         if length & BINARY:
             count = (length & LENGTH) // 2 - 4
             if length & 1 == 0 and 0 <= count <= 4:
-                head = in_network_order(load_word(data, p))
+                head = byte_swapped(load_word(data, p))
                 negative = head >> np.uint64(16) & _NEGATIVE != _0
-                low, is_number = _sent_amount(
-                    head, in_network_order(load_word(data, end - _8)), count, precision, scale
-                )
+                low, is_number = _binary_amount(head, byte_swapped(load_word(data, end - _8)), count, precision, scale)
         else:
             negative = length > 0 and data[p] == _MINUS
             count = length - 1 if negative else length
@@ -217,12 +220,12 @@ def decimals(
                 low, high, significant = _long_amount(data, p + _1 if negative else p, before, scale)
                 is_number = significant <= precision
         if not is_number:
-            odd[odds] = i
-            odds += 1
+            odd[odd_count] = i
+            odd_count += 1
         elif negative:
             out[2 * i] = ~low + _1
             out[2 * i + 1] = ~high + (_1 if low == _0 else _0)
         else:
             out[2 * i] = low
             out[2 * i + 1] = high
-    return odds
+    return odd_count

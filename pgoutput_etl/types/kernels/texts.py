@@ -1,7 +1,7 @@
-r"""Kernels: cells of one column to texts and bytes, in two steps: where each begins, and then all of them.
+r"""Kernels for text and bytea columns, in two steps: first the offsets of all values, then their bytes.
 
-They take what those of number_kernels.py do, but for `offsets`, one more than values. The second step gives -1 where a
-text is not UTF-8, or not bytes in hex form.
+Their arguments are described in numbers.py, except for `offsets`, which has one more entry than there are values. The
+second step returns -1 if a text is not UTF-8, or not bytes in hex form.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.jit import compiled, copied, inlined, load_word
+from pgoutput_etl.jit import compiled, copy_bytes, inlined, load_word
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
 
-np: Any = numpy  # its stubs know nothing of numba's scalars
+np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
-
-# What the binary form of a type that is kept as text is.
+# Binary forms of types that are kept as text.
 AS_TEXT, VERSIONED, UUID, NO_FORM = range(4)
 
 _UUID_TEXT = 36
@@ -30,7 +29,7 @@ _0, _1, _8, _64 = (np.uint64(number) for number in (0, 1, 8, 64))
 
 @compiled
 def is_utf8(data: Any, begin: Any, end: Any) -> bool:
-    """As Python decodes it: nothing longer than it must be, no halves of pairs, no more than U+10FFFF."""
+    """Strict UTF-8, as Python decodes it: no overlong forms, no surrogates, nothing beyond U+10FFFF."""
     p = begin
     while p < end:
         byte = data[p]
@@ -62,28 +61,28 @@ def is_utf8(data: Any, begin: Any, end: Any) -> bool:
 
 @compiled
 def first_not_utf8(data: Any, at: Any, size: Any, chosen: Any) -> int:
-    """The first of the chosen values that is in text form and not UTF-8; -1 if all are."""
+    """The index of the first chosen value in text form that is not UTF-8, or -1."""
     for i in range(chosen.shape[0]):
         t = chosen[i]
         if t < 0 or size[t] < 0 or size[t] & BINARY:
             continue
         begin = np.uint64(at[t])
         end = begin + np.uint64(size[t])
-        p, past_ascii = begin, _0
+        p, non_ascii = begin, _0
         while p + _8 <= end:
-            past_ascii |= load_word(data, p)
+            non_ascii |= load_word(data, p)
             p += _8
         if p < end:
-            past_ascii |= load_word(data, end - _8) & (_ALL << (_64 - (end - p) * _8))
-        if past_ascii & _HIGH_BITS != _0 and not is_utf8(data, begin, end):
+            non_ascii |= load_word(data, end - _8) & (_ALL << (_64 - (end - p) * _8))
+        if non_ascii & _HIGH_BITS != _0 and not is_utf8(data, begin, end):
             return i
     return -1
 
 
 @compiled
-def text_places(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, valid: Any, odd: Any) -> int:
-    """Returns how many are left odd; -1 if they take 2 GiB or more."""
-    odds = 0
+def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, valid: Any, odd: Any) -> int:
+    """Returns the number of odd values, or -1 if the texts take 2 GiB or more."""
+    odd_count = 0
     total = np.int64(0)
     offsets[0] = 0
     for i in range(chosen.shape[0]):
@@ -100,24 +99,24 @@ def text_places(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: 
                 elif form == AS_TEXT:
                     total += length
                 else:
-                    odd[odds] = i
-                    odds += 1
+                    odd[odd_count] = i
+                    odd_count += 1
             else:
                 total += length
         if total >= 2**31:
             return -1
         offsets[i + 1] = total
-    return odds
+    return odd_count
 
 
 @inlined
-def _hex_digit(half: Any) -> Any:
-    return np.uint8(half + (48 if half < 10 else 87))
+def _hex_digit(nibble: Any) -> Any:
+    return np.uint8(nibble + (48 if nibble < 10 else 87))
 
 
 @compiled
 def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, out: Any) -> int:
-    """`out` has room for PADDING bytes more than there are."""
+    """`out` has room for PADDING bytes more than needed."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
@@ -139,14 +138,14 @@ def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, o
         if is_binary and form == VERSIONED:
             p += _1
         end = p + np.uint64(count)
-        if copied(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
+        if copy_bytes(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
             return -1
     return 0
 
 
 @compiled
-def byte_places(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid: Any, odd: Any) -> int:
-    odds = 0
+def bytea_offsets(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid: Any, odd: Any) -> int:
+    odd_count = 0
     total = np.int64(0)
     offsets[0] = 0
     for i in range(chosen.shape[0]):
@@ -160,15 +159,15 @@ def byte_places(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid:
             elif length >= 2 and length % 2 == 0 and data[p] == 0x5C and data[p + _1] == 0x78:
                 total += length // 2 - 1
             else:
-                odd[odds] = i
-                odds += 1
+                odd[odd_count] = i
+                odd_count += 1
         offsets[i + 1] = total
-    return odds
+    return odd_count
 
 
 @inlined
-def _half(digit: Any) -> Any:
-    """A hex digit's number; 16 or more if it is none."""
+def _nibble(digit: Any) -> Any:
+    """The value of a hex digit; 16 if the byte is not one."""
     if 0x30 <= digit <= 0x39:
         return np.int64(digit) - 0x30
     lower = np.int64(digit) | 0x20
@@ -176,8 +175,8 @@ def _half(digit: Any) -> Any:
 
 
 @compiled
-def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) -> int:
-    """`out` has room for PADDING bytes more than there are."""
+def bytea(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) -> int:
+    """`out` has room for PADDING bytes more than needed."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
@@ -186,24 +185,24 @@ def bytes_of(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any)
         p = np.uint64(at[t])
         o = np.uint64(offsets[i])
         if size[t] & BINARY:
-            copied(data, p, p + np.uint64(count), out, o)
+            copy_bytes(data, p, p + np.uint64(count), out, o)
             continue
-        wrong = np.int64(0)
+        invalid = np.int64(0)
         for k in range(count):
             p += _1 + _1
-            upper, lower = _half(data[p]), _half(data[p + _1])
-            wrong |= (upper | lower) & 16
+            upper, lower = _nibble(data[p]), _nibble(data[p + _1])
+            invalid |= (upper | lower) & 16
             out[o + np.uint64(k)] = np.uint8(upper << 4 | lower)
-        if wrong:
+        if invalid:
             return -1
     return 0
 
 
 @compiled
 def cells(data: Any, at: Any, _size: Any, chosen: Any, offsets: Any, out: Any) -> None:
-    """Values as they are; `offsets` of text_places with AS_TEXT. `out` has room for PADDING bytes more."""
+    """The values' bytes, unchanged. offsets: of text_offsets with AS_TEXT. `out` has room for PADDING bytes more."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count:
             p = np.uint64(at[chosen[i]])
-            copied(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))
+            copy_bytes(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))

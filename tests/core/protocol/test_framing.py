@@ -209,10 +209,10 @@ def test_of_a_compressed_file_cut_off_what_is_there_can_be_read(suffix: str) -> 
 @pytest.mark.parametrize("named", ["", ".bin", *SUFFIXES])
 def test_bytes_tell_the_compression_and_a_name_that_does_not_is_remarked(suffix: str, named: str) -> None:
     file = copydata(rows([BEGIN] * 50))
-    remark = None if named == suffix else f"it is {CODECS[suffix]} data, which its name doesn't say"
+    remark = None if named == suffix else f"contains {CODECS[suffix]} data, which its name doesn't indicate"
     assert read_content(compress(file, suffix), f"0{named}") == Content(file, None, remark)
     if named in SUFFIXES:
-        remark = f"{named} says {CODECS[named]}, but it is not compressed"
+        remark = f"named {named}, but not compressed"
         assert read_content(file, f"0{named}") == Content(file, None, remark)
     assert read_content(b"", f"0{named}").data == b""
 

@@ -1,4 +1,4 @@
-"""Arrays without a server: what array_out prints and array_send writes, by literals and by an independent printer."""
+"""Arrays in text and binary form, by literals and by an independent printer. Needs no server."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def load(oid: int, text: bytes, typmod: int = -1) -> Any:
     ],
 )
 def test_an_array_is_a_list_of_its_elements_type(oid: int, typmod: int, name: str, arrow: pa.DataType) -> None:
-    found = column_type(oid, typmod)
-    assert (found.name, found.arrow) == (name, arrow)
-    assert found.may_be_unrepresentable
-    assert pickle.loads(pickle.dumps(found)) == found
+    column = column_type(oid, typmod)
+    assert (column.name, column.arrow) == (name, arrow)
+    assert column.may_be_unrepresentable
+    assert pickle.loads(pickle.dumps(column)) == column
 
 
-def test_every_array_type_is_the_array_of_a_type_that_is_known() -> None:
+def test_every_array_type_has_a_known_element_type() -> None:
     for oid, element in ELEMENTS.items():
         assert column_type(oid, -1).element == column_type(element, -1)
 
@@ -85,7 +85,7 @@ def test_an_array_arrives(oid: int, text: bytes, value: object) -> None:
     assert load(oid, text) == value
 
 
-def test_the_modifier_is_the_elements() -> None:
+def test_the_modifier_applies_to_the_elements() -> None:
     assert load(NUMERICS, b"{1.20,NULL,-7.00}", TEN_TWO) == [Decimal("1.20"), None, Decimal("-7.00")]
 
 
@@ -102,7 +102,7 @@ def test_the_modifier_is_the_elements() -> None:
         (BOXES, b"{{(1,1),(0,0)};{(3,3),(2,2)}}"),
     ],
 )
-def test_what_is_no_list_of_the_elements_values_is_handed_back_whole(oid: int, text: bytes) -> None:
+def test_an_array_that_is_no_list_is_kept_as_text(oid: int, text: bytes) -> None:
     plain = b"{}"
     loaded = load_text(column_type(oid, -1), [plain, text, None, text, plain])
     assert loaded.unrepresentable == {1: text.decode(), 3: text.decode()}
@@ -110,7 +110,7 @@ def test_what_is_no_list_of_the_elements_values_is_handed_back_whole(oid: int, t
 
 
 @pytest.mark.parametrize(
-    ("oid", "text", "kept"),
+    ("oid", "text", "in_utc"),
     [
         (1185, '{infinity,NULL,"2026-11-21 03:04:05+05:45"}', '{infinity,NULL,"2026-11-20 21:19:05+00"}'),
         (1185, '[0:0]={"10000-01-01 00:00:00-10"}', '[0:0]={"10000-01-01 10:00:00+00"}'),
@@ -121,8 +121,8 @@ def test_what_is_no_list_of_the_elements_values_is_handed_back_whole(oid: int, t
         ),
     ],
 )
-def test_the_text_of_an_array_of_instants_is_that_of_utc(oid: int, text: str, kept: str) -> None:
-    assert load_text(column_type(oid, -1), [text.encode()]).unrepresentable == {0: kept}
+def test_an_array_of_instants_is_kept_as_text_in_utc(oid: int, text: str, in_utc: str) -> None:
+    assert load_text(column_type(oid, -1), [text.encode()]).unrepresentable == {0: in_utc}
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,7 @@ def test_the_text_of_an_array_of_instants_is_that_of_utc(oid: int, text: str, ke
         (INTS, b"{{1},{0x1F}}", "decimal digits"),
     ],
 )
-def test_an_element_that_its_type_does_not_print_is_refused_in_what_is_no_list_too(
-    oid: int, text: bytes, expected: str
-) -> None:
+def test_an_invalid_element_of_an_array_kept_as_text_is_refused(oid: int, text: bytes, expected: str) -> None:
     with pytest.raises(ValueTextError, match=expected) as raised:
         load_text(column_type(oid, -1), [b"{}", None, b"{{NULL}}", text])
     assert raised.value.index == 3
@@ -156,14 +154,14 @@ MALFORMED = [
 
 @pytest.mark.parametrize("text", MALFORMED)
 @pytest.mark.parametrize("oid", [INTS, TEXTS])
-def test_what_array_out_does_not_print_is_refused(oid: int, text: bytes) -> None:
+def test_malformed_text_is_refused(oid: int, text: bytes) -> None:
     with pytest.raises(ValueTextError) as raised:
         load_text(column_type(oid, -1), [b"{}", b"{1,2}", text])
     assert raised.value.index == 2
     assert raised.value.type_name == column_type(oid, -1).name
 
 
-def test_an_element_that_its_type_does_not_print_is_refused_with_its_arrays_place() -> None:
+def test_an_invalid_element_is_refused_with_its_arrays_index() -> None:
     with pytest.raises(ValueTextError) as raised:
         load_text(column_type(INTS, -1), [b"{1}", None, b"{}", b"{4,4111,0x1F}", b"{5}"])
     assert raised.value.index == 3
@@ -172,7 +170,7 @@ def test_an_element_that_its_type_does_not_print_is_refused_with_its_arrays_plac
 
 
 def array_out(elements: Sequence[str | None], delimiter: str = ",") -> str:
-    """An independent printer, after array_out."""
+    """An independent implementation of array_out."""
     items = []
     for element in elements:
         if element is None:
@@ -191,7 +189,7 @@ LISTS = st.lists(st.none() | st.lists(ELEMENT_TEXTS, max_size=5), max_size=5)
 
 
 @given(LISTS)
-def test_every_list_of_texts_comes_back(lists: list[list[str | None] | None]) -> None:
+def test_every_list_of_texts_round_trips(lists: list[list[str | None] | None]) -> None:
     texts = [None if elements is None else array_out(elements).encode() for elements in lists]
     assert load_text(column_type(TEXTS, -1), texts).array.to_pylist() == lists
 
@@ -235,7 +233,7 @@ EIGHT = b"[-1:0][1:1][5:8]={{{0,1,2,3}},{{4,5,6,7}}}"
         (TEXT_ARRAY, array_send(AWKWARD, TEXT), rb'{"","nULL","a\"","\\","{",","," ",;x}'),
     ],
 )
-def test_binary_form_is_what_the_text_says(column: ColumnType, sent: bytes, text: bytes) -> None:
+def test_the_binary_form_gives_the_same_value_as_the_text(column: ColumnType, sent: bytes, text: bytes) -> None:
     assert column.binary_text(sent) == text
     assert_same(load_binary(column, [sent, None, sent]), load_text(column, [text, None, text]))
 
@@ -246,7 +244,7 @@ def assert_same(one: LoadedColumn, other: LoadedColumn) -> None:
 
 
 @given(LISTS)
-def test_both_forms_of_every_list_are_the_same(lists: list[list[str | None] | None]) -> None:
+def test_both_forms_of_every_list_give_the_same_value(lists: list[list[str | None] | None]) -> None:
     sent = [
         None if elements is None else array_send([None if e is None else e.encode() for e in elements], TEXT)
         if elements else array_send([], TEXT, [])
@@ -273,13 +271,13 @@ def test_both_forms_of_every_list_are_the_same(lists: list[list[str | None] | No
         array_send([b"123"], INT4)[:-3] + b"\0\0",
     ],
 )
-def test_what_array_send_does_not_write_is_refused(sent: bytes) -> None:
+def test_a_malformed_binary_form_is_refused(sent: bytes) -> None:
     with pytest.raises(ValueTextError) as raised:
         load_binary(INT_ARRAY, [array_send(ints(1), INT4), None, sent])
     assert raised.value.index == 2
 
 
-def test_a_type_that_is_an_array_by_name_alone_may_have_other_values() -> None:
+def test_a_type_that_is_an_array_by_name_may_have_other_values() -> None:
     column = array_type(replace(column_type(TEXT, -1), binary_text=same), None)
     loaded = load_text(column, [b"{a,NULL}", b"no array", b"(1,2)"])
     assert loaded.array.to_pylist() == [["a", None], None, None]

@@ -1,4 +1,4 @@
-"""Values in binary form without a server: literals as send functions write them, and what they don't write."""
+"""Values in binary form: literals as send functions write them, and refusals. Needs no server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pgoutput_etl.types import ValueTextError, column_type, load_binary, load_text, times
 from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
-from tests.core.types.test_types import assert_silent, numeric_typmod
+from tests.core.types.test_types import assert_value_not_shown, numeric_typmod
 
 TYPMODS = {1700: numeric_typmod(10, 2)}
 FLOAT4, FLOAT8 = 700, 701
 
-SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, what its send function writes in hex, what is printed
+SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, binary form in hex, text
     ("bool", 16, "01", b"t"),
     ("bool", 16, "00", b"f"),
     ("bytea", 17, "00ff5c", rb"\x00ff5c"),
@@ -81,7 +81,7 @@ SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, what its send function
     ("timestamp", 1114, "00000000000f4240", b"2000-01-01 00:00:01"),
     ("timestamp", 1114, "ffffffffffffffff", b"1999-12-31 23:59:59.999999"),
     ("timestamp", 1114, "8000000000000000", b"-infinity"),
-    ("timestamp", 1114, "7fffff5bb3b2a000", b"294277-01-01 00:00:00"),  # what a timestamp(0) is rounded to at the end
+    ("timestamp", 1114, "7fffff5bb3b2a000", b"294277-01-01 00:00:00"),  # a timestamp(0) rounded up at the end
     ("timestamptz", 1184, "00000000000f4240", b"2000-01-01 00:00:01+00"),
     ("interval", 1186, "000000036c97ca88 00000003 0000000a", b"10 mons 3 days 04:05:06.789"),
     ("interval", 1186, "0000000000000000 00000000 00000000", b"00:00:00"),
@@ -122,16 +122,16 @@ SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, what its send function
 
 
 @pytest.mark.parametrize(("oid", "sent", "text"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
-def test_a_value_is_that_of_its_text(oid: int, sent: str, text: bytes) -> None:
+def test_the_binary_form_gives_the_same_value_as_the_text(oid: int, sent: str, text: bytes) -> None:
     column = column_type(oid, TYPMODS.get(oid, -1))
     value = bytes.fromhex(sent)
     assert column.binary_text(value) == text
-    found, expected = load_binary(column, [None, value, value]), load_text(column, [None, text, text])
-    assert found.array.equals(expected.array)
-    assert found.unrepresentable == expected.unrepresentable
+    loaded, expected = load_binary(column, [None, value, value]), load_text(column, [None, text, text])
+    assert loaded.array.equals(expected.array)
+    assert loaded.unrepresentable == expected.unrepresentable
 
 
-NOT_SENT: list[tuple[str, int, str]] = [
+REFUSED: list[tuple[str, int, str]] = [
     ("bool", 16, "02"),
     ("bool", 16, "0001"),
     ("char", 18, ""),
@@ -149,8 +149,8 @@ NOT_SENT: list[tuple[str, int, str]] = [
     ("path", 602, "00 7fffffff 3ff0000000000000 4000000000000000"),
     ("polygon", 604, "ffffffff"),
     ("cidr", 650, "02 08 01 04 0a000001"),  # bits to the right of the netmask
-    ("cidr", 650, "02 08 00 04 0a000000"),  # says that it is an inet
-    ("inet", 869, "02 08 01 04 0a000000"),  # says that it is a cidr
+    ("cidr", 650, "02 08 00 04 0a000000"),  # flagged as an inet
+    ("inet", 869, "02 08 01 04 0a000000"),  # flagged as a cidr
     ("inet", 869, "02 21 00 04 0a000000"),
     ("inet", 869, "03 20 00 04 0a000000"),
     ("inet", 869, "04 20 00 04 0a000000"),
@@ -163,11 +163,11 @@ NOT_SENT: list[tuple[str, int, str]] = [
     ("timestamp", 1114, "7ffffffffffffffe"),
     ("timestamptz", 1184, "8000000000000001"),
     ("timetz", 1266, "0000000000000000 0000e100"),
-    ("bit", 1560, "00000003 b0"),  # a bit behind the last one
+    ("bit", 1560, "00000003 b0"),  # a bit set after the last one
     ("bit", 1560, "00000003 a000"),
     ("bit", 1560, "ffffffff"),
     ("numeric", 1700, "0001 0000 0000 0000 2710"),  # a digit of 10000
-    ("numeric", 1700, "0001 ffff 0000 0003 0001"),  # more digits than it prints
+    ("numeric", 1700, "0001 ffff 0000 0003 0001"),  # more digits than decimals to print
     ("numeric", 1700, "0000 0000 4000 0000"),  # -0
     ("numeric", 1700, "0001 0000 8000 0000 0001"),
     ("numeric", 1700, "0001 0000 c000 0000 0001"),
@@ -208,15 +208,15 @@ def refusal(oid: int, values: Sequence[bytes | None]) -> ValueTextError:
     return raised.value
 
 
-@pytest.mark.parametrize(("oid", "sent"), [case[1:] for case in NOT_SENT], ids=[case[0] for case in NOT_SENT])
-def test_what_no_send_function_writes_is_refused(oid: int, sent: str) -> None:
-    fine = bytes.fromhex(next(text for _, other, text, _ in SENT if oid == other))
-    error = refusal(oid, [None, fine, bytes.fromhex(sent)])
+@pytest.mark.parametrize(("oid", "sent"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_a_malformed_value_is_refused(oid: int, sent: str) -> None:
+    valid = bytes.fromhex(next(text for _, other, text, _ in SENT if oid == other))
+    error = refusal(oid, [None, valid, bytes.fromhex(sent)])
     assert (error.index, error.type_name) == (2, column_type(oid, TYPMODS.get(oid, -1)).name)
 
 
 @pytest.mark.parametrize("oid", FIXED)
-def test_a_value_of_another_length_is_refused(oid: int) -> None:
+def test_a_value_of_the_wrong_length_is_refused(oid: int) -> None:
     for size in {*range(40)} - {FIXED[oid]}:
         assert refusal(oid, [None, bytes(FIXED[oid]), None, bytes(size)]).index == 3
 
@@ -246,9 +246,8 @@ def test_random_bytes_are_read_or_refused(oid: int, values: list[bytes | None]) 
     try:
         loaded = load_binary(column, values)
     except ValueTextError as error:
-        refused = values[error.index]
         with pytest.raises(ValueTextError):
-            load_binary(column, [refused])
+            load_binary(column, [values[error.index]])
     else:
         assert len(loaded.array) == len(values)
         assert loaded.array.type == column.arrow
@@ -257,32 +256,31 @@ def test_random_bytes_are_read_or_refused(oid: int, values: list[bytes | None]) 
 
 @pytest.mark.parametrize("oid", ALL)
 def test_column_types_with_binary_forms_travel_to_executors(oid: int) -> None:
-    found = column_type(oid, -1)
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert load_binary(found, []).array.equals(pa.array([], found.arrow))
-    assert load_binary(found, [None, None]).array.equals(pa.nulls(2, found.arrow))
+    column = column_type(oid, -1)
+    assert pickle.loads(pickle.dumps(column)) == column
+    assert load_binary(column, []).array.equals(pa.array([], column.arrow))
+    assert load_binary(column, [None, None]).array.equals(pa.nulls(2, column.arrow))
 
 
 @pytest.mark.parametrize("oid", [16, 18, 23, 701, 1082, 1114, 1186, 1700, 2950, 3802, 869, 3615])
 def test_an_error_about_a_binary_value_does_not_contain_it(oid: int) -> None:
     secret = b"4111-1111-1111-1111-1111"
-    assert_silent(refusal(oid, [secret]), secret)
+    assert_value_not_shown(refusal(oid, [secret]), secret)
 
 
 @pytest.mark.parametrize("oid", [FLOAT4, FLOAT8])
-def test_any_nan_is_the_same_as_its_text(oid: int) -> None:
+def test_every_nan_becomes_the_nan_of_its_text(oid: int) -> None:
     sent = [
         bytes.fromhex(text)
         for text in {FLOAT4: ["ffc00000", "7f800001"], FLOAT8: ["fff8000000000000", "7ff0000000000001"]}[oid]
     ]
     column = column_type(oid, -1)
-    of_text = load_text(column, [b"NaN", b"NaN"]).array
-    found = load_binary(column, sent).array
-    assert found.buffers()[1].to_pybytes()[: 2 * FIXED[oid]] == of_text.buffers()[1].to_pybytes()[: 2 * FIXED[oid]]
+    text, binary = load_text(column, [b"NaN", b"NaN"]).array, load_binary(column, sent).array
+    assert binary.buffers()[1].to_pybytes()[: 2 * FIXED[oid]] == text.buffers()[1].to_pybytes()[: 2 * FIXED[oid]]
     assert [column.binary_text(value) for value in sent] == [b"NaN", b"NaN"]
 
 
-def test_floats_change_to_scientific_notation_where_their_output_functions_do() -> None:
+def test_floats_are_printed_as_by_their_output_functions() -> None:
     doubles = {1e14: "100000000000000", 1e15: "1e+15", 123456789012345.6: "123456789012345.6", 0.0001: "0.0001",
                0.00001: "1e-05", 1e100: "1e+100", -2.5e-9: "-2.5e-09", 1234567890123456.0: "1.234567890123456e+15",
                -0.0: "-0", 5e-324: "5e-324", 1e23: "9.999999999999999e+22", 9e15: "9e+15"}  # fmt: skip
@@ -304,28 +302,28 @@ def test_float8_text_is_read_as_the_same_number(number: float) -> None:
 @given(st.floats(width=32, allow_nan=False))
 def test_float4_text_is_read_as_the_same_number(number: float) -> None:
     column = column_type(FLOAT4, -1)
-    found = load_text(column, [shortest_float4(number).encode()]).array
-    assert found.equals(load_binary(column, [struct.pack(">f", number)]).array)
+    array = load_text(column, [shortest_float4(number).encode()]).array
+    assert array.equals(load_binary(column, [struct.pack(">f", number)]).array)
 
 
 @given(st.integers(-2_451_545, 2_145_031_948))
-def test_a_date_of_any_year_is_printed_as_the_text_that_is_read(days: int) -> None:
+def test_a_date_of_any_year_is_printed_as_readable_text(days: int) -> None:
     column = column_type(1082, -1)
     sent, text = struct.pack(">i", days), date_text(days)
     assert load_binary(column, [sent]).array.equals(load_text(column, [text]).array)
 
 
 @given(st.integers(-211_813_488_000_000_000, 9_223_371_331_199_999_999))
-def test_timestamps_of_any_year_are_printed_as_the_text_that_is_read(microseconds: int) -> None:
+def test_a_timestamp_of_any_year_is_printed_as_readable_text(microseconds: int) -> None:
     sent = struct.pack(">q", microseconds)
     for oid, text in ((1114, timestamp_text(microseconds)), (1184, timestamptz_text(microseconds))):
-        found, expected = load_binary(column_type(oid, -1), [sent]), load_text(column_type(oid, -1), [text])
-        assert found.array.equals(expected.array)
-        assert found.unrepresentable == expected.unrepresentable
+        loaded, expected = load_binary(column_type(oid, -1), [sent]), load_text(column_type(oid, -1), [text])
+        assert loaded.array.equals(expected.array)
+        assert loaded.unrepresentable == expected.unrepresentable
 
 
-def test_columns_may_be_slices_of_others() -> None:
-    """As the elements of an array are."""
+def test_a_column_may_be_a_slice() -> None:
+    """Like the elements of an array."""
     sent = pa.array([b"\0\0\0\1", b"\0\0\0\2", None, b"\0\0\0\4"], pa.binary())
     column = column_type(23, -1)
     assert column.fast_binary is not None
@@ -347,24 +345,24 @@ NOT_INTERVALS = [
 ]  # fmt: skip
 
 
-def test_intervals_as_the_style_postgres_prints_them() -> None:
-    found = load_text(column_type(1186, -1), [None, *INTERVALS])
-    assert found.array.to_pylist() == [None, *(text.decode() for text in INTERVALS)]
-    assert not found.unrepresentable
+def test_intervals_of_style_postgres_arrive() -> None:
+    loaded = load_text(column_type(1186, -1), [None, *INTERVALS])
+    assert loaded.array.to_pylist() == [None, *(text.decode() for text in INTERVALS)]
+    assert not loaded.unrepresentable
 
 
-NEARLY = st.from_regex(
+NEAR_MISSES = st.from_regex(
     rb"\A([0-9]{1,3} years? )?([0-9]{1,2} mons? )?([0-9]{1,2} days? )?[0-9]{2,3}:[0-6][0-9]:[0-6][0-9](\.[0-9]{1,2})?\Z"
 )
 
 
-@given(NEARLY)
+@given(NEAR_MISSES)
 @example(b"1 year 00:00:00")
 @example(b"99999999 years 11 mons 999999999 days 999999999:59:59.999999")
-def test_what_the_fast_way_takes_of_intervals_the_careful_way_reads_the_same(text: bytes) -> None:
-    found = times.fast_interval(pa.array([text], pa.binary()), pa.string())
-    if found[0].is_valid:
-        assert times.careful_interval(text, pa.string()) == found[0].as_py() == text.decode()
+def test_fast_and_careful_path_read_the_same_interval(text: bytes) -> None:
+    array = times.fast_interval(pa.array([text], pa.binary()), pa.string())
+    if array[0].is_valid:
+        assert times.careful_interval(text, pa.string()) == array[0].as_py() == text.decode()
 
 
 @pytest.mark.parametrize("text", NOT_INTERVALS)

@@ -1,4 +1,4 @@
-"""Types and values without a server: literals, round trips through independent formatters, refusals."""
+"""Types and text values: literals, round trips through independent formatters, refusals. Needs no server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numeric_typmod(precision: int, scale: int) -> int:
 
 
 def load(oid: int, *values: bytes | None, typmod: int = -1) -> list[Any]:
-    """The values as Python has them; dates and timestamps as days and microseconds since 1970."""
+    """The values as Python objects; dates and timestamps as days and microseconds since 1970."""
     loaded = load_text(column_type(oid, typmod), values)
     assert len(loaded.array) == len(values)
     assert loaded.array.type == column_type(oid, typmod).arrow
@@ -95,27 +95,27 @@ def refusal(oid: int, *values: bytes | None, typmod: int = -1) -> ValueTextError
     ],
 )
 def test_the_arrow_type_of_a_column(oid: int, typmod: int, name: str, arrow: pa.DataType) -> None:
-    found = column_type(oid, typmod)
-    assert (found.name, found.arrow) == (name, arrow)
-    whole_range = not (pa.types.is_temporal(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
-    assert found.may_be_unrepresentable != whole_range
+    column = column_type(oid, typmod)
+    assert (column.name, column.arrow) == (name, arrow)
+    holds_all_values = not (pa.types.is_temporal(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
+    assert column.may_be_unrepresentable != holds_all_values
 
 
-def test_every_numeric_type_that_delta_has_is_a_decimal() -> None:
+def test_every_numeric_type_that_fits_is_a_decimal() -> None:
     for precision in range(1, 39):
         for scale in range(precision + 1):
-            found = column_type(NUMERIC, numeric_typmod(precision, scale))
-            assert found.arrow == pa.decimal128(precision, scale)
+            column = column_type(NUMERIC, numeric_typmod(precision, scale))
+            assert column.arrow == pa.decimal128(precision, scale)
 
 
 @pytest.mark.parametrize("oid", [BOOL, INT4, OID, FLOAT8, NUMERIC, DATE, TIMESTAMP, TIMESTAMPTZ, BYTEA, TEXT])
 def test_column_types_and_errors_travel_to_executors(oid: int) -> None:
-    found = column_type(oid, numeric_typmod(10, 2) if oid == NUMERIC else -1)
-    assert pickle.loads(pickle.dumps(found)) == found
+    column = column_type(oid, numeric_typmod(10, 2) if oid == NUMERIC else -1)
+    assert pickle.loads(pickle.dumps(column)) == column
     error = ValueTextError(3, "int4", "an integer")
-    again = pickle.loads(pickle.dumps(error))
-    assert (again.index, again.type_name, again.expected) == (3, "int4", "an integer")
-    assert str(again) == str(error)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.index, copy.type_name, copy.expected) == (3, "int4", "an integer")
+    assert str(copy) == str(error)
 
 
 @pytest.mark.parametrize("oid", [BOOL, INT4, XID, FLOAT4, NUMERIC, DATE, TIMESTAMP, TIMESTAMPTZ, BYTEA, TEXT])
@@ -186,7 +186,7 @@ def test_a_decimal_arrives_with_all_its_digits() -> None:
         (FLOAT4, -1, b"1e+39", b"1"),
         (FLOAT4, -1, b"-3.40282e+39", b"1"),
         (FLOAT4, -1, b"1e-60", b"1"),
-        (FLOAT8, -1, b"1.79769313486232e+308", b"1"),  # the largest one, as PostgreSQL 11 and older print it
+        (FLOAT8, -1, b"1.79769313486232e+308", b"1"),  # the largest float8, as PostgreSQL 11 and older print it
         (FLOAT8, -1, b"-1.79769313486232e+308", b"1"),
         (FLOAT8, -1, b"1e-400", b"1"),
         (NUMERIC, numeric_typmod(5, 2), b"NaN", b"1.00"),
@@ -212,7 +212,7 @@ def test_a_decimal_arrives_with_all_its_digits() -> None:
         (TIMESTAMPTZ, -1, b"294276-12-31 23:59:59.999999+00", b"2026-11-21 03:04:05+00"),
     ],
 )
-def test_an_unrepresentable_value_is_null_and_handed_back(oid: int, typmod: int, text: bytes, plain: bytes) -> None:
+def test_an_unrepresentable_value_is_null_and_kept_as_text(oid: int, typmod: int, text: bytes, plain: bytes) -> None:
     loaded = load_text(column_type(oid, typmod), [plain, text, None, plain, text])
     assert loaded.unrepresentable == {1: text.decode(), 4: text.decode()}
     assert loaded.array.is_null().to_pylist() == [False, True, True, False, True]
@@ -228,7 +228,7 @@ def test_an_unrepresentable_value_is_null_and_handed_back(oid: int, typmod: int,
         (b"infinity", "infinity"),
     ],
 )
-def test_an_unrepresentable_instant_is_handed_back_in_utc(text: bytes, utc: str) -> None:
+def test_an_unrepresentable_instant_is_kept_as_text_in_utc(text: bytes, utc: str) -> None:
     loaded = load_text(column_type(TIMESTAMPTZ, -1), [b"2026-11-21 03:04:05+01", text])
     assert loaded.unrepresentable == {1: utc}
 
@@ -311,12 +311,12 @@ def test_a_text_that_postgresql_does_not_print_is_refused(oid: int, typmod: int,
         (TIMESTAMPTZ, b"2023-02-28 00:00:00+00:00:60"),
     ],
 )
-def test_a_moment_that_the_calendar_does_not_have_is_refused(oid: int, text: bytes) -> None:
-    fine = {DATE: b"2023-02-28", TIMESTAMP: b"2023-02-28 00:00:00", TIMESTAMPTZ: b"2023-02-28 00:00:00+00"}[oid]
-    assert refusal(oid, fine, None, fine, text).index == 3
+def test_an_invalid_date_or_time_is_refused(oid: int, text: bytes) -> None:
+    valid = {DATE: b"2023-02-28", TIMESTAMP: b"2023-02-28 00:00:00", TIMESTAMPTZ: b"2023-02-28 00:00:00+00"}[oid]
+    assert refusal(oid, valid, None, valid, text).index == 3
 
 
-def test_refusals_say_which_setting_of_the_sender_to_look_at() -> None:
+def test_refusals_name_the_setting_of_the_sender() -> None:
     for oid in (DATE, TIMESTAMP, TIMESTAMPTZ):
         assert "DateStyle must be ISO" in str(refusal(oid, b"21/11/2026"))
     assert "bytea_output must be hex" in str(refusal(BYTEA, rb"a\000b"))
@@ -340,15 +340,15 @@ def test_an_error_never_contains_the_value(oid: int, secret: bytes) -> None:
     typmod = numeric_typmod(38, 2) if oid == NUMERIC else -1
     if (oid, secret) in [(FLOAT4, SECRETS[2]), (FLOAT8, SECRETS[2]), (NUMERIC, SECRETS[2])]:
         return
-    assert_silent(refusal(oid, secret, typmod=typmod), secret)
+    assert_value_not_shown(refusal(oid, secret, typmod=typmod), secret)
 
 
 @pytest.mark.parametrize(("oid", "secret"), [(TEXT, SECRETS[1]), (BYTEA, SECRETS[5]), (BYTEA, SECRETS[0])])
-def test_nor_does_an_error_about_strings_or_bytes(oid: int, secret: bytes) -> None:
-    assert_silent(refusal(oid, secret), secret)
+def test_an_error_about_text_or_bytea_never_contains_the_value(oid: int, secret: bytes) -> None:
+    assert_value_not_shown(refusal(oid, secret), secret)
 
 
-def assert_silent(error: ValueTextError, secret: bytes) -> None:
+def assert_value_not_shown(error: ValueTextError, secret: bytes) -> None:
     for shown in (str(error), repr(error), repr(error.args), repr(error.__cause__)):
         assert secret.decode("latin-1") not in shown
         assert "411" not in shown
@@ -364,7 +364,7 @@ def test_int8_round_trip(values: list[int | None]) -> None:
 @example((INT2, 15), 2**15)
 @example((INT4, 31), -(2**31) - 1)
 @example((INT8, 63), 2**64 + 1)
-def test_an_integer_arrives_or_is_refused_by_its_range(width: tuple[int, int], value: int) -> None:
+def test_an_integer_out_of_range_is_refused(width: tuple[int, int], value: int) -> None:
     oid, bits = width
     if -(2**bits) <= value < 2**bits:
         assert load(oid, b"%d" % value) == [value]
@@ -381,7 +381,7 @@ def test_float8_round_trip_to_the_bit(patterns: list[bytes]) -> None:
 
 
 def postgres_float(python_repr: str) -> bytes:
-    """Python prints the same shortest digits as PostgreSQL, and names infinity and NaN otherwise."""
+    """Python prints the same shortest digits as PostgreSQL, but other names for infinity and NaN."""
     return python_repr.replace("inf", "Infinity").replace("nan", "NaN").encode()
 
 
@@ -403,7 +403,7 @@ def test_special_floats_to_the_bit(oid: int) -> None:
 
 @given(st.integers(0, 2**31 - 1 - 2**24), st.sampled_from(["", "0" * 40 + "1", "-"]), st.booleans())
 def test_float4_is_rounded_once(pattern: int, nudge: str, negative: bool) -> None:
-    """Halfway between two neighbours or a hair beside it, where a double in between would mislead."""
+    """Exactly or almost halfway between two neighbors, where rounding through a double gives another result."""
     low, high = (float4_of_bits(bits) for bits in (pattern, pattern + 1))
     halfway = (fractions.Fraction(low) + fractions.Fraction(high)) / 2
     even = low if pattern % 2 == 0 else high
@@ -448,12 +448,12 @@ def test_a_decimal_arrives_whole_or_is_unrepresentable(
     _, _, values = fitting
     texts = [f"{value:f}".encode() for value in values]
     loaded = load_text(column_type(NUMERIC, numeric_typmod(precision, scale)), texts)
-    for index, found in enumerate(loaded.array.to_pylist()):
+    for index, value in enumerate(loaded.array.to_pylist()):
         if index in loaded.unrepresentable:
-            assert found is None
+            assert value is None
             assert loaded.unrepresentable[index].encode() == texts[index]
         else:
-            assert decimal.Decimal(found) == values[index]
+            assert decimal.Decimal(value) == values[index]
 
 
 @given(st.lists(st.none() | st.dates()))
@@ -463,7 +463,7 @@ def test_date_round_trip(values: list[datetime.date | None]) -> None:
 
 
 def iso(moment: datetime.datetime) -> str:
-    """As PostgreSQL writes it: no trailing zeros in the fraction."""
+    """The timestamp as PostgreSQL prints it: no trailing zeros in the fraction."""
     text = moment.replace(tzinfo=None).isoformat(" ")
     return text.rstrip("0") if moment.microsecond else text
 
@@ -481,7 +481,7 @@ def test_timestamp_round_trip(values: list[datetime.datetime | None]) -> None:
 @given(st.lists(st.tuples(st.datetimes(), st.integers(-57599, 57599))))
 @example([(EARLIEST, 1), (LATEST, -1)])
 def test_timestamptz_round_trip(values: list[tuple[datetime.datetime, int]]) -> None:
-    """Local times are any that Python has; instants may lie just outside, and are then unrepresentable."""
+    """Local times span Python's whole range; instants may lie just outside of it and are then unrepresentable."""
     texts, instants = [], []
     for local, offset in values:
         minutes, seconds = divmod(abs(offset), 60)
@@ -497,11 +497,11 @@ def test_timestamptz_round_trip(values: list[tuple[datetime.datetime, int]]) -> 
 
 
 def utc_text(instant: int) -> str:
-    """Of the last day of 1 BC or the first of 10000, by way of the same day 400 years on or before."""
-    way = 1 if instant < microseconds(EARLIEST) else -1
-    same_time = EPOCH + datetime.timedelta(days=way * 146_097, microseconds=instant)
+    """Print an instant on the last day of 1 BC or the first day of 10000, from a day 400 years later or earlier."""
+    direction = 1 if instant < microseconds(EARLIEST) else -1
+    same_time = EPOCH + datetime.timedelta(days=direction * 146_097, microseconds=instant)
     text = f"{iso(same_time)}+00"
-    return f"0001{text[4:]} BC" if way == 1 else f"10000{text[4:]}"
+    return f"0001{text[4:]} BC" if direction == 1 else f"10000{text[4:]}"
 
 
 @given(st.lists(st.none() | st.binary()))
@@ -510,16 +510,16 @@ def test_bytea_round_trip(values: list[bytes | None]) -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=6)))
-def test_strings_are_what_python_says_is_utf8(values: list[bytes | None]) -> None:
+def test_text_is_refused_exactly_where_python_finds_no_utf8(values: list[bytes | None]) -> None:
     lenient = [None if value is None else value.decode(errors="replace") for value in values]
-    wrong = [i for i, text in enumerate(lenient) if text is not None and text.encode() != values[i]]
-    if wrong:
-        assert refusal(TEXT, *values).index == wrong[0]
+    invalid = [i for i, text in enumerate(lenient) if text is not None and text.encode() != values[i]]
+    if invalid:
+        assert refusal(TEXT, *values).index == invalid[0]
     else:
         assert load(TEXT, *values) == lenient
 
 
-NEARLY = st.text("0123456789-+.: eBCNaIinfty", max_size=32).map(str.encode) | st.from_regex(
+NEAR_MISSES = st.text("0123456789-+.: eBCNaIinfty", max_size=32).map(str.encode) | st.from_regex(
     rb"\A-?[0-9]{1,20}(\.[0-9]{1,4})?(e[+-][0-9]{1,3})?\Z"
     rb"|\A[0-9]{4}-[01][0-9]-[0-3][0-9]( [0-2][0-9]:[0-6][0-9]:[0-6][0-9](\.[0-9]{1,7})?"
     rb"([+-][01][0-9](:[0-6][0-9])?)?)?\Z"
@@ -540,32 +540,32 @@ NEARLY = st.text("0123456789-+.: eBCNaIinfty", max_size=32).map(str.encode) | st
     ],
     ids=lambda value: value.name if isinstance(value, ColumnType) else "",
 )
-@given(text=NEARLY)
-def test_what_the_fast_way_takes_the_careful_way_reads_the_same(
+@given(text=NEAR_MISSES)
+def test_fast_and_careful_path_read_the_same_value(
     column: ColumnType, fast: Fast, careful: Careful, text: bytes
 ) -> None:
-    found = fast(pa.array([text], pa.binary()), column.arrow)
-    if found[0].is_valid:
-        assert pa.array([careful(text, column.arrow)], column.arrow) == found
+    array = fast(pa.array([text], pa.binary()), column.arrow)
+    if array[0].is_valid:
+        assert pa.array([careful(text, column.arrow)], column.arrow) == array
 
 
-@given(text=NEARLY)
+@given(text=NEAR_MISSES)
 @example(text=b"-1e+400")
 @example(text=b"0.0e-400")
-def test_floats_read_what_python_reads_or_hand_it_back_or_refuse(text: bytes) -> None:
+def test_float8_arrives_as_python_reads_it_or_is_refused(text: bytes) -> None:
     try:
         loaded = load_text(column_type(FLOAT8, -1), [text])
     except ValueTextError:
         with pytest.raises(RefusedError):
             floats.careful_float(text, pa.float64())
         return
-    found = loaded.array[0].as_py()
-    if found is None:
+    value = loaded.array[0].as_py()
+    if value is None:
         assert loaded.unrepresentable == {0: text.decode()}
         assert math.isinf(float(text)) or (float(text) == 0 and decimal.Decimal(text.decode()) != 0)
     else:
-        assert found == float(text) or text == b"NaN"
-        assert math.isfinite(found) or b"Infinity" in text or text == b"NaN"
+        assert value == float(text) or text == b"NaN"
+        assert math.isfinite(value) or b"Infinity" in text or text == b"NaN"
 
 
 def test_a_large_column_with_a_few_odd_values_keeps_its_order() -> None:

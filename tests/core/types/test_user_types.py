@@ -1,4 +1,4 @@
-"""Ranges, rows, the types of extensions, and what Type messages and the configuration say of a column's type."""
+"""Ranges, rows, extension types, and types from Type messages and the configuration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sized(value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "name", "typmod", "found", "arrow"),
+    ("namespace", "name", "typmod", "full_name", "arrow"),
     [
         ("pg_catalog", "int4", -1, "int4", pa.int32()),  # a domain over int4
         ("", "int4", -1, "int4", pa.int32()),
@@ -74,38 +74,40 @@ def sized(value: bytes) -> bytes:
         ("public", "_", -1, "public._", pa.string()),
     ],
 )
-def test_a_type_by_its_name(namespace: str, name: str, typmod: int, found: str, arrow: pa.DataType) -> None:
+def test_a_type_is_known_by_its_name(
+    namespace: str, name: str, typmod: int, full_name: str, arrow: pa.DataType
+) -> None:
     column = user_type(namespace, name, typmod)
-    assert (column.name, column.arrow) == (found, arrow)
+    assert (column.name, column.arrow) == (full_name, arrow)
     assert pickle.loads(pickle.dumps(column)) == column
 
 
 def test_a_type_without_a_name_is_text() -> None:
     assert column_type(16999, -1).arrow == pa.string()
     assert load_binary(column_type(16999, -1), [b"sad", None]).array.to_pylist() == ["sad", None]
-    with pytest.raises(ValueTextError):  # a built-in type of a later PostgreSQL is no enum
+    with pytest.raises(ValueTextError):  # a built-in type of a later PostgreSQL version can't be an enum
         load_binary(column_type(9999, -1), [b"sad"])
 
 
-def test_the_maps_of_hstore() -> None:
+def test_hstore_becomes_a_map() -> None:
     text = rb'"a"=>"1", "b"=>NULL, ""=>"", "q\"\\"=>"=>, ", "NULL"=>"NULL"'
     pairs = [("", ""), ("a", "1"), ("b", None), ('q"\\', "=>, "), ("NULL", "NULL")]
     in_order = sorted(pairs, key=lambda pair: (len(pair[0]), pair[0]))
-    found = load(user_type("public", "hstore"), text, None, b"")
-    assert [None if m is None else [(e["key"], e["value"]) for e in m] for m in found] == [in_order, None, []]
+    maps = load(user_type("public", "hstore"), text, None, b"")
+    assert [None if m is None else [(e["key"], e["value"]) for e in m] for m in maps] == [in_order, None, []]
     assert user_type("public", "hstore").storage is Storage.MAP
 
 
 @pytest.mark.parametrize(
     "text", [b"a=>1", b'"a"=>null', b'"a"=>"1","b"=>"2"', b'"a"=>"1", ', b'"a"=>"1", "a"=>"2"', b'"a"', b'"\xff"=>NULL']
 )
-def test_what_hstore_does_not_print_is_refused(text: bytes) -> None:
+def test_malformed_hstore_text_is_refused(text: bytes) -> None:
     with pytest.raises(ValueTextError, match=r"value 1 of a column of type public\.hstore"):
         load_text(user_type("public", "hstore"), [b"", text])
 
 
 @given(st.dictionaries(st.text(max_size=4), st.none() | st.text(max_size=4), max_size=5))
-def test_both_forms_of_an_hstore_are_the_same(pairs: dict[str, str | None]) -> None:
+def test_both_forms_of_an_hstore_give_the_same_value(pairs: dict[str, str | None]) -> None:
     column = user_type("public", "hstore")
     encoded = [(key.encode(), None if value is None else value.encode()) for key, value in pairs.items()]
     sent = struct.pack(">i", len(pairs)) + b"".join(
@@ -121,15 +123,15 @@ def test_vectors() -> None:
     assert load(column, b"[1,-2.5,3e-05]", None) == [[1.0, -2.5, struct.unpack("f", struct.pack("f", 3e-05))[0]], None]
     sent = struct.pack(">HHfff", 3, 0, 1.0, -2.5, 3e-05)
     assert load_binary(column, [sent, None]).array.equals(load_text(column, [b"[1,-2.5,3e-05]", None]).array)
-    for wrong in (b"", b"[]", b"{1}", b"[1,]", b"[NULL]", b"1"):
+    for text in (b"", b"[]", b"{1}", b"[1,]", b"[NULL]", b"1"):
         with pytest.raises(ValueTextError):
-            load_text(column, [wrong])
-    for cut in (sent[:-1], sent + b"\0\0\0\0", b"", struct.pack(">HH", 0, 0), struct.pack(">HHf", 1, 1, 1.0)):
+            load_text(column, [text])
+    for value in (sent[:-1], sent + b"\0\0\0\0", b"", struct.pack(">HH", 0, 0), struct.pack(">HHf", 1, 1, 1.0)):
         with pytest.raises(ValueTextError):
-            load_binary(column, [cut])
+            load_binary(column, [value])
 
 
-def test_a_geometry_is_its_ewkb() -> None:
+def test_a_geometry_is_stored_as_ewkb() -> None:
     point = bytes.fromhex("0101000020E6100000000000000000F03F0000000000000040")
     column = user_type("gis", "geometry")
     assert load(column, point.hex().upper().encode(), None) == [point, None]
@@ -160,16 +162,16 @@ def test_the_text_of_a_row(fields: list[bytes | None], text: bytes) -> None:
     assert record_text(record(*((25, field) for field in fields)), lambda _oid, field: field) == text
 
 
-def test_a_row_in_binary_form_is_read_by_the_types_of_its_fields() -> None:
+def test_a_binary_row_is_read_by_the_types_of_its_fields() -> None:
     user_types = UserTypes({16400: ("public", "pair"), 16401: ("public", "mood")})
     inner = record((16401, b"very sad"), (16999, None))
-    found = load_binary(column_type(16400, -1, user_types), [record((16401, b"ok"), (16400, inner)), None])
-    assert found.array.to_pylist() == ['(ok,"(""very sad"",)")', None]
+    loaded = load_binary(column_type(16400, -1, user_types), [record((16401, b"ok"), (16400, inner)), None])
+    assert loaded.array.to_pylist() == ['(ok,"(""very sad"",)")', None]
     assert load(column_type(16400, -1, user_types), b'(ok,"(x,)")') == ['(ok,"(x,)")']
 
 
 @pytest.mark.parametrize("value", [b"\0\0\0\1", b"\1ltree", b"\0", b"\xff", record((25, b"x"))[:-1], record((0, b"x"))])
-def test_a_binary_form_that_says_nothing_is_refused_with_what_helps(value: bytes) -> None:
+def test_an_unrecognizable_binary_form_is_refused_with_a_remedy(value: bytes) -> None:
     column = user_type("public", "ltree")
     with pytest.raises(ValueTextError) as raised:
         load_binary(column, [b"a label", value])
@@ -179,7 +181,7 @@ def test_a_binary_form_that_says_nothing_is_refused_with_what_helps(value: bytes
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_do_anything_but_arrive_or_be_refused(value: bytes) -> None:
+def test_all_bytes_arrive_or_are_refused(value: bytes) -> None:
     for name in ("mood", "_mood", "hstore", "_hstore", "vector", "geometry"):
         column = user_type("public", name)
         for read in (load_text, load_binary):
@@ -190,7 +192,7 @@ def test_no_bytes_do_anything_but_arrive_or_be_refused(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "arrow", "storage"),
+    ("declared", "arrow", "storage"),
     [
         ("int4", pa.int32(), Storage.PLAIN),
         ("Integer", pa.int32(), Storage.PLAIN),
@@ -208,14 +210,14 @@ def test_no_bytes_do_anything_but_arrive_or_be_refused(value: bytes) -> None:
         ("multirange (timestamp with time zone)", pa.string(), Storage.PLAIN),
     ],
 )
-def test_what_the_configuration_may_make_of_a_type(written: str, arrow: pa.DataType, storage: Storage) -> None:
-    check_configured("public.own", written)
-    own, array = (user_type("public", name, public__own=written) for name in ("own", "_own"))
+def test_types_that_the_configuration_may_declare(declared: str, arrow: pa.DataType, storage: Storage) -> None:
+    check_configured("public.own", declared)
+    own, array = (user_type("public", name, public__own=declared) for name in ("own", "_own"))
     assert (own.name, own.arrow, own.storage) == ("public.own", arrow, storage)
     assert (array.name, array.arrow, array.element) == ("public.own[]", pa.list_(arrow), own)
 
 
-def test_a_configured_type_is_read_as_what_it_is_said_to_be() -> None:
+def test_a_configured_type_is_read_as_declared() -> None:
     assert load(user_type("public", "_posint", public__posint="int4"), b"{1,NULL}") == [[1, None]]
     assert load(user_type("public", "_ints", public__ints="int4[]"), b'{"{1,2}",NULL,"{}"}') == [[[1, 2], None, []]]
     assert load(user_type("public", "vector", public__vector="text"), b"north") == ["north"]
@@ -236,18 +238,18 @@ def test_built_in_types_that_can_be_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "written", "said"),
+    ("name", "declared", "message"),
     [
         ("public.own", "in4", "did you mean int4?"),
         ("public.own", "boolan", "did you mean boolean?"),
         ("public.own", "int4(3)", "without that modifier"),
         ("public.own", "numeric(0,1)", "precision from 1 to 1000"),
-        ("public.own", "int4[][]", "expected a type as in SQL"),
-        ("public.own", "drop table x; --", "expected a type as in SQL"),
+        ("public.own", "int4[][]", "expected a SQL type"),
+        ("public.own", "drop table x; --", "expected a SQL type"),
         ("public.own", "range(int4[])", "range of a built-in type"),
         ("public.own", "range(range(int4))", "range of a built-in type"),
         ("public.own", "range(variant)", "range of a built-in type"),
-        ("public.own", "range(int)[]", "expected a type as in SQL"),
+        ("public.own", "range(int)[]", "expected a SQL type"),
         ("own", "int4", "schema.name"),
         ("jsn", "variant", "did you mean json"),
         ("json", "text", "expected variant"),
@@ -259,10 +261,10 @@ def test_built_in_types_that_can_be_configured() -> None:
         ("numeric", "range(numeric(3,1))", "expected numeric(p,s)"),
     ],
 )
-def test_what_the_configuration_may_not_say(name: str, written: str, said: str) -> None:
+def test_an_invalid_declaration_is_refused(name: str, declared: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"^expected") as raised:
-        check_configured(name, written)
-    assert said in str(raised.value)
+        check_configured(name, declared)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_what_the_configuration_may_not_say(name: str, written: str, said: str) 
         (TSTZMULTIRANGE, b'{(,"0044-03-15 12:00:00+00 BC"),[infinity,)}'),
     ],
 )
-def test_a_range_is_its_text(oid: int, text: bytes) -> None:
+def test_a_range_is_kept_as_text(oid: int, text: bytes) -> None:
     assert load(column_type(oid, -1), text, None, text) == [text.decode(), None, text.decode()]
 
 
@@ -328,7 +330,7 @@ def test_the_text_of_a_range(sent: bytes, text: bytes) -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"\3", b"\x20", b"\x02" + sized(b"a"), b"\1x", b"\x18x", b"\x02\xff\xff\xff\xff"]
 )
-def test_what_range_send_does_not_write_is_refused(sent: bytes) -> None:
+def test_a_malformed_binary_range_is_refused(sent: bytes) -> None:
     with pytest.raises(ValueTextError):
         load_binary(column_type(INT4RANGE, -1), [sent])
     with pytest.raises(ValueTextError):

@@ -1,4 +1,4 @@
-"""Which JSON documents a VARIANT holds to the last digit, and which are kept as text."""
+"""JSON documents that a VARIANT holds exactly, and those that are kept as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIANT = column_type(3802, -1, UserTypes(configured={"jsonb": "variant"}))
         "[" * 500 + "]" * 500, '"' + "[" * 600 + '"', '{"' + "k" * 50_000 + '": 1}',
     ],
 )  # fmt: skip
-def test_a_document_that_a_variant_holds(text: str) -> None:
+def test_a_variant_holds_the_document(text: str) -> None:
     loaded = load_text(VARIANT, [text.encode(), None])
     assert loaded.array.to_pylist() == [text, None]
     assert VARIANT.storage is Storage.VARIANT
@@ -35,22 +35,22 @@ def test_a_document_that_a_variant_holds(text: str) -> None:
         '{"' + "k" * 50_001 + '": 1}', "0." + "0" * 39 + "1",
     ],
 )  # fmt: skip
-def test_a_document_that_a_variant_does_not_hold_is_kept_as_text(text: str) -> None:
+def test_an_inexact_document_is_kept_as_text(text: str) -> None:
     loaded = load_text(VARIANT, [b"1", text.encode(), None])
     assert loaded.array.to_pylist() == ["1", None, None]
     assert loaded.unrepresentable == {1: text}
 
 
 def test_a_document_that_may_be_too_large_is_kept_as_text() -> None:
-    most = "[" + "1," * 1_000_000 + "1]"
-    more = "[" + "1," * 1_300_000 + "1]"
+    fitting = "[" + "1," * 1_000_000 + "1]"
+    too_large = "[" + "1," * 1_300_000 + "1]"
     string = json.dumps("x" * 16_000_000)
-    loaded = load_text(VARIANT, [most.encode(), more.encode(), string.encode()])
+    loaded = load_text(VARIANT, [fitting.encode(), too_large.encode(), string.encode()])
     assert loaded.unrepresentable.keys() == {1}
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"-Infinity", b"[1,]", b"01", b"'a'", b"\xff", b'"\n"', b"1 2"])
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     with pytest.raises(ValueTextError) as raised:
         load_text(VARIANT, [b"1", text])
     assert raised.value.index == 1
@@ -68,7 +68,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS)
-def test_every_document_arrives_or_is_handed_back(document: object) -> None:
+def test_every_document_arrives_or_is_kept_as_text(document: object) -> None:
     text = json.dumps(document)
     loaded = load_text(VARIANT, [text.encode()])
     assert loaded.array[0].as_py() == text or loaded.unrepresentable == {0: text}

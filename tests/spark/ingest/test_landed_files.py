@@ -108,7 +108,7 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
     summary = job.run()
     assert (summary.exit_code, nights.values("t")) == (EXIT_QUARANTINE, up_to(2))
     assert "1.bin was read before, and has other bytes now; they were not applied" in said(summary)
-    assert "3.gz: .gz says gzip, but it is not compressed" in said(summary)
+    assert "3.gz: named .gz, but not compressed" in said(summary)
     [row] = nights.ledger("quarantine")
     assert (row["file"], row["batch"]) == (4, 2)
     assert row["reason"].startswith(f"file:{folder}/1.bin was read before")

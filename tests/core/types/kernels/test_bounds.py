@@ -1,6 +1,6 @@
-"""Kernels read nothing outside the memory that they are given: before and behind it are pages that can't be read.
+"""Kernels read only within the memory of their arguments.
 
-A read of these ends the process; so it is one of its own.
+The test puts unreadable pages before and after it. Reading these kills the process, so the kernels run in a child.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from pgoutput_etl import jit
 from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
-from pgoutput_etl.jit import PADDING, copied
+from pgoutput_etl.jit import PADDING, copy_bytes
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Insert, TupleData
 from pgoutput_etl.scan.fast import messages
@@ -35,11 +35,11 @@ SIZES = (*range(36), 62, 63, 64, 65, 127, 128, 129)
 
 
 class Guarded:
-    """Memory of a page, between two that can't be read."""
+    """A page of memory between two unreadable ones."""
 
     def __init__(self) -> None:
-        self.held = mmap.mmap(-1, 3 * mmap.PAGESIZE)
-        self.pages = np.frombuffer(self.held, np.uint8)
+        self.memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+        self.pages = np.frombuffer(self.memory, np.uint8)
         address = self.pages.ctypes.data
         for page in (0, 2):
             at = ctypes.c_void_p(address + page * mmap.PAGESIZE)
@@ -54,24 +54,24 @@ class Guarded:
     def _at(self, begin: int, content: bytes) -> Bytes:
         part = self.pages[begin : begin + len(content)]
         part[:] = np.frombuffer(content, np.uint8)
-        part.flags.writeable = False  # as what is read from files is
+        part.flags.writeable = False  # like the content of a file
         return part
 
 
 def find_messages() -> None:
-    guarded, found = Guarded(), MessageFields()
+    guarded, fields = Guarded(), MessageFields()
     for size in SIZES:
         for value in (b"a" * size, "é".encode() * (size // 2), b"a" * size + b"\xff"):
             message = encoder.encode(Insert(None, 16384, TupleData(b"tnut", (value, None, None, value))))
             data = guarded.last(encoder.length_prefixed([message, message]))
-            messages.find(data, Framing.LENGTH_PREFIXED, 0, False, messages.MOST_MESSAGES, found)
-            for cut in range(1, 7):  # its length says more than there is
-                messages.find(data[cut:], Framing.RECVLOGICAL, 4 - min(cut, 4), False, 2, found)
+            messages.find(data, Framing.LENGTH_PREFIXED, 0, False, messages.MOST_MESSAGES, fields)
+            for cut in range(1, 7):  # its length field is larger than the rest of the data
+                messages.find(data[cut:], Framing.RECVLOGICAL, 4 - min(cut, 4), False, 2, fields)
 
 
 def type_values() -> None:
     guarded = Guarded()
-    for name, of in TYPES.items():
+    for name, column_type in TYPES.items():
         values = [text.encode() for text in EDGES.get(name, ())] + [b"1" * size for size in SIZES]
         for kind in (b"t", b"b"):
             for value in values:
@@ -79,23 +79,23 @@ def type_values() -> None:
                 for data in (guarded.first(content), guarded.last(content)):
                     raw = RawTuples(data, np.zeros(1, np.int64), np.array([len(content)], np.int64))
                     with suppress(UnsureError, ValueTextError):
-                        typed_columns(raw, [of])
+                        typed_columns(raw, [column_type])
 
 
 def copy_runs() -> None:
     guarded = Guarded()
     for size in SIZES:
         data, out = guarded.last(b"a" * size), np.zeros(size + PADDING, np.uint8)
-        copied(data, np.uint64(0), np.uint64(size), out, np.uint64(0))
+        copy_bytes(data, np.uint64(0), np.uint64(size), out, np.uint64(0))
 
 
-def all_of_them() -> None:
+def run_kernels() -> None:
     find_messages()
     type_values()
     copy_runs()
 
 
-def read_behind() -> None:
+def read_out_of_bounds() -> None:
     ctypes.string_at(Guarded().last(b"a").ctypes.data, 2)
 
 
@@ -106,6 +106,6 @@ def exit_code(work: Callable[[], None]) -> int | None:
     return process.exitcode
 
 
-def test_nothing_is_read_outside_of_what_is_there() -> None:
-    assert exit_code(read_behind) != 0  # or nothing would be seen here
-    assert exit_code(all_of_them) == 0
+def test_kernels_never_read_out_of_bounds() -> None:
+    assert exit_code(read_out_of_bounds) != 0  # the guard works
+    assert exit_code(run_kernels) == 0

@@ -1,4 +1,4 @@
-"""Dates and times out of text, against Python's calendar: each field over all that two digits can be."""
+"""Dates and times from text, compared with Python's calendar: each field with all values of two digits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YEARS = (0, 1, 3, 4, 99, 100, 400, 1582, 1899, 1900, 1970, 2000, 2023, 2024, 210
 
 
 def read(texts: list[str], *with_zone: bool) -> list[int | None]:
-    """What a kernel makes of each; None for the odd ones."""
+    """The kernel's results; None for the values that it leaves to the loaders."""
     head = b"1234567"
     data = np.frombuffer(b"".join(head + text.encode() for text in texts), np.uint8)
     size = np.array([len(text) for text in texts], np.int32)
@@ -30,15 +30,15 @@ def read(texts: list[str], *with_zone: bool) -> list[int | None]:
     valid, odd = np.empty(len(texts), np.uint8), np.empty(len(texts), np.int32)
     if with_zone:
         out = np.empty(len(texts), np.int64)
-        odds = datetimes.timestamps(data, at, size, chosen, with_zone[0], out, valid, odd)
+        odd_count = datetimes.timestamps(data, at, size, chosen, with_zone[0], out, valid, odd)
     else:
         out = np.empty(len(texts), np.int32)
-        odds = datetimes.dates(data, at, size, chosen, out, valid, odd)
+        odd_count = datetimes.dates(data, at, size, chosen, out, valid, odd)
     assert valid.all()
-    found: list[int | None] = [int(number) for number in out]
-    for place in odd[:odds]:
-        found[place] = None
-    return found
+    results: list[int | None] = [int(number) for number in out]
+    for index in odd[:odd_count]:
+        results[index] = None
+    return results
 
 
 def days(year: int, month: int, day: int) -> int | None:
@@ -48,43 +48,44 @@ def days(year: int, month: int, day: int) -> int | None:
         return None
 
 
-def test_every_day_there_is_and_no_other() -> None:
+def test_every_day_of_the_calendar_and_no_other() -> None:
     parts = [*product(YEARS, range(100), range(100))]
     texts = [f"{year:04}-{month:02}-{day:02}" for year, month, day in parts]
-    expected = [days(*each) for each in parts]
+    expected = [days(*date_parts) for date_parts in parts]
     assert read(texts) == expected
-    found = read([f"{text} 00:00:00" for text in texts], False)
-    assert found == [None if number is None else number * 86_400_000_000 for number in expected]
+    midnights = read([f"{text} 00:00:00" for text in texts], False)
+    assert midnights == [None if number is None else number * 86_400_000_000 for number in expected]
 
 
-def test_every_year_has_its_length() -> None:
+def test_every_year_has_the_right_length() -> None:
     ends = [(year, month, day) for year in range(1, 10_000) for month, day in ((1, 1), (2, 28), (2, 29), (12, 31))]
-    assert read([f"{year:04}-{month:02}-{day:02}" for year, month, day in ends]) == [days(*each) for each in ends]
+    assert read([f"{year:04}-{month:02}-{day:02}" for year, month, day in ends]) == [days(*end) for end in ends]
 
 
 def micros(instant: datetime) -> int:
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 
-def test_times_of_day_and_their_fractions() -> None:
-    noon = [*product((12,), range(100), (34,)), *product((12,), (34,), range(100)), *product(range(100), (0,), (59,))]
+def test_times_of_day_with_fractions() -> None:
+    times = [*product((12,), range(100), (34,)), *product((12,), (34,), range(100)), *product(range(100), (0,), (59,))]
     fractions = ("", ".", ".1", ".12", ".123456", ".000001", ".1234567", ".1x", ",123")
     for fraction in fractions:
-        found = read([f"2024-02-29 {h:02}:{m:02}:{s:02}{fraction}" for h, m, s in noon], False)
-        for (hour, minute, second), instant in zip(noon, found, strict=True):
-            is_right = hour < 24 and minute < 60 and second < 60 and fraction not in (".", ".1234567", ".1x", ",123")
-            of_second = int(fraction[1:].ljust(6, "0")) if is_right and fraction else 0
-            expected = datetime(2024, 2, 29, hour, minute, second, of_second, UTC) if is_right else None
+        instants = read([f"2024-02-29 {h:02}:{m:02}:{s:02}{fraction}" for h, m, s in times], False)
+        for (hour, minute, second), instant in zip(times, instants, strict=True):
+            is_valid = hour < 24 and minute < 60 and second < 60 and fraction not in (".", ".1234567", ".1x", ",123")
+            microsecond = int(fraction[1:].ljust(6, "0")) if is_valid and fraction else 0
+            expected = datetime(2024, 2, 29, hour, minute, second, microsecond, UTC) if is_valid else None
             assert instant == (None if expected is None else micros(expected)), (hour, minute, second, fraction)
 
 
-def test_zones_of_hours_and_minutes() -> None:
-    zones = [(sign, *each) for sign in "+- x" for each in [*product(range(100), (0, 30)), *product((3,), range(100))]]
-    for fraction, of_second in (("", 0), (".5", 500_000), (".123456", 123_456)):
-        local = micros(datetime(2024, 1, 1, 2, 3, 4, of_second, UTC))
-        found = read([f"2024-01-01 02:03:04{fraction}{sign}{h:02}:{m:02}" for sign, h, m in zones], True)
+def test_zones_with_hours_and_minutes() -> None:
+    offsets = [*product(range(100), (0, 30)), *product((3,), range(100))]
+    zones = [(sign, *offset) for sign in "+- x" for offset in offsets]
+    for fraction, microsecond in (("", 0), (".5", 500_000), (".123456", 123_456)):
+        local = micros(datetime(2024, 1, 1, 2, 3, 4, microsecond, UTC))
+        instants = read([f"2024-01-01 02:03:04{fraction}{sign}{h:02}:{m:02}" for sign, h, m in zones], True)
         short = read([f"2024-01-01 02:03:04{fraction}{sign}{h:02}" for sign, h, _ in zones], True)
-        for (sign, hours, minutes), instant, of_hours in zip(zones, found, short, strict=True):
+        for (sign, hours, minutes), instant, of_hours in zip(zones, instants, short, strict=True):
             east = (hours * 60 + minutes) * 60_000_000 * (-1 if sign == "-" else 1)
             is_zone = sign in "+-"
             assert instant == (local - east if is_zone and minutes < 60 else None), (sign, hours, minutes)
@@ -95,19 +96,19 @@ def test_zones_of_hours_and_minutes() -> None:
 
 
 @pytest.mark.parametrize("at", range(29))
-def test_no_other_character_is_taken_for_one_that_belongs_there(at: int) -> None:
+def test_a_wrong_character_is_never_accepted(at: int) -> None:
     text = "2024-02-29 12:34:56.123456+03"
-    for other in map(chr, range(128)):
-        changed = text[:at] + other + text[at + 1 :]
-        (found,) = read([changed], True)
+    for character in map(chr, range(128)):
+        changed = text[:at] + character + text[at + 1 :]
+        (instant,) = read([changed], True)
         try:
             loaded = load_text(column_type(TIMESTAMPTZ, -1), [changed.encode()])
         except ValueTextError:
-            assert found is None, changed
+            assert instant is None, changed
         else:
-            assert found == loaded.array.cast(pa.int64())[0].as_py(), changed
+            assert instant == loaded.array.cast(pa.int64())[0].as_py(), changed
 
 
-def test_a_zone_is_no_part_of_a_local_time() -> None:
+def test_a_local_time_has_no_zone() -> None:
     assert read(["2024-02-29 12:34:56+00"], False) == [None]
     assert read(["2024-02-29 12:34:56", "2024-02-29 12:34:56.123"], True) == [None, None]
