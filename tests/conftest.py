@@ -30,6 +30,11 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.codegen.wholeStage": "false",
+    # A fifth of the time went into compiling expressions that see a few rows.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Checksum files beside every file, each with a process for its permissions.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # The log lines of a passing test are nobody's business.
     "spark.log.level": "ERROR",
 }

@@ -1,0 +1,42 @@
+"""`make soak` goes on where a stopped run stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pathlib
+import pytest
+
+pytestmark = pytest.mark.soak
+
+def test_passes():
+    with pathlib.Path("runs.txt").open("a") as lines:
+        lines.write("passes ")
+
+def test_fails_once():
+    with pathlib.Path("runs.txt").open("a") as lines:
+        lines.write("fails ")
+    assert pathlib.Path("mended").exists()
+"""
+
+
+def soak(folder: Path) -> int:
+    code = "import sys; from pathlib import Path; from tools.soak import run; sys.exit(run(Path('record'), ['.']))"
+    environ = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, check=False
+    ).returncode
+
+
+def test_what_passed_is_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "test_long.py").write_text(TESTS, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak\n", encoding="utf-8")
+    assert soak(tmp_path) == 1
+    (tmp_path / "mended").touch()
+    assert soak(tmp_path) == 0
+    assert soak(tmp_path) == 0, "nothing is left to run"
+    assert (tmp_path / "runs.txt").read_text(encoding="utf-8").split() == ["passes", "fails", "fails"]
