@@ -1,4 +1,4 @@
-"""What a run tells: a summary for people, the same for programs."""
+"""Output of the command line: progress, warnings, errors, and summaries as tables or JSON."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from pgoutput_etl.identifiers import printable
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
 
 
-def summary_json(summary: Any, **named: Any) -> str:
-    """Of a dataclass with an `exit_code`: its fields, and what is named beside them."""
-    return json.dumps({**asdict(summary), **named, "exit_code": summary.exit_code}, indent=2)
+def summary_json(summary: Any, **extra: Any) -> str:
+    """The fields of a dataclass that has an `exit_code`, and extra ones."""
+    return json.dumps({**asdict(summary), **extra, "exit_code": summary.exit_code}, indent=2)
 
 
 def own_console() -> Console:
-    """For people: as wide as their terminal, or as a page where there is none."""
+    """A console as wide as the terminal, or 120 columns without one."""
     return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
 
 
 def grid(first: str, counts: Iterable[str], words: Iterable[str] = ()) -> Table:
-    """A table of which each row has a name, then numbers, then words."""
-    found = Table()
-    found.add_column(first, overflow="fold")
+    """A table whose rows have a name, then numbers, then text."""
+    table = Table()
+    table.add_column(first, overflow="fold")
     for name in counts:
-        found.add_column(name, justify="right")
+        table.add_column(name, justify="right")
     for name in words:
-        found.add_column(name, overflow="fold")
-    return found
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def exit_code_of(error: Exception) -> int:
@@ -44,19 +44,19 @@ def exit_code_of(error: Exception) -> int:
 
 
 def print_error(error: PgoutputEtlError) -> None:
-    """On standard error. Lines behind the first one are set in, so that no name in it can pass for a line of ours."""
+    """Prints to standard error. Lines after the first are indented, so that no name in the error can fake a line."""
     first, *rest = str(error).split("\n")
     for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
         sys.stderr.write(f"{printable(line)}\n")
 
 
 def print_warning(text: str) -> None:
-    """On standard error, also where no progress is shown."""
+    """Prints to standard error, even if progress is off."""
     sys.stderr.write(f"{printable(text)}\n")
 
 
 class Progress:
-    """A line per step on standard error, with the seconds since the start."""
+    """Prints a line per step to standard error, with the seconds since the start."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.started = time.monotonic()

@@ -1,15 +1,15 @@
-"""What went wrong, named by what the operator does next.
+"""Exceptions, one class per thing that the operator does next.
 
     PgoutputEtlError
     ├── ConfigError          fix the configuration or the command line      exit 2
-    ├── ArchiveError         look at the landed file that it names          exit 1
-    │   ├── WireError        … at one byte: what was found, what expected
-    │   ├── FramingError     … at how the file is cut into messages
-    │   └── SequenceError    … at which message came after which
-    ├── TableError           look at one table; the others go on            exit 3
+    ├── ArchiveError         inspect the landed file that it names          exit 1
+    │   ├── WireError        … one field of a message: expected and found
+    │   ├── FramingError     … how the file is split into messages
+    │   └── SequenceError    … the order of the messages
+    ├── TableError           inspect one table; the others continue         exit 3
     └── RunError             run again, or finish what another run began    exit 1
 
-No message of any of them carries a cell's value: they reach logs, terminals and tickets.
+No message contains a cell's value: messages reach logs, terminals and tickets.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from dataclasses import dataclass
 
 
 class PgoutputEtlError(Exception):
-    """The root of everything this package raises on purpose."""
+    """The base class of every exception that this package raises on purpose."""
 
 
 class ConfigError(PgoutputEtlError):
-    """The configuration or the command line asks for something that can't be."""
+    """The configuration or the command line asks for something impossible."""
 
 
 class ArchiveError(PgoutputEtlError):
-    """A landed file holds what no server sends, or what this version can't read yet."""
+    """A landed file contains something that no server sends, or that this version can't read."""
 
 
 @dataclass(slots=True)
 class WireError(ArchiveError):
-    """Bytes that are no pgoutput message.
+    """Bytes that are not a pgoutput message.
 
-    offset is counted from the message's first byte. short: the message goes on behind the last byte that there is.
-    looked_to: up to where in the data it was read before, if that was asked for: what it has cost.
+    offset: from the message's first byte. short: the data ends inside the message. looked_to: how far into the data the
+    message was read, if requested, as a measure of the cost.
     """
 
     offset: int
@@ -54,7 +54,7 @@ class WireError(ArchiveError):
 
 
 class FramingError(ArchiveError):
-    """A file that can't be cut into messages. short: because it ends too early. looked_to: as in WireError."""
+    """A file that can't be split into messages. short: because it ends too early. looked_to: as in WireError."""
 
     def __init__(self, text: str, short: bool = False, looked_to: int = 0) -> None:
         super().__init__(text)
@@ -63,12 +63,12 @@ class FramingError(ArchiveError):
 
 
 class SequenceError(ArchiveError):
-    """Whole messages in an order that no server sends, or with something missing between them."""
+    """Complete messages in an order that no server sends, or with messages missing between them."""
 
 
 class TableError(PgoutputEtlError):
-    """One table can't be brought further; what it would have received is left out and said, the rest goes on."""
+    """One table can't be updated. Its changes are left out and reported; the other tables continue."""
 
 
 class RunError(PgoutputEtlError):
-    """The state of the ledger or of a target forbids this run."""
+    """The ledger or a target is in a state that does not allow this run."""

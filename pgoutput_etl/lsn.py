@@ -6,17 +6,17 @@ import re
 
 MAX_LSN = 2**64 - 1
 
-# Spark and Delta have no unsigned 64-bit type. A server that wrote 8 EiB of WAL is not to be expected.
+# Spark and Delta have no unsigned 64-bit type, and no server has written 8 EiB of WAL.
 MAX_STORED_LSN = 2**63 - 1
 
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
 def parse_lsn(text: str) -> int:
-    """`16/B374D848` as a number. Raises ValueError for anything else."""
+    """Parses `16/B374D848`. Raises ValueError."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal halves, as in 16/B374D848)")
+        raise ValueError(f"not an LSN: {text!r} (expected two hexadecimal halves, such as 16/B374D848)")
     return int(match[1], 16) << 32 | int(match[2], 16)
 
 

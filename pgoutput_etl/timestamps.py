@@ -1,4 +1,4 @@
-"""Times of commits: microseconds since 2000-01-01 UTC (protocol chapter, TimestampTz), and as people write them."""
+"""Commit times: microseconds since 2000-01-01 UTC (protocol chapter, TimestampTz), and ISO 8601."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 def time_of(microseconds: int) -> datetime:
-    """Raises OverflowError where it is past the year 9999."""
+    """Raises OverflowError after the year 9999."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 
@@ -17,12 +17,12 @@ def microseconds_of(time: datetime) -> int:
 
 
 def parse_time(text: str) -> datetime:
-    """ISO 8601, in UTC where it names no zone. Raises ValueError."""
+    """Parses ISO 8601, as UTC if it names no zone. Raises ValueError."""
     try:
-        found = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
+        time = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
     except ValueError:
-        raise ValueError(f"not a time: {text!r} (expected ISO 8601, as 2026-03-01T02:13:00Z)") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
+        raise ValueError(f"not a time: {text!r} (expected ISO 8601, such as 2026-03-01T02:13:00Z)") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
 POSTGRES_EPOCH_MICROSECONDS = int(EPOCH.timestamp()) * 1_000_000

@@ -1,6 +1,6 @@
-"""Message rows of one table to typed change events, and what a row of events means when applied in order.
+"""Typed change events from the message rows of one table.
 
-An event says what happened to one row of the table:
+An event is one change of one row:
 
     I  inserted                                        all columns
     U  updated under the same key                      all columns, but for unchanged TOAST
@@ -8,9 +8,9 @@ An event says what happened to one row of the table:
     X  moved out: an update took its key away          the key
     V  moved in: the same update, under the new key    all columns, but for unchanged TOAST
 
-`events` builds them as Arrow columns, in positional names, so that no name of a user's column matters before the
-MERGE. Unchanged TOAST is filled from the old tuple where that has the value: under REPLICA IDENTITY FULL, and for key
-columns. A bag (a table without a key) knows I and D alone.
+`events` builds Arrow columns with positional names, so that the names of a user's columns do not matter before the
+MERGE. Unchanged TOAST is filled from the old tuple if that has the value: under REPLICA IDENTITY FULL, and in key
+columns. A bag (a table without a key) only has I and D.
 """
 
 from __future__ import annotations
@@ -24,30 +24,19 @@ import pyarrow as pa
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.table_shape import (
-    TIMESTAMP,
-    UNREPRESENTABLE,
-    TableShape,
-)
+from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.types import (
-    ColumnType,
-    LoadedColumn,
-    ValueTextError,
-    load_binary,
-    load_text,
-)
+from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
 
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 
-# In place of a tuple that must not be kept as it was sent, and could not be made what it should be; then why. No tuple
-# begins like that: it would have 65,535 columns.
+# Stands for a tuple that could not be masked, followed by the reason. No tuple begins with it: it would have 65,535
+# columns.
 WITHHELD = b"\xff\xff"
 
-MAX_SIZE = 2**30  # bytes of the events that are made at a time
+MAX_SIZE = 2**30  # bytes of events in one batch
 
-
-# What `events` reads of a message row, with its transaction's outcome.
+# The columns of a message row that `events` reads, and the outcome of its transaction.
 ROW_SCHEMA = pa.schema(
     [
         *(MESSAGE_SCHEMA.field(name) for name in ("file", "ordinal", "offset", "tag", "old_kind", "old", "new")),
@@ -57,23 +46,22 @@ ROW_SCHEMA = pa.schema(
 )
 
 
-# A column's state in one event: its bytes, None for NULL, or UNCHANGED.
 class _Unchanged:
     """The class of UNCHANGED."""
 
 
 UNCHANGED = _Unchanged()
 
-Cell = bytes | None | _Unchanged
+Cell = bytes | None | _Unchanged  # a column in one event: bytes, NULL, or unchanged TOAST
 
 
 class _Binary(bytes):
-    """A value in binary form. One tuple may hold both: a type without a send function comes as text."""
+    """A value in binary form. One tuple may have both forms: a type without a send function is sent as text."""
 
 
 @dataclass(slots=True)
 class _EventColumns:
-    """The events of one batch, column by column, still as PostgreSQL sent them."""
+    """The events of one batch, by column, with values as sent by PostgreSQL."""
 
     shape: TableShape
     source: list[int] = field(default_factory=list)  # index of the message row
@@ -100,20 +88,20 @@ class _EventColumns:
             values.append(None if from_key is None else from_key[i])
 
 
-# Per event, (column's name, PostgreSQL's text) of what its types can't hold.
-_ErrorNote = list[list[tuple[str, str]] | None]
+# Per event, (column name, PostgreSQL's text) of unrepresentable values.
+_Texts = list[list[tuple[str, str]] | None]
 
 
 class _RowError(Exception):
-    """A message row that can't become an event; `events` adds where it stands."""
+    """A message row that can't become an event. `events` adds its position."""
 
 
 def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """Change events of `shape.event_schema()` from message rows (I, U and D) of the shape's relation.
 
-    The rows are of ROW_SCHEMA: commit_lsn, commit_ts and top_xid are the outcome of their transaction, and `scope` is
-    the transaction's if it was streamed. Events come in the order of the rows. Raises ArchiveError naming file number,
-    offset and column, never a value, and OverflowError if the values are too many for one batch.
+    rows: of ROW_SCHEMA. commit_lsn, commit_ts and top_xid are from the transaction's outcome; scope is NULL unless it
+    was streamed. Events are in the order of the rows. Raises ArchiveError with file number, offset and column, but no
+    value, and OverflowError if the values are too large for one batch.
     """
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     built = _EventColumns(shape)
@@ -122,17 +110,17 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
         try:
             number = shape.versions.at((columns["file"][i], columns["ordinal"][i]), columns["scope"][i])
             if number not in described:
-                described.add(_described(shape, number))
+                described.add(_checked_version(shape, number))
             old = None if columns["old"][i] is None else _cells(columns["old"][i], shape)
             new = None if columns["new"][i] is None else _cells(columns["new"][i], shape)
             _add_events(built, i, columns["tag"][i], columns["old_kind"][i], old, new)
         except _RowError as error:
-            raise ArchiveError(f"{_place(columns, i)}: {_name(shape)}: {error}") from None
+            raise ArchiveError(f"{_position(columns, i)}: {_name(shape)}: {error}") from None
     return _to_arrow(built, columns)
 
 
-def _described(shape: TableShape, number: int | None) -> int:
-    """The number of a version that has the shape's columns: no row is read by another's description."""
+def _checked_version(shape: TableShape, number: int | None) -> int:
+    """The number of a version, which must have the shape's columns."""
     if number is None:
         raise _RowError("no Relation message describes it: the archive begins after the server sent it")
     version, relation = shape.versions.relations[number], shape.relation
@@ -141,14 +129,14 @@ def _described(shape: TableShape, number: int | None) -> int:
     return number
 
 
-def _place(columns: Mapping[str, list[Any]], i: int) -> str:
-    """`file 7` is the ledger's number; whoever knows the path puts it there."""
+def _position(columns: Mapping[str, list[Any]], i: int) -> str:
+    """Names the file by the ledger's number. Callers that know the path replace it."""
     return f"file {columns['file'][i]}, offset {columns['offset'][i]}"
 
 
 def too_long(row: pa.RecordBatch, shape: TableShape) -> ArchiveError:
-    """What `events` can't do in any batch, however small."""
-    where = _place(row.select(["file", "offset"]).to_pydict(), 0)
+    """The error for a row that is too large even for a batch of its own."""
+    where = _position(row.select(["file", "offset"]).to_pydict(), 0)
     return ArchiveError(f"{where}: {_name(shape)}: expected values that take less than 1 GiB in a row")
 
 
@@ -157,7 +145,7 @@ def _name(shape: TableShape) -> str:
 
 
 def _cells(tuple_data: bytes, shape: TableShape) -> list[Cell]:
-    """The relation's columns; no retired ones."""
+    """The cells of the relation's columns, without retired ones."""
     if tuple_data.startswith(WITHHELD):
         raise _RowError(tuple_data[len(WITHHELD) :].decode())
     data = read_tuple(tuple_data)
@@ -195,22 +183,22 @@ def _add_events(
         built.add(source, DELETED, _only_key(shape, old_key or []))
         return
     key = _key(row, shape)
-    # A retired column's value stays with its row; a new row has none.
-    left: list[Cell] = [None if tag == "I" else UNCHANGED] * retired
+    # An existing row keeps the values of retired columns; a new row has none.
+    retired_cells: list[Cell] = [None if tag == "I" else UNCHANGED] * retired
     if old_key is None or old_key == key:
-        built.add(source, INSERTED if tag == "I" else UPDATED, row + left)
+        built.add(source, INSERTED if tag == "I" else UPDATED, row + retired_cells)
     else:
         built.add(source, MOVED_OUT, _only_key(shape, old_key))
-        built.add(source, MOVED_IN, row + left, old_key)
+        built.add(source, MOVED_IN, row + retired_cells, old_key)
 
 
 def _sent_in_key(shape: TableShape) -> list[int]:
-    """What a key-only old tuple carries."""
+    """Positions of the columns that a key-only old tuple has."""
     return [i for i, column in enumerate(shape.relation.columns) if column.is_key]
 
 
 def _fill_from_old(row: list[Cell], old_row: list[Cell], sent: Iterable[int]) -> None:
-    """Under FULL the old tuple has every value, even where the new one says unchanged; a key-only one has the key's."""
+    """Fills unchanged TOAST from the columns that the old tuple has: all under FULL, otherwise the key's."""
     for i in sent:
         if isinstance(row[i], _Unchanged):
             row[i] = old_row[i]
@@ -249,50 +237,50 @@ def _only_key(shape: TableShape, key: list[bytes | None]) -> list[Cell]:
 
 def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.RecordBatch:
     shape, source = built.shape, built.source
-    here: _ErrorNote = [None] * len(source)
-    before: _ErrorNote = [None] * len(source)
+    unrepresentable: _Texts = [None] * len(source)
+    old_unrepresentable: _Texts = [None] * len(source)
     size = 0
 
-    def load(column: int, cells: list[bytes | None], noted: _ErrorNote) -> pa.Array:
+    def load(column: int, cells: list[bytes | None], texts: _Texts) -> pa.Array:
         nonlocal size
         try:
             loaded = _load(shape.columns[column].type, cells)
         except ValueTextError as error:
-            where = _place(columns, source[error.index])
-            what = f"a {error.type_name} that is {error.expected}"
+            where = _position(columns, source[error.index])
+            value = f"a {error.type_name} that is {error.expected}"
             name = f"{_name(shape)}, column {shape.columns[column].name!r}"
-            raise ArchiveError(f"{where}: {name}: expected {what}, found something else") from None
+            raise ArchiveError(f"{where}: {name}: expected {value}, found something else") from None
         size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if size > MAX_SIZE:
             raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")
         for i, text in loaded.unrepresentable.items():
-            noted[i] = [*(noted[i] or []), (shape.columns[column].name, text)]
+            texts[i] = [*(texts[i] or []), (shape.columns[column].name, text)]
         return loaded.array
 
-    values = {f"c{i}": load(i, cells, here) for i, cells in enumerate(built.cells)}
+    values = {f"c{i}": load(i, cells, unrepresentable) for i, cells in enumerate(built.cells)}
     values |= {f"u{i}": pa.array(flags, pa.bool_()) for i, flags in built.unchanged.items()}
-    values |= {f"f{i}": load(i, cells, before) for i, cells in zip(shape.key, built.from_key, strict=True)}
-    for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
-        values[name] = pa.array([columns[of][i] for i in source], pa.int64())
+    values |= {f"f{i}": load(i, cells, old_unrepresentable) for i, cells in zip(shape.key, built.from_key, strict=True)}
+    for name, column in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
+        values[name] = pa.array([columns[column][i] for i in source], pa.int64())
     committed = (columns["commit_ts"][i] for i in source)
     times = [None if time is None else time + POSTGRES_EPOCH_MICROSECONDS for time in committed]
     values["_ts"] = pa.array(times, pa.int64()).cast(TIMESTAMP)
     values["_op"] = pa.array(built.ops, pa.string())
-    values["_unrep"] = pa.array(here, UNREPRESENTABLE)
-    values["_from_unrep"] = pa.array(before, UNREPRESENTABLE)
+    values["_unrep"] = pa.array(unrepresentable, UNREPRESENTABLE)
+    values["_from_unrep"] = pa.array(old_unrepresentable, UNREPRESENTABLE)
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
 
 
-def _load(of: ColumnType, cells: list[bytes | None]) -> LoadedColumn:
-    binary = [isinstance(cell, _Binary) for cell in cells]
-    if not any(binary):
-        return load_text(of, cells)
-    if all(is_binary or cell is None for is_binary, cell in zip(binary, cells, strict=True)):
-        return load_binary(of, cells)
-    # A slot that was started with binary and without it.
-    texts = load_text(of, [None if is_binary else cell for is_binary, cell in zip(binary, cells, strict=True)])
-    others = load_binary(of, [cell if is_binary else None for is_binary, cell in zip(binary, cells, strict=True)])
-    places = [i + len(cells) * is_binary for i, is_binary in enumerate(binary)]
-    array = pa.concat_arrays([texts.array, others.array]).take(pa.array(places, pa.int64()))
-    return LoadedColumn(array, {**texts.unrepresentable, **others.unrepresentable})
+def _load(column_type: ColumnType, cells: list[bytes | None]) -> LoadedColumn:
+    are_binary = [isinstance(cell, _Binary) for cell in cells]
+    if not any(are_binary):
+        return load_text(column_type, cells)
+    if all(is_binary or cell is None for is_binary, cell in zip(are_binary, cells, strict=True)):
+        return load_binary(column_type, cells)
+    # The slot was started both with `binary` and without it.
+    texts = load_text(column_type, [None if isinstance(cell, _Binary) else cell for cell in cells])
+    binary = load_binary(column_type, [cell if isinstance(cell, _Binary) else None for cell in cells])
+    indices = [i + len(cells) * is_binary for i, is_binary in enumerate(are_binary)]
+    array = pa.concat_arrays([texts.array, binary.array]).take(pa.array(indices, pa.int64()))
+    return LoadedColumn(array, {**texts.unrepresentable, **binary.unrepresentable})

@@ -1,9 +1,8 @@
-"""What changes.events makes of message rows, made by kernels: the same batches, without an object per row or value.
+"""The compiled twin of `events`: the same batches, without an object per row or value.
 
-First each row becomes its events as numbers: which tuple an event is of, which one fills what that leaves unchanged,
-and whether it is the whole row or its key. Then each column is read in one go (types/kernels.py). Whatever this is not
-built for, and whatever is wrong with the rows, is left to `events`, which does it one row at a time and says what is
-wrong: so the two can't differ in what they refuse.
+First each row becomes one or two events as numbers: the tuple of the event, the tuple that fills its unchanged columns,
+and whether it has the whole row or the key only. Then each column is loaded at once (types/kernels). Cases that this
+does not cover, and all errors, are left to `events`, so that both refuse the same rows with the same messages.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.types import LoadedColumn, ValueTextError
 from pgoutput_etl.types.kernels.dispatch import BINARY, Numbers, UnsureError, are_texts, load_cells
 
-# Rows that are made events at a time: as many as the processor's caches hold.
+# Rows per batch: as many as fit into the processor's caches.
 BATCH_ROWS = 8192
 
 _I, _U, _D, _X, _V = (np.uint8(ord(op)) for op in (INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN))
@@ -40,7 +39,7 @@ _1 = np.uint64(1)
 
 
 def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """What `events` gives, in parts. Some values are much longer in text than in binary form: halves, if need be."""
+    """As `events`, in several batches. Some values are much longer as text than in binary, so batches may be halved."""
     if not jit.AVAILABLE:
         yield from _in_halves(rows, shape)
         return
@@ -50,7 +49,7 @@ def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.Record
 
 def _in_halves(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
     try:
-        found = fast_events(rows, shape)
+        events_of_rows = fast_events(rows, shape)
     except OverflowError:
         if rows.num_rows == 1:
             raise too_long(rows, shape) from None
@@ -58,50 +57,50 @@ def _in_halves(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBat
         yield from _in_halves(rows.slice(0, half), shape)
         yield from _in_halves(rows.slice(half), shape)
     else:
-        yield found
+        yield events_of_rows
 
 
 def fast_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    """As `events`, and raises what that raises."""
+    """As `events`, with the same errors."""
     if jit.AVAILABLE:
         try:
-            return _typed(rows, shape)
+            return _compiled_events(rows, shape)
         except (UnsureError, ValueTextError):
             pass
     return events(rows, shape)
 
 
-def _typed(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
+def _compiled_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     check_versions(rows, shape)
     new, old = RawTuples.of(rows.column("new")), RawTuples.of(rows.column("old"))
     has_old = bool((old.starts >= 0).any())
     if has_old or bool((new.starts < 0).any()):
         tuples = split_tuples(new.followed_by(old), len(shape.relation.columns))
-        made = _of_new_and_old_tuples(rows, shape, tuples, new, old)
+        made = _events_of_new_and_old(rows, shape, tuples, new, old)
     else:
         tuples = split_tuples(new, len(shape.relation.columns))
-        made = _of_new_tuples(rows, shape)
+        made = _events_of_new(rows, shape)
     return _to_arrow(rows, shape, _Columns(shape, tuples, made))
 
 
 def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
-    """Every row stands under a version that has the shape's columns, or UnsureError."""
+    """Raises UnsureError unless every row is under a version that has the shape's columns."""
     for name in ("file", "ordinal"):
         if rows.column(name).null_count:
             raise UnsureError
     relation = shape.relation
     numbers = versions_in_force(rows, shape.versions)
-    is_mine = [
+    is_same = [
         (version.columns, version.replica_identity) == (relation.columns, relation.replica_identity)
         for version in shape.versions.relations
     ]
-    # The last one is what -1 finds: nothing describes the row.
-    if not np.array([*is_mine, False])[numbers].all():
+    # A row without a description has the number -1, which is the last entry.
+    if not np.array([*is_same, False])[numbers].all():
         raise UnsureError
 
 
 def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
-    """What versions.at gives for each row, by `file`, `ordinal` and `scope`; -1 for None."""
+    """versions.at for each row, -1 for None."""
     scopes = rows.column("scope").fill_null(NO_SCOPE).to_numpy(zero_copy_only=False)
     return numbers_in_force(_numbers(rows, "file"), _numbers(rows, "ordinal"), scopes, versions.holds_from)
 
@@ -113,11 +112,11 @@ def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class _EventRows:
-    """Per event: `source`, its row; `op`; `base`, the tuple it is of; `fill`, the tuple that fills what that leaves
-    unchanged, -1 for none, and `fills_all`, whether in all columns or in the replica identity's; `only_key`; `before`,
-    the tuple of the key that the row moved from, -1 for none.
+    """Events as parallel arrays.
 
-    is_plain: each is of its row's new tuple alone, and all of it.
+    is_plain: each event is its row's complete new tuple. source: the row. base: the tuple. fill: the tuple that fills
+    unchanged columns, -1 for none. fills_all: fill applies to all columns, not only to the replica identity. only_key:
+    the event has only the key. before: the tuple with the old key of a moved row, -1 for none.
     """
 
     is_plain: bool
@@ -134,61 +133,61 @@ class _EventRows:
 
 
 def _letters(letters: pa.Array) -> Numbers:
-    """Of texts of one letter; 0 for NULL and other texts."""
+    """The bytes of one-letter texts, 0 for NULL and other texts."""
     if letters.type != pa.string():
         raise UnsureError
     _validity, offsets, content = letters.buffers()
     found = np.zeros(len(letters), np.uint8)
     if content is None or letters.null_count == len(letters):
         return found
-    places = np.frombuffer(offsets, np.int32)[letters.offset : letters.offset + len(letters) + 1]
-    is_letter = np.diff(places) == 1
+    bounds = np.frombuffer(offsets, np.int32)[letters.offset : letters.offset + len(letters) + 1]
+    is_letter = np.diff(bounds) == 1
     if letters.null_count:
         is_letter &= letters.is_valid().to_numpy(zero_copy_only=False)
-    found[is_letter] = np.frombuffer(content, np.uint8)[places[:-1][is_letter]]
+    found[is_letter] = np.frombuffer(content, np.uint8)[bounds[:-1][is_letter]]
     return found
 
 
-def _of_new_tuples(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
-    every = np.arange(rows.num_rows, dtype=np.int32)
-    nothing = np.empty(0, np.int32)
+def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
+    indices = np.arange(rows.num_rows, dtype=np.int32)
+    empty = np.empty(0, np.int32)
     op = np.where((_letters(rows.column("tag")) == _I) | shape.is_bag, _I, _U)
-    return _EventRows(True, every, op, every, nothing, nothing, nothing, nothing)
+    return _EventRows(True, indices, op, indices, empty, empty, empty, empty)
 
 
-def _of_new_and_old_tuples(
+def _events_of_new_and_old(
     rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
 ) -> _EventRows:
-    """tuples: the new ones, then the old ones."""
+    """tuples: new tuples, then old tuples."""
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
     sent = np.array([column.is_key for column in shape.relation.columns], np.bool_)
     if not shape.is_bag:
-        # `events` reads all of an old tuple, and so finds what is no text where it is not used.
+        # `events` reads all columns of an old tuple, so it also refuses invalid text in unused ones.
         read = np.flatnonzero(old.starts >= 0).astype(np.int32) + np.int32(count)
         if not all(are_texts(tuples.cells(column, read)) for column in range(len(sent))):
             raise UnsureError
     op, fills_all, only_key = (np.empty(2 * count, np.uint8) for _ in range(3))
     source, base, fill, before = (np.empty(2 * count, np.int32) for _ in range(4))
     key = np.array(shape.key, np.int64)
-    made = _arrange(
+    made = _write_events(
         *(tuples.data, tuples.at, tuples.size, new.starts, old.starts, tags, old_kinds, key, sent),
         *(source, op, base, fill, fills_all, only_key, before),
     )
     if made < 0:
         raise UnsureError
-    parts = [each[:made] for each in (source, op, base, fill, fills_all, only_key, before)]
+    parts = [array[:made] for array in (source, op, base, fill, fills_all, only_key, before)]
     return _EventRows(False, *parts)
 
 
 @jit.compiled
-def _arrange(
+def _write_events(
     data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any, sent: Any,
     source: Any, op: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, before: Any,
 ) -> int:  # fmt: skip
-    """The events of all rows, and how many they are; -1 if a row isn't of those that this is built for.
+    """Writes the events of all rows. Returns their number, -1 for a row that is not covered.
 
-    A row that moves is two events: X of the old tuple, then V of the new one. So is an update in a bag, D and I.
+    A moved row becomes two events: X of the old tuple, then V of the new one. So does an UPDATE in a bag: D and I.
     """
     count = new.shape[0]
     made = 0
@@ -224,7 +223,7 @@ def _arrange(
 
 @jit.compiled
 def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent: Any, is_full: Any) -> int:
-    """Whether a row's new and old tuple have other keys; -1 if a key's column is unchanged TOAST that nothing fills."""
+    """1 if the keys of a row's new and old tuple differ, -1 if a key column is unchanged TOAST that nothing fills."""
     moves = 0
     for k in range(key.shape[0]):
         c = key[k]
@@ -257,7 +256,8 @@ def _choose(
     chosen: Any,
     unchanged: Any,
 ) -> int:
-    """Of one column: the tuple that has the value of each event, and whether it stays as it is; how many do."""
+    """Writes, for one column, the tuple with each event's value, and whether it is unchanged. Returns the number of
+    unchanged ones."""
     count = 0
     for i in range(base.shape[0]):
         t = base[i]
@@ -275,91 +275,89 @@ def _choose(
 
 
 class _Columns:
-    """The events' columns, and the texts of what these can't hold."""
+    """The columns of events, and the texts of unrepresentable values."""
 
-    __slots__ = ("_shape", "_size", "_tuples", "before", "here", "made")
+    __slots__ = ("_shape", "_size", "_tuples", "made", "old_unrepresentable", "unrepresentable")
 
     def __init__(self, shape: TableShape, tuples: SplitTuples, made: _EventRows) -> None:
         self._shape, self._tuples, self.made = shape, tuples, made
         self._size = 0
-        self.here: dict[int, list[tuple[str, str]]] = {}  # by event: column's name and text
-        self.before: dict[int, list[tuple[str, str]]] = {}
+        self.unrepresentable: dict[int, list[tuple[str, str]]] = {}  # by event: column name and text
+        self.old_unrepresentable: dict[int, list[tuple[str, str]]] = {}  # the same of old keys
 
     def columns(self) -> dict[str, pa.Array]:
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         for i, column in enumerate(self._shape.columns):
             if column.retired:
-                found[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
-                unchanged = self._retired_unchanged()
+                columns[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
+                # An existing row keeps its value; a new row has none, and an event with only a key has no values.
+                unchanged = (self.made.op == _U) | (self.made.op == _V)
             else:
-                chosen, unchanged = self._chosen(i)
-                found[f"c{i}"] = self._loaded(i, chosen, self.here)
+                chosen, unchanged = self._choose(i)
+                columns[f"c{i}"] = self._load(i, chosen, self.unrepresentable)
             if i in self._shape.toast:
-                found[f"u{i}"] = pa.array(unchanged)
+                columns[f"u{i}"] = pa.array(unchanged)
         for i in self._shape.key:
-            nothing = pa.nulls(len(self.made), self._shape.columns[i].type.arrow)
-            found[f"f{i}"] = nothing if self.made.is_plain else self._loaded(i, self.made.before, self.before)
-        return found
+            if self.made.is_plain:
+                columns[f"f{i}"] = pa.nulls(len(self.made), self._shape.columns[i].type.arrow)
+            else:
+                columns[f"f{i}"] = self._load(i, self.made.before, self.old_unrepresentable)
+        return columns
 
-    def _chosen(self, column: int) -> tuple[Numbers, Numbers]:
-        """The tuple that has the column's value, of each event, and whether this is left as it is."""
+    def _choose(self, column: int) -> tuple[Numbers, Numbers]:
+        """The tuple with each event's value of the column, and whether it is unchanged."""
         shape, made = self._shape, self.made
         unchanged = np.zeros(len(made), np.bool_)
         if self._tuples.seen[column] & SEEN_UNCHANGED and made.is_plain:
             unchanged = self._tuples.size[column] == UNCHANGED
-            left, chosen = int(unchanged.sum()), made.base
+            count, chosen = int(unchanged.sum()), made.base
         elif made.is_plain:
-            left, chosen = 0, made.base
+            count, chosen = 0, made.base
         else:
             chosen = np.empty(len(made), np.int32)
-            left = _choose(
+            count = _choose(
                 *(self._tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
                 *(column in shape.key, shape.relation.columns[column].is_key, chosen, unchanged),
             )
-        if left and (column not in shape.toast or column in shape.key or shape.is_bag):
+        if count and (column not in shape.toast or column in shape.key or shape.is_bag):
             raise UnsureError
         return chosen, unchanged
 
-    def _retired_unchanged(self) -> Numbers:
-        """A retired column's value stays with its row; a new row has none, and a key alone tells nothing of it."""
-        unchanged: Numbers = (self.made.op == _U) | (self.made.op == _V)
-        return unchanged
-
-    def _loaded(self, column: int, chosen: Numbers, noted: dict[int, list[tuple[str, str]]]) -> pa.Array:
-        name, of = self._shape.columns[column].name, self._shape.columns[column].type
-        loaded: LoadedColumn = load_cells(of, self._tuples.cells(column, chosen))
+    def _load(self, column: int, chosen: Numbers, texts: dict[int, list[tuple[str, str]]]) -> pa.Array:
+        name, column_type = self._shape.columns[column].name, self._shape.columns[column].type
+        loaded: LoadedColumn = load_cells(column_type, self._tuples.cells(column, chosen))
         self._size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if self._size > MAX_SIZE:
             raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")
         for i, text in loaded.unrepresentable.items():
-            noted.setdefault(i, []).append((name, text))
+            texts.setdefault(i, []).append((name, text))
         return loaded.array
 
 
 def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.RecordBatch:
     values = columns.columns()
     made = columns.made
-    for name, of in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
-        values[name] = rows.column(of) if made.is_plain else rows.column(of).take(pa.array(made.source))
+    for name, source in (("_lsn", "commit_lsn"), ("_file", "file"), ("_ordinal", "ordinal"), ("_xid", "top_xid")):
+        values[name] = rows.column(source) if made.is_plain else rows.column(source).take(pa.array(made.source))
     is_unknown = rows.column("commit_ts").is_null().to_numpy(zero_copy_only=False)[made.source]
     values["_ts"] = pa.array(_times(rows)[made.source], mask=is_unknown).view(TIMESTAMP)
     offsets = np.arange(len(made) + 1, dtype=np.int32)
     values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
-    values["_unrep"] = _error_of_row(columns.here, len(made))
-    values["_from_unrep"] = _error_of_row(columns.before, len(made))
+    values["_unrep"] = _texts_by_event(columns.unrepresentable, len(made))
+    values["_from_unrep"] = _texts_by_event(columns.old_unrepresentable, len(made))
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
 
 
 def _times(rows: pa.RecordBatch) -> Numbers:
-    """Microseconds since 1970; anything where there is none."""
+    """Microseconds since 1970; arbitrary for NULL."""
     times: Numbers = rows.column("commit_ts").fill_null(0).to_numpy(zero_copy_only=False)
     if len(times) and times.max() > np.iinfo(np.int64).max - POSTGRES_EPOCH_MICROSECONDS:
         raise UnsureError
     return times + POSTGRES_EPOCH_MICROSECONDS
 
 
-def _error_of_row(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
+def _texts_by_event(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
     if not texts:
         return pa.nulls(count, UNREPRESENTABLE)
     return pa.array([texts.get(i) for i in range(count)], UNREPRESENTABLE)

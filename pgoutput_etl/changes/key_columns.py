@@ -1,4 +1,4 @@
-"""The key's columns of INSERTs, without typing any other column."""
+"""The key columns of INSERTs, without loading any other column."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pgoutput_etl.types.kernels.dispatch import UnsureError, load_cells
 
 
 def inserted_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array] | None:
-    """Columns of the key of INSERTs; no other is typed. None if a row has unchanged TOAST, which no server sends."""
+    """The key columns. None if a row has unchanged TOAST, which no server sends in an INSERT."""
     if jit.AVAILABLE:
         try:
-            return _typed_keys(rows, shape)
+            return _fast_keys(rows, shape)
         except (UnsureError, ValueTextError, OverflowError):
             pass
-    made = pa.Table.from_batches(event_batches(rows, shape), shape.event_schema()).combine_chunks()
-    if any(pc.any(made.column(f"u{i}")).as_py() for i in shape.toast):
+    events = pa.Table.from_batches(event_batches(rows, shape), shape.event_schema()).combine_chunks()
+    if any(pc.any(events.column(f"u{i}")).as_py() for i in shape.toast):
         return None
-    return [made.column(f"c{i}").combine_chunks() for i in shape.key]
+    return [events.column(f"c{i}").combine_chunks() for i in shape.key]
 
 
-def _typed_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
+def _fast_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
     check_versions(rows, shape)
     new = RawTuples.of(rows.column("new"))
     if bool((new.starts < 0).any()):
@@ -35,5 +35,5 @@ def _typed_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
     tuples = split_tuples(new, len(shape.relation.columns))
     if bool((tuples.seen & SEEN_UNCHANGED).any()):
         raise UnsureError
-    every = np.arange(len(new), dtype=np.int32)
-    return [load_cells(shape.columns[i].type, tuples.cells(i, every)).array for i in shape.key]
+    indices = np.arange(len(new), dtype=np.int32)
+    return [load_cells(shape.columns[i].type, tuples.cells(i, indices)).array for i in shape.key]

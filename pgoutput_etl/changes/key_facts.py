@@ -1,13 +1,12 @@
-"""Facts about the keys of a batch's inserted rows: whether two are equal, and between which values they lie.
+"""Facts about the keys of a batch's inserted rows: their uniqueness, and the ranges of their values.
 
-Both are found from the key's columns alone, of any number of blocks at a time: a key becomes a number of 64 bits, and
-keys are unique if their numbers are. Two different keys with one number are taken for equal, which costs time and
-nothing else.
+Only the key columns are read. A key is hashed to 64 bits, and keys are unique if their hashes are. A collision of two
+keys only costs time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +32,8 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """rows: count. are_known: equal keys can be told. are_unique: no two keys are equal. ranges: the least and the
-    greatest value of each `ranged` column of the key, by its position; only if the keys are known."""
+    """rows: their number. are_known: keys can be compared. are_unique: no two keys are equal. ranges: minimum and
+    maximum of each `ranged` key column, by position; empty unless keys are known."""
 
     rows: int
     are_known: bool
@@ -43,22 +42,23 @@ class KeyFacts:
 
 
 def ranged(shape: TableShape) -> tuple[int, ...]:
-    """Columns of the key whose least and greatest values leave files of a Delta table out.
+    """Key columns whose minimum and maximum let a MERGE skip files of a Delta table.
 
-    Delta has statistics of them, in which values are ordered as everywhere else: floats have NaN, and -0. Texts are
-    ordered so, too, but what a MERGE compares with stands in Spark's logs and in the table's history.
+    Delta has statistics for their types, with the usual order; floats have NaN and -0. Texts would do, too, but the
+    values in a MERGE condition appear in Spark's logs and in the table's history.
     """
     return tuple(i for i in shape.key if _has_range(shape.columns[i].type))
 
 
-def _has_range(of: ColumnType) -> bool:
-    is_number = pa.types.is_integer(of.arrow) or pa.types.is_decimal(of.arrow)
-    is_time = pa.types.is_date(of.arrow) or pa.types.is_timestamp(of.arrow)
-    return of.storage is Storage.PLAIN and (is_number or is_time or of.name == "uuid")
+def _has_range(column_type: ColumnType) -> bool:
+    arrow = column_type.arrow
+    is_number = pa.types.is_integer(arrow) or pa.types.is_decimal(arrow)
+    is_time = pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
+    return column_type.storage is Storage.PLAIN and (is_number or is_time or column_type.name == "uuid")
 
 
 def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHashes | None]:
-    """Of INSERTs; with their keys' hashes, None if the columns alone don't tell equal keys."""
+    """Facts about INSERTs, and the hashes of their keys, None if keys can't be compared by their columns."""
     hashes = hashes_of([events.column(f"c{i}") for i in shape.key], shape)
     if hashes is None or not len(hashes):
         return KeyFacts(events.num_rows, hashes is not None, hashes is not None), hashes
@@ -66,11 +66,11 @@ def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHa
 
 
 def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
-    """Of the keys of any events; none if there are no events."""
+    """The ranges of the keys of any events."""
     if not events.num_rows:
         return {}
     limits = {i: pc.min_max(events.column(f"c{i}")).as_py() for i in ranged(shape)}
-    return {i: (found["min"], found["max"]) for i, found in limits.items()}
+    return {i: (limit["min"], limit["max"]) for i, limit in limits.items()}
 
 
 def _are_distinct(hashes: KeyHashes) -> bool:
@@ -79,13 +79,13 @@ def _are_distinct(hashes: KeyHashes) -> bool:
 
 
 def hash_schema(shape: TableShape) -> pa.Schema:
-    """KeyHashes of keys, those of one `bucket` in a row, NULL if they can't be told; l3 and g3 are the least and the
-    greatest value of c3 among these keys, or among more."""
+    """One row per bucket of keys. hashes: KeyHashes, NULL if keys can't be compared. l3, g3: bounds of c3, minimum and
+    maximum of these keys or of more."""
     return pa.schema([("bucket", pa.int64()), ("rows", pa.int64()), ("hashes", pa.binary()), *_limit_fields(shape)])
 
 
 def fact_schema(shape: TableShape) -> pa.Schema:
-    """KeyFacts of some buckets, and their hashes."""
+    """KeyFacts of several buckets, and their hashes."""
     flags = [("are_known", pa.bool_()), ("are_unique", pa.bool_())]
     return pa.schema([("rows", pa.int64()), *flags, ("hashes", pa.binary()), *_limit_fields(shape)])
 
@@ -97,9 +97,8 @@ def _limit_fields(shape: TableShape) -> list[pa.Field]:
 def hashed_keys_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of hash_schema, of a table's blocks, which have INSERTs alone. Equal keys are in one bucket, wherever they
-    stand."""
-    found: list[KeyHashes] = []
+    """Rows of hash_schema from a table's blocks, which have only INSERTs. Equal keys are in the same bucket."""
+    parts: list[KeyHashes] = []
     limits: dict[str, list[Any]] = {name: [] for name in (field.name for field in _limit_fields(shape))}
     rows, are_known = 0, True
     for block in blocks:
@@ -109,46 +108,45 @@ def hashed_keys_of(
         hashes = None if columns is None else hashes_of(columns, shape)
         are_known &= hashes is not None or not inserts.num_rows
         if columns is not None and hashes is not None:
-            found.append(hashes)
+            parts.append(hashes)
             for i in ranged(shape):
-                least_and_most = pc.min_max(columns[shape.key.index(i)])
-                limits[f"l{i}"].append(least_and_most["min"])
-                limits[f"g{i}"].append(least_and_most["max"])
+                limit = pc.min_max(columns[shape.key.index(i)])
+                limits[f"l{i}"].append(limit["min"])
+                limits[f"g{i}"].append(limit["max"])
     if rows:
-        yield from _by_bucket(found if are_known else None, rows, limits, shape, buckets)
+        yield from _by_bucket(parts if are_known else None, rows, limits, shape, buckets)
 
 
 def _by_bucket(
-    found: list[KeyHashes] | None, rows: int, limits: Mapping[str, list[Any]], shape: TableShape, buckets: int
+    parts: list[KeyHashes] | None, rows: int, limits: Mapping[str, list[Any]], shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
     schema = hash_schema(shape)
-    if found is None:
+    if parts is None:
         yield pa.RecordBatch.from_pylist([{"bucket": 0, "rows": rows}], schema)
         return
-    hashes = np.concatenate(found)
-    of_bucket = (hashes % np.uint64(buckets)).astype(np.int64)
-    sides = {name: min if name[0] == "l" else max for name in limits}
-    common = {name: sides[name](value.as_py() for value in values) for name, values in limits.items()}
-    for bucket in np.unique(of_bucket).tolist():
-        own = hashes[of_bucket == bucket]
+    hashes = np.concatenate(parts)
+    bucket_of_hash = (hashes % np.uint64(buckets)).astype(np.int64)
+    common = {name: _bound(name)(value.as_py() for value in values) for name, values in limits.items()}
+    for bucket in np.unique(bucket_of_hash).tolist():
+        own = hashes[bucket_of_hash == bucket]
         row = {"bucket": bucket, "rows": len(own), "hashes": own.tobytes(), **common}
         yield pa.RecordBatch.from_pylist([row], schema)
 
 
 def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """One row of fact_schema, of whole buckets: rows of hash_schema."""
+    """One row of fact_schema from rows of hash_schema, of complete buckets."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
     parts = [row["hashes"] for row in rows]
     hashes = None if None in parts else b"".join(parts)
     are_unique = hashes is not None and _are_distinct(np.frombuffer(hashes, np.uint64))
-    found = {"rows": sum(row["rows"] for row in rows), "are_known": hashes is not None, "are_unique": are_unique}
-    yield pa.RecordBatch.from_pylist([{**found, "hashes": hashes, **_limits(rows, shape)}], fact_schema(shape))
+    facts = {"rows": sum(row["rows"] for row in rows), "are_known": hashes is not None, "are_unique": are_unique}
+    yield pa.RecordBatch.from_pylist([{**facts, "hashes": hashes, **_limits(rows, shape)}], fact_schema(shape))
 
 
 def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
-    """All of a batch's rows of fact_schema; without their hashes."""
+    """The facts of a whole batch. rows: of fact_schema, without hashes."""
     limits = _limits(rows, shape)
     ranges = {i: (limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
     are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
@@ -156,39 +154,43 @@ def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFa
 
 
 def have_any(hashes: pa.Array, others: KeyHashes) -> bool:
-    """Whether one of the others is in a row of fact_schema's `hashes`, of keys that are known."""
+    """True if one of `others` is among the hashes of rows of fact_schema."""
     return any(bool(np.isin(others, np.frombuffer(part, np.uint64)).any()) for part in hashes.to_pylist())
 
 
 def _limits(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> dict[str, Any]:
-    """Of all rows; none if those of one are not known."""
+    """The bounds of all rows, empty if those of a row are unknown."""
     names = [field.name for field in _limit_fields(shape)]
     if not rows or any(row[name] is None for row in rows for name in names):
         return {}
-    return {name: (min if name[0] == "l" else max)(row[name] for row in rows) for name in names}
+    return {name: _bound(name)(row[name] for row in rows) for name in names}
+
+
+def _bound(name: str) -> Callable[[Iterable[Any]], Any]:
+    return min if name[0] == "l" else max
 
 
 def hashes_of(columns: Iterable[pa.Array], shape: TableShape) -> KeyHashes | None:
-    """Per key a number, the same for equal keys; None where the columns alone don't tell which keys are equal: a NULL
-    may stand for a value that its type can't hold, a float is NaN or -0, and a VARIANT has many spellings."""
+    """A hash per key. None if the columns alone don't tell which keys are equal: a NULL may be an unrepresentable
+    value, a float may be NaN or -0, and a VARIANT has many spellings."""
     if any(shape.columns[i].type.storage is not Storage.PLAIN for i in shape.key):
         return None
-    found: KeyHashes | None = None
+    hashes: KeyHashes | None = None
     for column in columns:
-        part = None if column.null_count else _numbers_of(column)
+        part = None if column.null_count else _column_numbers(column)
         if part is None:
             return None
-        found = _mixed(part) if found is None else _mixed(found * _FACTORS[0] + part)
-    return found
+        hashes = _mixed(part) if hashes is None else _mixed(hashes * _FACTORS[0] + part)
+    return hashes
 
 
-def _numbers_of(column: pa.Array) -> KeyHashes | None:
+def _column_numbers(column: pa.Array) -> KeyHashes | None:
     kind = column.type
     if pa.types.is_decimal128(kind):
         halves = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset :][: 2 * len(column)]
         return _mixed(halves[::2]) + halves[1::2]
     if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
-        return _of_bytes(column.cast(pa.large_binary()))
+        return _byte_numbers(column.cast(pa.large_binary()))
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
     if pa.types.is_boolean(kind) or pa.types.is_integer(column.type) or pa.types.is_timestamp(kind):
@@ -197,7 +199,7 @@ def _numbers_of(column: pa.Array) -> KeyHashes | None:
     return None
 
 
-def _of_bytes(column: pa.Array) -> KeyHashes:
+def _byte_numbers(column: pa.Array) -> KeyHashes:
     """A polynomial of the bytes, modulo 2^64."""
     _validity, offsets, content = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
@@ -205,16 +207,16 @@ def _of_bytes(column: pa.Array) -> KeyHashes:
     data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
     ends = ends - first
     lengths = np.diff(ends)
-    places = np.arange(len(data)) - np.repeat(ends[:-1], lengths)
+    positions = np.arange(len(data)) - np.repeat(ends[:-1], lengths)
     powers = np.multiply.accumulate(np.repeat(_FACTORS[:1], int(lengths.max(initial=0)) + 1))
     sums = np.zeros(len(data) + 1, np.uint64)
-    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[places], out=sums[1:])
+    np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[positions], out=sums[1:])
     return sums[ends[1:]] - sums[ends[:-1]] + lengths.astype(np.uint64)
 
 
 def _mixed(numbers: KeyHashes) -> KeyHashes:
-    """Of other numbers other ones: the last steps of the generator SplitMix64."""
-    found: KeyHashes = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[1]
-    found = (found ^ (found >> _SHIFTS[1])) * _FACTORS[2]
-    found ^= found >> _SHIFTS[2]
-    return found
+    """A bijection: the finalizer of the generator SplitMix64."""
+    mixed: KeyHashes = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[1]
+    mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _FACTORS[2]
+    mixed ^= mixed >> _SHIFTS[2]
+    return mixed

@@ -1,7 +1,7 @@
-"""TupleData of one relation, raw, taken apart by kernels: where each column's value is, and typed Arrow arrays of them.
+"""Splits raw TupleData of one relation into columns by kernels, and loads typed Arrow arrays from them.
 
-Equal to decode.read_tuple and types.load_text/load_binary, without an object per value. Tuples may lie anywhere: in a
-slice of a file, or in the memory of an Arrow array, which is not copied.
+Equal to decoder.read_tuple and types.load_text/load_binary, without an object per value. Tuples are not copied: they
+may be in a slice of a file, or in the memory of an Arrow array.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats", TupleData.
 """
@@ -19,7 +19,7 @@ from pgoutput_etl.jit import compiled, load_length
 from pgoutput_etl.types import ColumnType, LoadedColumn
 from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError, load_cells
 
-NULL, UNCHANGED = -1, -2  # sizes of what is no value
+NULL, UNCHANGED = -1, -2  # in place of a value's size
 
 SEEN_UNCHANGED, SEEN_BINARY = 1, 2
 
@@ -32,7 +32,7 @@ _1, _2, _4, _5 = (np.uint64(number) for number in (1, 2, 4, 5))
 
 @dataclass(frozen=True, slots=True)
 class RawTuples:
-    """data: uint8, less than 1 GiB; tuple i is data[starts[i]:ends[i]], int64, and there is none if it starts at -1."""
+    """data: uint8, less than 1 GiB. Tuple i is data[starts[i]:ends[i]] (int64), or missing if it starts at -1."""
 
     data: Numbers
     starts: Numbers
@@ -40,19 +40,19 @@ class RawTuples:
 
     @classmethod
     def of(cls, array: pa.Array) -> RawTuples:
-        """A BinaryArray's, NULL for none. UnsureError for an array of another type."""
+        """The tuples of a binary array; NULL is a missing tuple. Raises UnsureError for an array of another type."""
         if array.type not in (pa.binary(), pa.large_binary()):
             raise UnsureError
         _validity, offsets, content = array.buffers()
         if array.null_count == len(array):
-            none = np.full(len(array), -1, np.int64)
-            return cls(np.empty(0, np.uint8), none, none)
-        every = np.frombuffer(offsets, np.int64 if array.type == pa.large_binary() else np.int32)
-        places = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
-        first, last = int(places[0]), int(places[-1])
-        places -= first
+            missing = np.full(len(array), -1, np.int64)
+            return cls(np.empty(0, np.uint8), missing, missing)
+        all_bounds = np.frombuffer(offsets, np.int64 if array.type == pa.large_binary() else np.int32)
+        bounds = all_bounds[array.offset : array.offset + len(array) + 1].astype(np.int64)
+        first, last = int(bounds[0]), int(bounds[-1])
+        bounds -= first
         data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
-        starts, ends = places[:-1], places[1:]
+        starts, ends = bounds[:-1], bounds[1:]
         if array.null_count:
             starts = np.where(array.is_null().to_numpy(zero_copy_only=False), -1, starts)
         return cls(data, starts, ends)
@@ -61,7 +61,7 @@ class RawTuples:
         return len(self.starts)
 
     def followed_by(self, others: RawTuples) -> RawTuples:
-        """Both in one; copies if both have bytes."""
+        """These tuples, then the others. Copies the bytes if both have some."""
         shift = np.where(others.starts >= 0, len(self.data), 0)
         starts = np.concatenate([self.starts, others.starts + shift])
         ends = np.concatenate([self.ends, others.ends + shift])
@@ -72,10 +72,8 @@ class RawTuples:
 
 @dataclass(frozen=True, slots=True)
 class SplitTuples:
-    """Per column and tuple where its value is: `at` and `size` of shape (columns, tuples), as Cells has them.
-
-    seen: per column, SEEN_UNCHANGED and SEEN_BINARY if some tuple has such a cell.
-    """
+    """The position of each value in `data`. at, size: of shape (columns, tuples), as in Cells. seen: by column, flags
+    SEEN_UNCHANGED and SEEN_BINARY if a tuple has such a cell."""
 
     data: Numbers
     at: Numbers
@@ -87,11 +85,11 @@ class SplitTuples:
 
 
 def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
-    """Of tuples of `width` columns. Raises UnsureError if one isn't whole, or isn't of that width."""
+    """Raises UnsureError if a tuple isn't complete, or doesn't have `width` columns."""
     if len(raw.data) >= BINARY:
         raise OverflowError("1 GiB or more of tuples in a batch; make it smaller")
     data = raw.data.view()
-    data.flags.writeable = False  # so that kernels are compiled once, for what Arrow's memory is
+    data.flags.writeable = False  # as Arrow's memory is, so that kernels are compiled once
     at = np.empty((width, len(raw)), np.uint32)
     size = np.empty((width, len(raw)), np.int32)
     seen = np.zeros(width, np.uint8)
@@ -102,7 +100,7 @@ def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
 
 @compiled
 def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> int:
-    """The first tuple that isn't well-formed; -1 if all are."""
+    """The first tuple that isn't well-formed, -1 if all are."""
     width = size.shape[0]
     for i in range(starts.shape[0]):
         if starts[i] < 0:
@@ -148,7 +146,7 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
 
 
 def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
-    """A column each, NULL for what is unchanged TOAST. Raises UnsureError, and what the types' loaders raise."""
+    """The columns of the tuples, NULL for unchanged TOAST. Raises UnsureError, and errors of the types' loaders."""
     tuples = split_tuples(raw, len(types))
-    everyone = np.arange(len(raw), dtype=np.int32)
-    return [load_cells(of, tuples.cells(column, everyone)) for column, of in enumerate(types)]
+    indices = np.arange(len(raw), dtype=np.int32)
+    return [load_cells(column_type, tuples.cells(column, indices)) for column, column_type in enumerate(types)]

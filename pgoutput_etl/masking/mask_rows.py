@@ -1,14 +1,14 @@
-"""Message rows without what the configuration's `columns` keeps from being kept.
+"""Masks message rows: applies the configuration's `columns` to tuples.
 
-Where a file is scanned, before a row of it goes anywhere, tuples are written anew (rewriting.py). Everything behind the
-scan sees an archive of a server whose tables have such columns: `seen` says how a Relation message would describe them.
+Tuples are masked where a file is scanned (mask_tuples.py), before a row leaves the scan. Later stages see the archive
+of a server whose tables have the masked columns; `masked_relation` is how that server would describe them.
 
-It takes the archive's Relation messages, before rows are read: which value is which column's, only they say.
+The Relation messages of the archive must be read before, because only they assign values to columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -31,25 +31,25 @@ _TEXT = 25
 
 _ROW_TAGS = ("I", "U", "D")
 
-# What the configuration makes of these says nothing of how PostgreSQL prints them.
+# The configured target type of these does not affect how PostgreSQL prints them.
 _SPELLED_ALIKE = ("json", "jsonb", "numeric")
 
 
-def masked_relation(relation: Relation, uses: Mapping[str, ColumnRule]) -> Relation:
-    """A relation as a server would describe it that had such columns."""
+def masked_relation(relation: Relation, rules: Mapping[str, ColumnRule]) -> Relation:
+    """The relation as described by a server whose table had the masked columns."""
     columns = []
     for column in relation.columns:
-        use = uses.get(column.name)
-        if use is None:
+        rule = rules.get(column.name)
+        if rule is None:
             columns.append(column)
-        elif use.action is not ColumnAction.DROP:
+        elif rule.action is not ColumnAction.DROP:
             columns.append(RelationColumn(column.is_key, column.name, _TEXT, -1))
     return replace(relation, columns=tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)
 class WithholdRows:
-    """For a first look at files, which no Relation message was seen of: no tuple at all."""
+    """Removes all rows with tuples, for the first scan of files whose Relation messages are not known yet."""
 
     def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         tag = batch.column("tag")
@@ -58,7 +58,7 @@ class WithholdRows:
 
 @dataclass(frozen=True, slots=True)
 class MaskedTable:
-    """One relation's versions, as they were sent, and what is done to its columns."""
+    """One relation's unmasked versions, and the rules of its columns."""
 
     versions: RelationVersions
     rules: Mapping[str, ColumnRule]
@@ -67,11 +67,8 @@ class MaskedTable:
 
 @dataclass(frozen=True)
 class MaskingPolicy:
-    """tables: by OID, those with columns that are not kept as they are. known: all that some Relation describes.
-    scopes: of the units of streamed transactions.
-
-    Goes to Spark's workers, and with it the salt.
-    """
+    """tables: those with masks, by OID. known: all relations that have a Relation message. scopes: of the fragments of
+    streamed transactions. Sent to Spark's workers, including the salt."""
 
     tables: Mapping[int, MaskedTable]
     known: frozenset[int]
@@ -84,19 +81,19 @@ class MaskingPolicy:
 
     def masks_of(self, oid: int) -> Mapping[str, str]:
         table = self.tables.get(oid)
-        return {} if table is None else {name: str(use) for name, use in sorted(table.rules.items())}
+        return {} if table is None else {name: str(rule) for name, rule in sorted(table.rules.items())}
 
     def reason_unmaskable(self, oid: int) -> str | None:
         table = self.tables.get(oid)
         return None if table is None else table.reason_unmaskable
 
     def of_relation(self, relation: Relation) -> MaskedVersion:
-        """How tuples of a relation are written anew that don't come from a file."""
+        """The masks for a relation's tuples that don't come from a file."""
         table = self.tables.get(relation.oid)
-        return self._described(relation.columns, {} if table is None else table.rules)
+        return self._masked_version(relation.columns, {} if table is None else table.rules)
 
     def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Message rows with other tuples, in their order."""
+        """The same message rows with masked tuples."""
         batch = _without_damage(batch)
         others = pa.array(sorted(self.known - self.tables.keys()), pa.int64())
         is_row = pc.is_in(batch.column("tag"), pa.array(_ROW_TAGS))
@@ -105,24 +102,24 @@ class MaskingPolicy:
             return batch
         rows = batch.select(["file", "ordinal", "unit", "relation", "old", "new", "unchanged"]).take(places)
         at: list[Numbers] = []
-        made: dict[str, list[pa.Array]] = {"old": [], "new": [], "unchanged": []}
-        for version, which in self._by_version(rows):
-            of_version = rows.take(pa.array(which))
-            at.append(places.to_numpy()[which])
+        masked: dict[str, list[pa.Array]] = {"old": [], "new": [], "unchanged": []}
+        for version, indices in self._by_version(rows):
+            version_rows = rows.take(pa.array(indices))
+            at.append(places.to_numpy()[indices])
             for name in ("old", "new"):
-                made[name].append(version.mask(of_version.column(name)))
-            unchanged = unchanged_in(made["new"][-1], of_version.column("unchanged").is_valid())
-            made["unchanged"].append(pa.array(unchanged, MESSAGE_SCHEMA.field("unchanged").type))
-        return _put_in(batch, np.concatenate(at), {name: pa.concat_arrays(parts) for name, parts in made.items()})
+                masked[name].append(version.mask(version_rows.column(name)))
+            unchanged = unchanged_in(masked["new"][-1], version_rows.column("unchanged").is_valid())
+            masked["unchanged"].append(pa.array(unchanged, MESSAGE_SCHEMA.field("unchanged").type))
+        return _replaced(batch, np.concatenate(at), {name: pa.concat_arrays(parts) for name, parts in masked.items()})
 
     def _by_version(self, rows: pa.RecordBatch) -> Iterator[tuple[MaskedVersion, Numbers]]:
-        """The rows' places, by the version of their relation that they stand under."""
+        """The indices of rows, by the version of their relation."""
         relation = rows.column("relation").to_numpy()
         for oid in np.unique(relation).tolist():
-            of_relation = np.flatnonzero(relation == oid)
-            numbers = self._numbers(oid, rows.take(pa.array(of_relation)))
+            indices = np.flatnonzero(relation == oid)
+            numbers = self._numbers(oid, rows.take(pa.array(indices)))
             for number in np.unique(numbers).tolist():
-                yield self._version(oid, number), of_relation[numbers == number]
+                yield self._version(oid, number), indices[numbers == number]
 
     def _numbers(self, oid: int, rows: pa.RecordBatch) -> Numbers:
         table = self.tables.get(oid)
@@ -143,18 +140,18 @@ class MaskingPolicy:
     def _version(self, oid: int, number: int) -> MaskedVersion:
         if number == UNDESCRIBED:
             return MaskedVersion((), {}, {})
-        found = self._versions.get((oid, number))
-        if found is None:
+        cached = self._versions.get((oid, number))
+        if cached is None:
             table = self.tables[oid]
-            found = self._described(table.versions.relations[number].columns, table.rules)
-            self._versions[oid, number] = found
-        return found
+            cached = self._masked_version(table.versions.relations[number].columns, table.rules)
+            self._versions[oid, number] = cached
+        return cached
 
-    def _described(self, columns: tuple[RelationColumn, ...], of_table: Mapping[str, ColumnRule]) -> MaskedVersion:
-        uses = {i: of_table[c.name] for i, c in enumerate(columns) if c.name in of_table}
-        hashed = [i for i, use in uses.items() if use.action is ColumnAction.HASH]
+    def _masked_version(self, columns: tuple[RelationColumn, ...], by_name: Mapping[str, ColumnRule]) -> MaskedVersion:
+        rules = {i: by_name[c.name] for i, c in enumerate(columns) if c.name in by_name}
+        hashed = [i for i, rule in rules.items() if rule.action is ColumnAction.HASH]
         types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
-        return MaskedVersion(columns, uses, types)
+        return MaskedVersion(columns, rules, types)
 
     @cached_property
     def _versions(self) -> dict[tuple[int, int], MaskedVersion]:
@@ -172,24 +169,23 @@ class MaskingPolicy:
 
 
 def spelled_alike(types: UserTypes) -> UserTypes:
-    """Types by which values are printed as PostgreSQL does, whatever the target makes of them."""
-    kept = {name: what for name, what in types.configured.items() if name not in _SPELLED_ALIKE}
-    return replace(types, configured=kept)
+    """Types that print values as PostgreSQL does, whatever their configured target type."""
+    configured = {name: target for name, target in types.configured.items() if name not in _SPELLED_ALIKE}
+    return replace(types, configured=configured)
 
 
-def _put_in(batch: pa.RecordBatch, places: Sequence[int] | Numbers, made: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """A batch with other columns in some of its rows."""
+def _replaced(batch: pa.RecordBatch, places: Numbers, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """The batch with other values in some columns of the rows at `places`."""
     chosen = np.arange(batch.num_rows)
     chosen[places] = batch.num_rows + np.arange(len(places))
-    take = pa.array(chosen)
-    for name, arrays in made.items():
-        column = pa.concat_arrays([batch.column(name), arrays]).take(take)
+    for name, array in columns.items():
+        column = pa.concat_arrays([batch.column(name), array]).take(pa.array(chosen))
         batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)
     return batch
 
 
 def _without_damage(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bytes that can't be read may hold any value."""
+    """Removes unreadable bytes, which may contain any value."""
     is_damage = pc.equal(batch.column("tag"), DAMAGE_TAG)
     if not pc.any(is_damage).as_py():
         return batch

@@ -1,12 +1,12 @@
-"""Tuples of one version of a relation, written anew: without some columns, others as a hash or a replacement in text.
+"""Masks the tuples of one relation version: drops columns, and replaces others by a hash or by text.
 
-Two ways, as everywhere: kernels for whole arrays, and for what is odd a readable one, tuple by tuple, that says what is
-wrong. One that can't be what it should be is withheld: in its place stands why.
+Kernels mask whole arrays. A readable twin handles everything else, tuple by tuple, and reports errors. A tuple that
+can't be masked is withheld: it is replaced by the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,11 @@ _KEEP, _DROP, _HASH, _REDACT = range(4)
 
 _ACTIONS = {ColumnAction.DROP: _DROP, ColumnAction.HASH: _HASH, ColumnAction.REDACT: _REDACT}
 
-_AT_ONCE = 4096
+_BATCH_VALUES = 4096
 
 _LENGTH = BINARY - 1
 
-_MOST = np.iinfo(np.int32).max
+_MAX_BYTES = np.iinfo(np.int32).max
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -46,43 +46,41 @@ Unchanged = list[list[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class MaskedVersion:
-    """A relation's columns as tuples have them, by their places what is done to some, and of hashed ones the types.
-    Without columns: nothing describes the tuples."""
+    """The columns of tuples, and by position the rules of masked and the types of hashed ones. Without columns, nothing
+    describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
     rules: Mapping[int, ColumnRule]
     types: Mapping[int, ColumnType]
 
     def mask(self, tuples: pa.Array) -> pa.Array:
-        """Of BinaryArray, NULL for none."""
+        """Masks a binary array; NULL stays NULL."""
         if jit.AVAILABLE and self.columns:
             try:
                 return self._mask_compiled(tuples)
             except (UnsureError, OverflowError, ValueTextError):
                 pass
-        found: list[bytes | None] = tuples.to_pylist()
-        there = [data for data in found if data is not None]
-        made = iter(self.mask_readable(there))
-        found = [None if data is None else next(made) for data in found]
-        return pa.array(found, tuples.type)
+        values: list[bytes | None] = tuples.to_pylist()
+        masked = iter(self.mask_readable([data for data in values if data is not None]))
+        return pa.array([None if data is None else next(masked) for data in values], tuples.type)
 
     def _mask_compiled(self, tuples: pa.Array) -> pa.Array:
         raw = RawTuples.of(tuples)
         split = split_tuples(raw, len(self.columns))
         hashes = np.zeros((max(len(self.types), 1), len(raw), HASH_SIZE), np.uint8)
-        for n, (place, of) in enumerate(sorted(self.types.items())):
-            _hash_all(split, place, of, _salt(self.rules[place]), hashes[n])
+        for n, (place, column_type) in enumerate(sorted(self.types.items())):
+            _hash_column(split, place, column_type, _salt(self.rules[place]), hashes[n])
         actions = np.full(len(self.columns), _KEEP, np.uint8)
         number = np.zeros(len(self.columns), np.int64)
         texts = [self.rules[i].text.encode() if i in self.rules else b"" for i in range(len(self.columns))]
-        for place, use in self.rules.items():
-            actions[place] = _ACTIONS[use.action]
-            number[place] = sorted(self.types).index(place) if use.action is ColumnAction.HASH else 0
+        for place, rule in self.rules.items():
+            actions[place] = _ACTIONS[rule.action]
+            number[place] = sorted(self.types).index(place) if rule.action is ColumnAction.HASH else 0
         ends = np.cumsum([len(text) for text in texts])
         replacements = np.frombuffer(b"".join(texts), np.uint8)
         longest = int(max(len(text) for text in texts))
         room = len(split.data) + len(raw) * (2 + (HASH_SIZE + 5) * len(self.types) + (longest + 5) * len(self.rules))
-        if room > _MOST:
+        if room > _MAX_BYTES:
             raise OverflowError
         out = np.empty(room, np.uint8)
         offsets = np.zeros(len(raw) + 1, np.int32)
@@ -99,63 +97,63 @@ class MaskedVersion:
             return [_withheld("no Relation message describes it")] * len(tuples)
         parsed = [read_tuple(data) for data in tuples]
         width = len(self.columns)
-        odd = {i: _width_error(data, width) for i, data in enumerate(parsed) if len(data.kinds) != width}
-        fine = [i for i in range(len(parsed)) if i not in odd]
+        errors = {i: _width_error(data, width) for i, data in enumerate(parsed) if len(data.kinds) != width}
+        valid = {i: data for i, data in enumerate(parsed) if i not in errors}
         hashed: dict[int, dict[int, bytes]] = {}
-        for place, of in self.types.items():
+        for place, column_type in self.types.items():
             salt, name = _salt(self.rules[place]), self.columns[place].name
-            texts, faults = _texts(of, {i: parsed[i] for i in fine}, place)
-            odd |= {i: f"column {name!r}, which is to be hashed: {why}" for i, why in faults.items()}
+            texts, faults = _texts(column_type, valid, place)
+            errors |= {i: f"column {name!r}, which is to be hashed: {reason}" for i, reason in faults.items()}
             hashed[place] = dict(zip(texts, salt.hashed(texts.values()), strict=True))
         return [
-            _withheld(odd[i]) if i in odd else self._rebuilt(data, {p: found.get(i) for p, found in hashed.items()})
+            _withheld(errors[i]) if i in errors else self._rebuilt(data, {p: h.get(i) for p, h in hashed.items()})
             for i, data in enumerate(parsed)
         ]
 
     def _rebuilt(self, data: TupleData, hashes: Mapping[int, bytes | None]) -> bytes:
         kinds, values = bytearray(), []
         for place, (kind, value) in enumerate(zip(data.kinds, data.values, strict=True)):
-            use = self.rules.get(place)
-            if use is None:
+            rule = self.rules.get(place)
+            if rule is None:
                 kinds.append(kind)
                 values.append(value)
-            elif use.action is ColumnAction.HASH:
+            elif rule.action is ColumnAction.HASH:
                 kinds.append(_T if kind in (_T, _B) else kind)
                 values.append(hashes[place])
-            elif use.action is ColumnAction.REDACT:
-                # TOAST that is unchanged is no NULL, and says as much as any value.
+            elif rule.action is ColumnAction.REDACT:
+                # Unchanged TOAST is not NULL, so it is redacted like any value.
                 kinds.append(_N if kind == _N else _T)
-                values.append(None if kind == _N else use.text.encode())
+                values.append(None if kind == _N else rule.text.encode())
         return TupleData(bytes(kinds), tuple(values)).to_bytes()
 
 
 def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
-    """Per tuple that was written anew, the positions of unchanged TOAST; None if there is none, as where there was none
+    """The positions of unchanged TOAST in each masked tuple, None without any. had_some: true for tuples that had some
     before."""
-    found: Unchanged = [None] * len(tuples)
+    unchanged: Unchanged = [None] * len(tuples)
     for i in pc.indices_nonzero(had_some).to_pylist():
         data = tuples[i].as_py()
         if data is not None and not data.startswith(WITHHELD):
-            found[i] = list(read_tuple(data).unchanged()) or None
-    return found
+            unchanged[i] = list(read_tuple(data).unchanged()) or None
+    return unchanged
 
 
-def _salt(use: ColumnRule) -> Salt:
-    assert use.salt is not None
-    return use.salt
+def _salt(rule: ColumnRule) -> Salt:
+    assert rule.salt is not None
+    return rule.salt
 
 
-def _hash_all(split: SplitTuples, place: int, of: ColumnType, salt: Salt, out: Bytes) -> None:
-    """Raises ValueTextError for a value that is none of the type's."""
+def _hash_column(split: SplitTuples, place: int, column_type: ColumnType, salt: Salt, out: Bytes) -> None:
+    """Raises ValueTextError for a value that is not of the type."""
     at, size = split.at[place], split.size[place]
     content = memoryview(split.data)  # type: ignore[arg-type]
     for binary in (False, True):
         chosen = np.flatnonzero((size >= 0) & ((size & BINARY != 0) == binary))
-        for begin in range(0, len(chosen), _AT_ONCE):
-            part = chosen[begin : begin + _AT_ONCE]
+        for begin in range(0, len(chosen), _BATCH_VALUES):
+            part = chosen[begin : begin + _BATCH_VALUES]
             begins, lengths = at[part].tolist(), (size[part] & _LENGTH).tolist()
             values = [bytes(content[b : b + n]) for b, n in zip(begins, lengths, strict=True)]
-            hashes = salt.hashed(text or b"" for text in canonical_texts(of, values, binary))
+            hashes = salt.hashed(text or b"" for text in canonical_texts(column_type, values, binary))
             out[part] = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, HASH_SIZE)
 
 
@@ -173,7 +171,7 @@ def _write(
     out: Any,
     offsets: Any,
 ) -> int:
-    """Tuple i goes to out[offsets[i]:offsets[i + 1]]. Returns the bytes of all."""
+    """Writes tuple i to out[offsets[i]:offsets[i + 1]]. Returns the total number of bytes."""
     kept = 0
     for action in actions:
         kept += action != _DROP
@@ -221,44 +219,43 @@ def _width_error(data: TupleData, width: int) -> str:
     return f"a tuple of {len(data.kinds)} columns where Relation describes {width}"
 
 
-def _withheld(why: str) -> bytes:
-    return WITHHELD + why.encode()
+def _withheld(reason: str) -> bytes:
+    return WITHHELD + reason.encode()
 
 
-def _texts(of: ColumnType, tuples: Mapping[int, TupleData], place: int) -> tuple[dict[int, bytes], dict[int, str]]:
-    """PostgreSQL's text of a column's values, by tuple, and why of those that have none."""
+def _texts(
+    column_type: ColumnType, tuples: Mapping[int, TupleData], place: int
+) -> tuple[dict[int, bytes], dict[int, str]]:
+    """PostgreSQL's texts of a column's values, by tuple, and the errors of values without one."""
     texts: dict[int, bytes] = {}
     faults: dict[int, str] = {}
     for form in (_T, _B):
-        which = [i for i, data in tuples.items() if data.kinds[place] == form]
-        for part in _parts(which):
+        indices = [i for i, data in tuples.items() if data.kinds[place] == form]
+        for begin in range(0, len(indices), _BATCH_VALUES):
+            part = indices[begin : begin + _BATCH_VALUES]
             values = [tuples[i].values[place] for i in part]
-            found = _printed(of, values, form == _B)
-            if found is None:
+            printed = _printed(column_type, values, form == _B)
+            if printed is None:
                 for i, value in zip(part, values, strict=True):
-                    _one(of, i, value, form == _B, texts, faults)
+                    _add_text(column_type, i, value, form == _B, texts, faults)
             else:
-                texts |= {i: text for i, text in zip(part, found, strict=True) if text is not None}
+                texts |= {i: text for i, text in zip(part, printed, strict=True) if text is not None}
     return texts, faults
 
 
-def _parts(which: Sequence[int]) -> Iterable[Sequence[int]]:
-    return (which[begin : begin + _AT_ONCE] for begin in range(0, len(which), _AT_ONCE))
-
-
-def _printed(of: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None] | None:
-    """None if one of them is none of the type's, or they are too many."""
+def _printed(column_type: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None] | None:
+    """None if a value is not of the type, or there are too many."""
     try:
-        return canonical_texts(of, values, binary)
+        return canonical_texts(column_type, values, binary)
     except (ValueTextError, OverflowError):
         return None
 
 
-def _one(
-    of: ColumnType, i: int, value: bytes | None, binary: bool, texts: dict[int, bytes], faults: dict[int, str]
+def _add_text(
+    column_type: ColumnType, i: int, value: bytes | None, binary: bool, texts: dict[int, bytes], faults: dict[int, str]
 ) -> None:
     try:
-        [text] = canonical_texts(of, [value], binary)
+        [text] = canonical_texts(column_type, [value], binary)
     except ValueTextError as error:
         faults[i] = f"expected {error.expected}"
     except OverflowError:

@@ -1,7 +1,7 @@
-"""Which columns of which tables are not kept as they are, and whether that can be: before any row is looked at.
+"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous ones.
 
-Rules go by names, and both tables and columns change theirs in an archive. What a rule protects must not come as it is
-under another name, so what isn't said of both is refused, and not guessed.
+Rules go by names, but tables and columns are renamed within an archive. A masked column must not appear unmasked under
+another name, so the rules must cover both names.
 """
 
 from __future__ import annotations
@@ -33,62 +33,56 @@ def has_masks(config: Config) -> bool:
 def masking_policy(
     config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[FragmentId, int]
 ) -> MaskingPolicy | None:
-    """None if all columns come as they are. Raises ConfigError for what can't be done to a column, or would leave one
-    of its names out."""
+    """None without masks. Raises ConfigError for a rule that is impossible, or misses one of a column's names."""
     if not has_masks(config):
         return None
     tables = {}
-    of_rules: dict[int, list[Relation]] = {}
+    by_rule: dict[int, list[Relation]] = {}
     for entry in history.entries:
         rule = config.rule_for(entry.relation.namespace, entry.relation.name)
         if rule.column_rules:
-            of_rules.setdefault(_number(config, rule), []).append(entry.relation)
-    for oid in sorted({relation.oid for relations in of_rules.values() for relation in relations}):
+            number = next(i for i, other in enumerate(config.tables) if other is rule)
+            by_rule.setdefault(number, []).append(entry.relation)
+    for oid in sorted({relation.oid for relations in by_rule.values() for relation in relations}):
         versions, latest = history.unmasked(oid)
         rule = config.rule_for(latest.namespace, latest.name)
-        uses = _rules_of(config, rule, latest, versions.relations)
-        if uses:
-            why_not = None if rule.skip else _checked(rule, latest, versions.relations, uses, spelled_alike(user_types))
-            tables[oid] = MaskedTable(versions, uses, why_not)
-    for number, relations in of_rules.items():
+        rules = _table_rules(config, rule, latest, versions.relations)
+        if rules:
+            types = spelled_alike(user_types)
+            reason = None if rule.skip else _checked(rule, latest, versions.relations, rules, types)
+            tables[oid] = MaskedTable(versions, rules, reason)
+    for number, relations in by_rule.items():
         _refuse_missing(config, number, relations)
     return MaskingPolicy(tables, history.oids(), scopes, user_types)
 
 
 def masking_policy_of(config: Config, assembly: Assembly, user_types: UserTypes) -> MaskingPolicy | None:
-    """Of files that were just put together. Raises ConfigError."""
+    """The policy for files that were just assembled. Raises ConfigError."""
     scopes = scopes_of((*assembly.outcomes, *assembly.open_outcomes()))
     return masking_policy(config, assembly.relations, user_types, scopes)
 
 
 def scopes_of(outcomes: Iterable[Outcome]) -> dict[FragmentId, int]:
-    """Of the units of streamed transactions."""
-    return {fragment: each.scope for each in outcomes if each.scope is not None for fragment in each.fragments}
-
-
-def _number(config: Config, rule: TableRule) -> int:
-    return next(i for i, each in enumerate(config.tables) if each is rule)
+    """The scope of each fragment of a streamed transaction."""
+    return {fragment: o.scope for o in outcomes if o.scope is not None for fragment in o.fragments}
 
 
 def _name(relation: Relation) -> str:
     return f"{relation.namespace}.{relation.name}"
 
 
-def _of(rule: TableRule, relation: Relation) -> dict[str, ColumnRule]:
-    return {
-        column.name: rule.column_rules[column.name] for column in relation.columns if column.name in rule.column_rules
-    }
+def _relation_rules(rule: TableRule, relation: Relation) -> dict[str, ColumnRule]:
+    return {c.name: rule.column_rules[c.name] for c in relation.columns if c.name in rule.column_rules}
 
 
-def _rules_of(
+def _table_rules(
     config: Config, rule: TableRule, latest: Relation, relations: Iterable[Relation]
 ) -> dict[str, ColumnRule]:
-    """Of all columns that the table ever had. Raises ConfigError if it had another name, of which something else is
-    said."""
-    found: dict[str, ColumnRule] = {}
+    """The rules of all columns that the table ever had. Raises ConfigError if a former name of it has other rules."""
+    rules: dict[str, ColumnRule] = {}
     for relation in relations:
         other = config.rule_for(relation.namespace, relation.name)
-        mine, theirs = _of(rule, relation), _of(other, relation)
+        mine, theirs = _relation_rules(rule, relation), _relation_rules(other, relation)
         if rule.skip:
             mine = theirs
         if mine != theirs and not other.skip:
@@ -97,16 +91,16 @@ def _rules_of(
                 f"tables: {_name(latest)} was {_name(relation)} before, and what `columns` says of {name!r} is not the "
                 "same for both names: say it of both"
             )
-        found |= mine
-    return found
+        rules |= mine
+    return rules
 
 
 def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> None:
-    there = {column.name for relation in relations for column in relation.columns}
+    existing = {column.name for relation in relations for column in relation.columns}
     for name in config.tables[number].column_rules:
-        if name not in there:
+        if name not in existing:
             latest = {_name(relation): relation for relation in relations}
-            described = [f"{table} has {', '.join(c.name for c in each.columns)}" for table, each in latest.items()]
+            described = [f"{table} has {', '.join(c.name for c in r.columns)}" for table, r in latest.items()]
             more = f"; and {len(described) - _SHOWN:,} tables more" if len(described) > _SHOWN else ""
             raise ConfigError(
                 f"tables[{number}].columns.{name}: no table in the archive that it is for has such a column: "
@@ -115,37 +109,41 @@ def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> N
 
 
 def _checked(
-    rule: TableRule, latest: Relation, relations: tuple[Relation, ...], uses: Mapping[str, ColumnRule], types: UserTypes
+    rule: TableRule,
+    latest: Relation,
+    relations: tuple[Relation, ...],
+    rules: Mapping[str, ColumnRule],
+    types: UserTypes,
 ) -> str | None:
-    """Why the table can't go on, though the configuration is right; None if it can."""
+    """Why the table can't continue although its configuration is valid, None if it can. Raises ConfigError."""
     for relation in relations:
-        _refuse_of_key(relation, uses)
-        if relation.columns and not masked_relation(relation, uses).columns:
+        _refuse_masked_key(relation, rules)
+        if relation.columns and not masked_relation(relation, rules).columns:
             raise ConfigError(f"tables: `columns` drops all columns of {_name(relation)}; say skip instead")
-    why_not = None
+    reason = None
     for before, after in pairwise(relations):
-        _refuse_undeclared(rule, before, after, uses)
-        why_not = _between(rule, latest, before, after, uses, types) or why_not
-    return why_not
+        _refuse_undeclared(rule, before, after, rules)
+        reason = _check_versions(rule, latest, before, after, rules, types) or reason
+    return reason
 
 
-def _refuse_of_key(relation: Relation, uses: Mapping[str, ColumnRule]) -> None:
+def _refuse_masked_key(relation: Relation, rules: Mapping[str, ColumnRule]) -> None:
     if relation.replica_identity is ReplicaIdentity.FULL:
-        return  # a key is the configuration's, which was checked by itself
+        return  # the key is configured, and was checked with the configuration
     for column in relation.columns:
-        use = uses.get(column.name)
-        if use is not None and use.action is not ColumnAction.HASH and column.is_key:
+        rule = rules.get(column.name)
+        if rule is not None and rule.action is not ColumnAction.HASH and column.is_key:
             raise ConfigError(
                 f"tables: {column.name!r} of {_name(relation)} belongs to its key, by which UPDATE and DELETE name "
                 "rows: it can be hashed, and no more"
             )
 
 
-def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, uses: Mapping[str, ColumnRule]) -> None:
-    """A protected column that is gone may be a new one by now."""
-    was, now = ({column.name for column in relation.columns} for relation in (before, after))
-    gone = sorted(name for name in was - now if name in uses)
-    new = sorted(name for name in now - was if name not in rule.columns)
+def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, rules: Mapping[str, ColumnRule]) -> None:
+    """Raises ConfigError if a masked column is gone and an undeclared new one may be the same column."""
+    old_names, new_names = ({column.name for column in relation.columns} for relation in (before, after))
+    gone = sorted(name for name in old_names - new_names if name in rules)
+    new = sorted(name for name in new_names - old_names if name not in rule.columns)
     if gone and new:
         raise ConfigError(
             f"tables: {_name(after)} has no column {gone[0]!r} any more, of which `columns` says something, and has a "
@@ -154,34 +152,34 @@ def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, uses:
         )
 
 
-def _between(
+def _check_versions(
     rule: TableRule,
     latest: Relation,
     before: Relation,
     after: Relation,
-    uses: Mapping[str, ColumnRule],
+    rules: Mapping[str, ColumnRule],
     types: UserTypes,
 ) -> str | None:
-    """What became of the columns from one version to the next."""
-    old, new = masked_relation(before, uses), masked_relation(after, uses)
+    """Compares the masks of columns in two successive versions. Returns and raises as `_checked`."""
+    old, new = masked_relation(before, rules), masked_relation(after, rules)
     try:
         origins = lineage(old, new, rule.lineage).origins
     except TableError:
-        return None  # said where it is written
+        return None  # the planner reports it
     sent = {column.name: column for column in before.columns}
     sent_after = {column.name: column for column in after.columns}
     for place, origin in enumerate(origins):
         if origin is None:
             continue
-        was, name = old.columns[origin].name, new.columns[place].name
-        said, says = uses.get(was), uses.get(name)
-        if said != says:
+        old_name, name = old.columns[origin].name, new.columns[place].name
+        old_mask, mask = rules.get(old_name), rules.get(name)
+        if old_mask != mask:
             raise ConfigError(
-                f"tables: column {name!r} of {_name(latest)} was called {was!r} before, and `columns` doesn't say the "
-                "same of both: say it"
+                f"tables: column {name!r} of {_name(latest)} was called {old_name!r} before, and `columns` doesn't say "
+                "the same of both: say it"
             )
-        is_hashed = says is not None and says.action is ColumnAction.HASH
-        if is_hashed and not _spells_alike(sent[was], sent_after[name], types):
+        is_hashed = mask is not None and mask.action is ColumnAction.HASH
+        if is_hashed and not _spells_alike(sent[old_name], sent_after[name], types):
             return (
                 f"column {name!r}, which is hashed, changed its type: hashes of the rows that are there are of its "
                 "former text, and can't be made anew. Drop or redact it, and have the table rebuilt"
@@ -190,7 +188,7 @@ def _between(
 
 
 def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserTypes) -> bool:
-    """Whether all values have the text that they had."""
+    """True if every value has the same text under both types."""
     old, new = (column_type(column.type_oid, column.type_modifier, types) for column in (before, after))
-    names = {of.name.partition("(")[0] for of in (old, new)}
+    names = {column_type.name.partition("(")[0] for column_type in (old, new)}
     return old.name == new.name or is_unchanged(old, new) or any(names <= alike for alike in _SPELLED_ALIKE)

@@ -1,19 +1,18 @@
-"""What became of a table's columns from one version of its relation to the next.
+"""The differences between two versions of a relation: columns added, dropped, renamed and retyped.
 
-A Relation message names the columns that there are and never says which of them was which before. PostgreSQL keeps the
-rest of the truth: columns never change places, a new one comes last, a renamed or retyped one stays where it is. So
+A Relation message lists a table's columns, but does not identify them with those of the version before. PostgreSQL
+never reorders columns: a new one comes last, a renamed or retyped one keeps its place. Therefore:
 
-- a name that is in both versions, in the same order, is the same column;
-- a new name in front of a kept one is a renamed column for certain, as a new column would come last; where there are
-  more new names than old ones, columns came to be published that were not before (a column list, a generated column):
-  what they have in the rows there are was never sent;
-- a name that went to the end was dropped and added again: another column;
-- a new name behind all kept ones, where a column of the same type went, may be that column renamed or another one.
-  That isn't guessed: the old column stays in the target with what it had (it is *retired*), the new one begins.
+- A name in both versions, in the same order, is the same column.
+- A new name in front of a remaining column is a renamed column, as a new column would come last. If there are more new
+  names than old ones, the publication now has more columns than before (a column list, a generated column), and their
+  values in existing rows were never sent.
+- A name that moved to the end was dropped and added again. It is another column.
+- A new name behind all remaining columns may be a renamed column if one of the same type disappeared. The archive does
+  not tell, so the old column stays in the target with its values (it is *retired*), and a new one begins.
 
-Columns that exchanged their places could be explained in two ways that differ in which value is whose: a TableError.
-The configuration's `columns: {new: {renamed_from: old}}` and `columns: {new: added}` decide what the archive leaves
-open.
+Columns that changed places have two explanations, which assign values differently: a TableError. The configuration
+decides such cases by `columns: {new: {renamed_from: old}}` and `columns: {new: added}`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from enum import Enum
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
-# Per new column's name what the configuration says of it: the name it had before, or None if it is another column.
+# Declarations of the configuration, by a new column's name: its former name, or None for another column.
 Declared = Mapping[str, str | None]
 
 
@@ -45,7 +44,7 @@ class ChangeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """detail: what it was and is, in names and types; "" where the column's name says it all."""
+    """detail: the difference, in names and types; "" if the column's name is enough."""
 
     kind: ChangeKind
     column: str
@@ -58,11 +57,11 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """From an old version of a relation to a new one.
+    """The origins of a relation's columns in an older version.
 
-    origins: for each new column its place in the old version, None for one that is new. retired: places of old columns
-    whose values stay in the target though PostgreSQL's table no longer has them under that name. unsent: places of new
-    columns that the rows there are have values in which were never sent.
+    origins: for each column its position in the old version, None for a new one. retired: positions of old columns that
+    PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
+    whose values in existing rows were never sent.
     """
 
     origins: tuple[int | None, ...]
@@ -72,20 +71,20 @@ class Lineage:
 
 
 def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
-    """Raises TableError where the two versions don't say which column is which."""
+    """Raises TableError if columns can't be identified."""
     before, after = old.columns, new.columns
     kept = _kept_by_name(before, after, declared)
     origins: list[int | None] = [kept.get(column.name) for column in after]
     retired: list[int] = []
     unsent: list[int] = []
     for old_gap, new_gap, is_last in _gaps(before, origins):
-        found = _explain(old_gap, new_gap, is_last, before, after, declared)
-        for place, origin in found.items():
+        renamed = _renamed(old_gap, new_gap, is_last, before, after, declared)
+        for place, origin in renamed.items():
             origins[place] = origin
-        if any(found.get(place) is None for place in new_gap):
-            retired += _maybe_renamed(old_gap, new_gap, found, before, after, declared)
+        if any(place not in renamed for place in new_gap):
+            retired += _maybe_renamed(old_gap, new_gap, renamed, before, after, declared)
         if not is_last:
-            unsent += _never_sent(old_gap, new_gap, found, after, declared)
+            unsent += _never_sent(old_gap, new_gap, renamed, after, declared)
     changes = _changes(old, new, origins, retired, unsent)
     return Lineage(tuple(origins), tuple(retired), tuple(unsent), tuple(changes))
 
@@ -93,7 +92,7 @@ def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
 def _kept_by_name(
     before: Sequence[RelationColumn], after: Sequence[RelationColumn], declared: Declared
 ) -> dict[str, int]:
-    """Columns that are in both versions and didn't change places, by name: their old place."""
+    """The old position of each column, by name, that is in both versions and kept its order."""
     places = {column.name: place for place, column in enumerate(before)}
     common = [column.name for column in after if column.name in places]
     kept = _in_order(common, places)
@@ -112,7 +111,7 @@ def _kept_by_name(
 
 
 def _in_order(names: Sequence[str], places: Mapping[str, int]) -> dict[str, int]:
-    """As many of the first as stand in the order that they had: a new column comes last."""
+    """The names up to the first one that is out of its old order. Names behind that one are new columns."""
     kept: dict[str, int] = {}
     for name in names:
         if kept and places[name] < max(kept.values()):
@@ -125,7 +124,7 @@ Gap = tuple[list[int], list[int], bool]
 
 
 def _gaps(before: Sequence[RelationColumn], origins: Sequence[int | None]) -> list[Gap]:
-    """Between columns that stayed: the old places and the new ones; True for what is behind all of them."""
+    """The old and the new positions between remaining columns; True for the gap behind all of them."""
     gaps: list[Gap] = []
     old_from, new_from = 0, 0
     for place, origin in enumerate(origins):
@@ -136,7 +135,7 @@ def _gaps(before: Sequence[RelationColumn], origins: Sequence[int | None]) -> li
     return gaps
 
 
-def _explain(
+def _renamed(
     old_gap: list[int],
     new_gap: list[int],
     is_last: bool,
@@ -144,59 +143,59 @@ def _explain(
     after: Sequence[RelationColumn],
     declared: Declared,
 ) -> dict[int, int]:
-    """New place -> old place, of the columns in a gap that were renamed for certain or by declaration."""
+    """New position -> old position, of the columns in a gap whose rename is certain or declared."""
     names = {before[place].name: place for place in old_gap}
     origins = {place: declared.get(after[place].name) for place in new_gap}
-    found = {place: names[origin] for place, origin in origins.items() if origin in names}
-    left_old = [place for place in old_gap if place not in found.values()]
-    left_new = [place for place in new_gap if place not in found and after[place].name not in declared]
+    renamed = {place: names[origin] for place, origin in origins.items() if origin in names}
+    left_old = [place for place in old_gap if place not in renamed.values()]
+    left_new = [place for place in new_gap if place not in renamed and after[place].name not in declared]
     if is_last or not left_new or len(left_new) > len(left_old):
-        return found
+        return renamed
     if len(left_new) == len(left_old):
-        return found | dict(zip(left_new, left_old, strict=True))
-    return found | _only_way(left_old, left_new, before, after)
+        return renamed | dict(zip(left_new, left_old, strict=True))
+    return renamed | _only_assignment(left_old, left_new, before, after)
 
 
 def _never_sent(
     old_gap: list[int],
     new_gap: list[int],
-    found: Mapping[int, int],
+    renamed: Mapping[int, int],
     after: Sequence[RelationColumn],
     declared: Declared,
 ) -> list[int]:
-    """New places in front of kept columns: those declared to be other columns, and all where there are too many."""
-    new = [place for place in new_gap if place not in found]
+    """New positions in front of remaining columns: those declared to be new, and all if there are too many."""
+    new = [place for place in new_gap if place not in renamed]
     too_many = len(new_gap) > len(old_gap)
     return [place for place in new if too_many or after[place].name in declared]
 
 
-def _only_way(
+def _only_assignment(
     old_gap: list[int], new_gap: list[int], before: Sequence[RelationColumn], after: Sequence[RelationColumn]
 ) -> dict[int, int]:
-    """Some were renamed, others dropped: which, if the types leave but one way. Nothing otherwise."""
-    ways: list[dict[int, int]] = [{}]
+    """The origins of a gap in which some columns were renamed and others dropped, if the types allow only one."""
+    assignments: list[dict[int, int]] = [{}]
     for place in new_gap:
-        ways = [
-            {**way, place: origin}
-            for way in ways
+        assignments = [
+            {**assignment, place: origin}
+            for assignment in assignments
             for origin in old_gap
-            if origin > max(way.values(), default=-1) and before[origin].type_oid == after[place].type_oid
+            if origin > max(assignment.values(), default=-1) and before[origin].type_oid == after[place].type_oid
         ][:3]
-    return ways[0] if len(ways) == 1 else {}
+    return assignments[0] if len(assignments) == 1 else {}
 
 
 def _maybe_renamed(
     old_gap: list[int],
     new_gap: list[int],
-    found: Mapping[int, int],
+    renamed: Mapping[int, int],
     before: Sequence[RelationColumn],
     after: Sequence[RelationColumn],
     declared: Declared,
 ) -> list[int]:
-    """Old columns of the gap that may go on under one of its new names."""
-    new = [after[p] for p in new_gap if p not in found and after[p].name not in declared]
+    """Old columns of the gap that may continue under one of its new names."""
+    new = [after[p] for p in new_gap if p not in renamed and after[p].name not in declared]
     types = {column.type_oid for column in new}
-    return [p for p in old_gap if p not in found.values() and before[p].type_oid in types]
+    return [p for p in old_gap if p not in renamed.values() and before[p].type_oid in types]
 
 
 def _changes(
@@ -213,16 +212,16 @@ def _changes(
             kind = ChangeKind.PUBLISHED if place in unsent else ChangeKind.ADDED
             changes.append(SchemaChange(kind, column.name))
             continue
-        was = before[origin]
-        if was.name != column.name:
-            changes.append(SchemaChange(ChangeKind.RENAMED, column.name, f"was {was.name}"))
-        if (was.type_oid, was.type_modifier) != (column.type_oid, column.type_modifier):
+        old_column = before[origin]
+        if old_column.name != column.name:
+            changes.append(SchemaChange(ChangeKind.RENAMED, column.name, f"was {old_column.name}"))
+        if (old_column.type_oid, old_column.type_modifier) != (column.type_oid, column.type_modifier):
             changes.append(SchemaChange(ChangeKind.RETYPED, column.name))
-    was_key = {place for place, column in enumerate(before) if column.is_key}
-    is_key = {origin for origin, column in zip(origins, after, strict=True) if column.is_key}
+    old_key = {place for place, column in enumerate(before) if column.is_key}
+    new_key = {origin for origin, column in zip(origins, after, strict=True) if column.is_key}
     full = ReplicaIdentity.FULL
     if (old.replica_identity is full) != (new.replica_identity is full) or (
-        new.replica_identity is not full and was_key != is_key
+        new.replica_identity is not full and old_key != new_key
     ):
         changes.append(SchemaChange(ChangeKind.KEY, "", f"{_key(old)} to {_key(new)}"))
     return changes

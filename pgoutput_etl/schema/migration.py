@@ -1,4 +1,4 @@
-"""Rows that are there already, brought from one shape of their table to the next."""
+"""Migration of existing rows from one table shape to the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Retired = tuple[RelationColumn, ...]
 
 
 class ValueChange(Enum):
-    """What happens to a column's stored values."""
+    """The effect of a migration on a column's stored values."""
 
     NEW = "new"
     UNSENT = "unsent"
@@ -31,9 +31,10 @@ class ValueChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaMigration:
-    """origins: for each column after, its place before; None for a new one, which is NULL in the rows there are.
+    """From the columns before to the columns after.
 
-    unsent: places of new ones that have values in these rows, which were never sent.
+    origins: for each column its position before; None for a new one, which is NULL in existing rows. unsent: positions
+    of new columns whose values in existing rows were never sent.
     """
 
     before: tuple[TableColumn, ...]
@@ -53,11 +54,13 @@ class SchemaMigration:
 
     @property
     def changes_nothing(self) -> bool:
-        same = [column.name for column in self.before] == [column.name for column in self.after]
-        return same and all(self.value_change(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins))
+        same_names = [column.name for column in self.before] == [column.name for column in self.after]
+        return same_names and all(
+            self.value_change(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins)
+        )
 
     def check_key(self) -> None:
-        """Raises TableError if rows that are there would have no key; not to be asked of an empty table."""
+        """Raises TableError if existing rows would have no key. Not for an empty table."""
         for place in self.key:
             if self.origins[place] is None:
                 raise TableError(
@@ -66,41 +69,41 @@ class SchemaMigration:
                 )
 
 
-def migration_to(before: Sequence[TableColumn], after: TableShape, found: Lineage) -> SchemaMigration:
-    """`found`: of the relation's columns; those of retired ones are found by their names."""
+def migration_to(before: Sequence[TableColumn], after: TableShape, relation_lineage: Lineage) -> SchemaMigration:
+    """relation_lineage: of the relation's columns. Retired columns are identified by name."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
-    return SchemaMigration(tuple(before), after.columns, after.key, (*found.origins, *retired), found.unsent)
+    origins = (*relation_lineage.origins, *retired)
+    return SchemaMigration(tuple(before), after.columns, after.key, origins, relation_lineage.unsent)
 
 
 def next_version(old: Relation, retired: Retired, new: Relation, declared: Declared) -> tuple[Lineage, Retired]:
-    """Whence the new relation's columns come, and what is retired from now on."""
-    found = lineage(old, new, declared)
+    """The lineage of the new relation's columns, and the columns that are retired from now on."""
+    relation_lineage = lineage(old, new, declared)
     names = {column.name.lower() for column in new.columns}
-    kept = (*retired, *(old.columns[place] for place in found.retired))
-    # A column that begins under a retired one's name takes its place.
-    return found, tuple(column for column in kept if column.name.lower() not in names)
+    candidates = (*retired, *(old.columns[place] for place in relation_lineage.retired))
+    # A new column replaces a retired one of its name.
+    return relation_lineage, tuple(column for column in candidates if column.name.lower() not in names)
 
 
-def converted(rows: pa.RecordBatch, reshaping: SchemaMigration) -> pa.RecordBatch:
-    """Rows c0…, `_unrep` before -> c0…, `_unrep` after; all other columns as they are."""
-    noted: list[list[dict[str, Any]]] = [[] for _ in range(rows.num_rows)]
+def converted(rows: pa.RecordBatch, migration: SchemaMigration) -> pa.RecordBatch:
+    """Converts the columns c0… and `_unrep`; other columns stay unchanged."""
+    unrepresentable: list[list[dict[str, Any]]] = [[] for _ in range(rows.num_rows)]
     entries = [{e["key"]: e["value"] for e in row or ()} for row in rows.column("_unrep").to_pylist()]
     columns: dict[str, pa.Array] = {}
-    for place, column in enumerate(reshaping.after):
-        origin = reshaping.origins[place]
+    for place, column in enumerate(migration.after):
+        origin = migration.origins[place]
         if origin is None:
             columns[f"c{place}"] = pa.nulls(rows.num_rows, column.type.arrow)
-            for row in noted if place in reshaping.unsent else ():
+            for row in unrepresentable if place in migration.unsent else ():
                 row.append({"key": column.name, "value": None})
             continue
-        name = reshaping.before[origin].name
-        odd = {i: entry[name] for i, entry in enumerate(entries) if name in entry}
-        array, kept = _column(rows.column(f"c{origin}"), odd, reshaping, place)
-        columns[f"c{place}"] = array
-        for i, text in kept.items():
-            noted[i].append({"key": column.name, "value": text})
-    columns["_unrep"] = pa.array([row or None for row in noted], UNREPRESENTABLE)
+        name = migration.before[origin].name
+        old_texts = {i: entry[name] for i, entry in enumerate(entries) if name in entry}
+        columns[f"c{place}"], texts = _column(rows.column(f"c{origin}"), old_texts, migration, place)
+        for i, text in texts.items():
+            unrepresentable[i].append({"key": column.name, "value": text})
+    columns["_unrep"] = pa.array([row or None for row in unrepresentable], UNREPRESENTABLE)
     others = {name: rows.column(name) for name in rows.schema.names if name != "_unrep" and not _is_positional(name)}
     return pa.RecordBatch.from_pydict({**columns, **others})
 
@@ -110,26 +113,26 @@ def _is_positional(name: str) -> bool:
 
 
 def _column(
-    array: pa.Array, odd: dict[int, str | None], reshaping: SchemaMigration, place: int
+    array: pa.Array, unrepresentable: dict[int, str | None], migration: SchemaMigration, place: int
 ) -> tuple[pa.Array, dict[int, str | None]]:
-    """The column after, and per row the text of what is unrepresentable; None for what was never sent."""
-    origin = reshaping.origins[place]
+    """The converted column, and by row the text of unrepresentable values, None for values never sent."""
+    origin = migration.origins[place]
     assert origin is not None
-    old, new = reshaping.before[origin].type, reshaping.after[place].type
-    match reshaping.value_change(place):
+    old, new = migration.before[origin].type, migration.after[place].type
+    match migration.value_change(place):
         case ValueChange.STAYS | ValueChange.NEW | ValueChange.UNSENT:
-            return array, odd
+            return array, unrepresentable
         case ValueChange.WIDENED:
-            return array.cast(new.arrow), odd
+            return array.cast(new.arrow), unrepresentable
         case ValueChange.CONVERTED:
             texts = print_text(old, array)
-            for i, text in odd.items():
+            for i, text in unrepresentable.items():
                 texts[i] = None if text is None else text.encode()
             loaded, uncertain = convert(old, new, texts)
-            if place in reshaping.key and uncertain:
+            if place in migration.key and uncertain:
                 raise TableError(
-                    f"column {reshaping.after[place].name!r} of its key became {new.name}, was {old.name}, and what "
+                    f"column {migration.after[place].name!r} of its key became {new.name}, was {old.name}, and what "
                     "became of its values is not certain"
                 )
-            unknown = {i: None for i, text in odd.items() if text is None}
+            unknown = {i: None for i, text in unrepresentable.items() if text is None}
             return loaded.array, {**loaded.unrepresentable, **unknown}

@@ -1,14 +1,14 @@
-"""Versions of each relation, and the one in force for a row.
+"""The versions of each relation, and the version in force for a row.
 
-A Relation message describes a table from where it stands on. Outside stream segments it holds for everything behind
-it, also when it came inside a prepared transaction that is rolled back later. Inside a stream segment it holds for
-that transaction alone, until the transaction's Stream Commit or Stream Prepare, and from there for all; if the
-transaction is aborted it never does. This is what pgoutput itself keeps track of (pgoutput.c, RelationSyncEntry).
+A Relation message describes a table from its position on. Outside of stream segments it holds for everything behind
+it, even if it is part of a prepared transaction that is rolled back later. Inside a stream segment it holds for that
+transaction only, and for all from the transaction's Stream Commit or Stream Prepare on; if the transaction is aborted,
+never. pgoutput keeps the same state (pgoutput.c, RelationSyncEntry).
 
-Decoding rows is all that a Relation message does. A target's columns, key, name and place follow the *committed* rows
-that stand under a version (versions.py), because a message can come in a transaction that never commits.
+A Relation message is only used to decode rows. A target's columns, key, name and place follow the *committed* rows
+under each version (version_spans.py), because a message may be part of a transaction that never commits.
 
-Positions are (file's number, message's ordinal), and so order messages across files and runs.
+Positions are (number of the file, ordinal of the message), which orders messages across files and runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
-    """From `position` on, `relation` describes its OID: for all, or for one streamed transaction (`scope`)."""
+    """From `position` on, `relation` describes its OID: for all (scope None), or for one streamed transaction."""
 
     position: Position
     relation: Relation
@@ -33,33 +33,33 @@ class RelationEntry:
 
 
 class RelationMask(Protocol):
-    """How rows stand in a batch's blocks, where that is not as they were sent."""
+    """The difference between the rows in a batch's blocks and the rows as sent."""
 
     def masked(self, relation: Relation) -> Relation: ...
 
     def masks_of(self, oid: int) -> Mapping[str, str]:
-        """By column what is done to its values."""
+        """The masks of a table, by column."""
 
     def reason_unmaskable(self, oid: int) -> str | None:
-        """Why a table can't go on with what is done to its columns."""
+        """Why a table can't continue with its masks."""
 
 
-_OF_SNAPSHOT = 1 << 62  # ordinals that no message in a file has
+_SNAPSHOT_ORDINAL = 1 << 62  # no message in a file has it
 
 
 def snapshot_position(last_file: int, batch: int) -> Position:
-    """Where a table is described that a snapshot's server described, and no archive: behind all that was read."""
-    return last_file, _OF_SNAPSHOT + batch
+    """The position of a description that came from a snapshot's server: behind everything that was read."""
+    return last_file, _SNAPSHOT_ORDINAL + batch
 
 
 def is_of_snapshot(entry: RelationEntry) -> bool:
-    return entry.position[1] >= _OF_SNAPSHOT
+    return entry.position[1] >= _SNAPSHOT_ORDINAL
 
 
 @dataclass(slots=True)
 class _Scope:
-    """Relation messages of one streamed transaction that has not ended: by OID the entry in force, if its stream says
-    something else than what holds for all, and the position of the newest message."""
+    """Relation messages of an open streamed transaction, by OID. entries: in force, if not the same as the entry for
+    all. declared: position of the newest message."""
 
     entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class _Scope:
 
 @dataclass(slots=True)
 class RelationHistory:
-    """All that is known of all relations. Grows with the number of their versions, not with that of messages.
+    """The versions of all relations. Grows with the number of versions, not of messages.
 
-    entries: as they were sent. view: how `newest` and `versions` show them.
+    entries: as they were sent. mask: applied by `newest` and `versions`.
     """
 
     entries: list[RelationEntry] = field(default_factory=list)
@@ -81,18 +81,18 @@ class RelationHistory:
 
     @classmethod
     def of(cls, entries: Iterable[RelationEntry]) -> RelationHistory:
-        """From entries as an earlier run stored them, in any order."""
+        """From stored entries, in any order."""
         history = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             history._add(entry)
         return history
 
     def declare(self, relation: Relation, position: Position, scope: int | None) -> None:
-        """A Relation message, in a stream segment of transaction `scope` or outside of any (None)."""
+        """Adds a Relation message, in a stream segment of transaction `scope` or outside of segments (None)."""
         relation = replace(relation, xid=None)
         oid = relation.oid
         if scope is None:
-            # A stream that knows the table otherwise must not make its own version everyone's after this message.
+            # After this message, an open stream with another version must not declare its own version for all.
             known = None if self._is_contested(relation) else self._for_all.get(oid)
         else:
             own = self._scopes.get(scope, _Scope()).entries
@@ -105,23 +105,23 @@ class RelationHistory:
             self._scopes[scope].declared[oid] = position
 
     def _is_contested(self, relation: Relation) -> bool:
-        """Whether an open stream has another description of it."""
+        """True if an open stream has another version of the relation."""
         others = (stream.entries.get(relation.oid) for stream in self._scopes.values())
         return any(entry is not None and entry.relation != relation for entry in others)
 
     def promote(self, scope: int, position: Position) -> None:
-        """Stream Commit or Stream Prepare: what the transaction knew, all know, unless told later themselves."""
+        """At Stream Commit or Stream Prepare: the stream's versions hold for all now, unless a newer one does."""
         stream = self._scopes.pop(scope, _Scope())
         for oid, entry in stream.entries.items():
             if stream.declared[oid] > self._declared.get(oid, (-1, -1)):
                 self.declare(entry.relation, position, None)
 
     def keep_scopes(self, scopes: Collection[int]) -> None:
-        """The streamed transactions that have not ended. Entries of others describe their rows, and nothing else."""
+        """Keeps the scopes of open streamed transactions. Entries of other scopes only describe their rows."""
         self._scopes = {scope: stream for scope, stream in self._scopes.items() if scope in scopes}
 
     def end(self, scope: int) -> None:
-        """The transaction is over, or is sent again: nothing more is declared in its scope."""
+        """Ends a scope: its transaction ended, or is sent again."""
         self._scopes.pop(scope, None)
 
     def _add(self, entry: RelationEntry) -> None:
@@ -137,8 +137,8 @@ class RelationHistory:
             stream.declared[oid] = entry.position
 
     def newest(self, oid: int) -> Relation | None:
-        """The last description of a relation, whether or not its transaction was committed: for people, and where no
-        committed row says more. None if nothing describes it."""
+        """The last description of a relation, committed or not: for display, and if the table has no committed rows.
+        None without a description."""
         return self.masked(self._newest_unmasked(oid)) if oid in self._by_oid else None
 
     def _newest_unmasked(self, oid: int) -> Relation:
@@ -151,21 +151,21 @@ class RelationHistory:
         return frozenset(self._by_oid)
 
     def masks_of(self, oid: int) -> Mapping[str, str]:
-        """By column what is done to its values, of those that don't stay as they were sent."""
+        """The masks of a table, by column."""
         return {} if self.mask is None else self.mask.masks_of(oid)
 
     def unmasked(self, oid: int) -> tuple[RelationVersions, Relation]:
-        """`versions` without the view, and the relation that the table is known by."""
+        """`versions` and `newest` without the mask."""
         entries = self._by_oid[oid]
         return self._versions(oid, entries), self._newest_unmasked(oid)
 
     def versions(self, oid: int) -> RelationVersions:
-        """What is needed to find the version of any row of one relation: small, and shipped to executors."""
-        mine = self._by_oid.get(oid, [])
-        return self._versions(oid, [replace(entry, relation=self.masked(entry.relation)) for entry in mine])
+        """The versions of one relation, small enough to ship to executors."""
+        entries = self._by_oid.get(oid, [])
+        return self._versions(oid, [replace(entry, relation=self.masked(entry.relation)) for entry in entries])
 
-    def _versions(self, oid: int, mine: list[RelationEntry]) -> RelationVersions:
-        in_order = sorted(mine, key=lambda e: e.position)
+    def _versions(self, oid: int, entries: list[RelationEntry]) -> RelationVersions:
+        in_order = sorted(entries, key=lambda e: e.position)
         relations = list(dict.fromkeys(entry.relation for entry in in_order))
         numbers = {relation: number for number, relation in enumerate(relations)}
         scopes: dict[int | None, list[tuple[Position, int]]] = {}
@@ -176,16 +176,16 @@ class RelationHistory:
 
 @dataclass(frozen=True, slots=True)
 class RelationVersions:
-    """One relation's versions, and from which position each holds, for all (None) and within streamed transactions."""
+    """One relation's versions. holds_from: by scope (None: all) the positions from which versions hold."""
 
     oid: int
     relations: tuple[Relation, ...]
     holds_from: Mapping[int | None, tuple[tuple[Position, int], ...]]
 
     def at(self, position: Position, scope: int | None) -> int | None:
-        """The index in `relations` of the version in force at a message; None if nothing described it by then."""
-        found = None if scope is None else self._last_before(position, scope)
-        return self._last_before(position, None) if found is None else found
+        """The index in `relations` of the version in force at a message, None without a description."""
+        number = None if scope is None else self._last_before(position, scope)
+        return self._last_before(position, None) if number is None else number
 
     def _last_before(self, position: Position, scope: int | None) -> int | None:
         entries = self.holds_from.get(scope, ())
@@ -198,7 +198,7 @@ CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, o
 
 @dataclass(frozen=True, slots=True)
 class RelationSpan:
-    """From the row at `start` on, in the order of commits, a table's rows stood under `relation`."""
+    """From the row at `start` on, in commit order, a table's rows are under `relation`."""
 
     start: CommitPosition
     relation: Relation

@@ -9,12 +9,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.types import (
-    NO_USER_TYPES,
-    ColumnType,
-    UserTypes,
-    column_type,
-)
+from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -23,7 +18,7 @@ UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string(
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """retired: not in the relation any more, though its values are kept (lineage.py)."""
+    """retired: no longer in the relation, but still in the target (diff.py)."""
 
     name: str
     type: ColumnType
@@ -32,10 +27,10 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table looks like while its rows stand under one version of its relation.
+    """Columns, key and types of a target under one version of its relation.
 
-    columns: the relation's, then retired ones. key: positions of the key's columns; empty for a bag. toast: positions
-    of columns that an event may leave as they are; moves_toast: also one that moves its row to another key.
+    columns: the relation's, then retired ones. key: positions of the key columns, empty for a bag. toast: positions of
+    columns that an event may leave unchanged. moves_toast: even an event that moves its row to another key may.
     """
 
     relation: Relation
@@ -51,14 +46,13 @@ class TableShape:
 
     @property
     def has_unique_key(self) -> bool:
-        """Whether PostgreSQL holds that no two rows have one key: it is the table's replica identity."""
+        """True if PostgreSQL guarantees that keys are unique: the key is the table's replica identity."""
         flagged = {i for i, column in enumerate(self.relation.columns) if column.is_key}
         is_full = self.relation.replica_identity is ReplicaIdentity.FULL
         return bool(self.key) and set(self.key) == flagged and not is_full
 
     def event_schema(self) -> pa.Schema:
-        """_file and _ordinal order events within a commit; u3 says that c3 is unchanged; f0… and _from_unrep are the
-        old key of a V."""
+        """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V."""
         fields = [
             ("_lsn", pa.int64()),
             ("_file", pa.int64()),
@@ -84,9 +78,9 @@ def table_shape(
     user_types: UserTypes = NO_USER_TYPES,
     retired: tuple[RelationColumn, ...] = (),
 ) -> TableShape:
-    """`unchanged`: positions that may come as unchanged TOAST.
+    """unchanged: positions that may be unchanged TOAST.
 
-    Raises TableError if the configured key isn't among the columns that old tuples carry (all, under FULL).
+    Raises TableError if old tuples don't have all columns of the configured key (under FULL they have all columns).
     """
     columns = table_columns(relation, retired, user_types)
     key = _key_positions(relation, configured_key)
@@ -99,15 +93,15 @@ def table_shape(
 def table_columns(
     relation: Relation, retired: tuple[RelationColumn, ...], user_types: UserTypes
 ) -> tuple[TableColumn, ...]:
-    described = [(column, False) for column in relation.columns] + [(column, True) for column in retired]
-    return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in described)
+    columns = [(column, False) for column in relation.columns] + [(column, True) for column in retired]
+    return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in columns)
 
 
 def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tuple[int, ...]:
     names = [column.name for column in relation.columns]
     flagged = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
     if configured is None:
-        # Under FULL every column is flagged, and nothing says which are unique.
+        # Under FULL every column is flagged, and none is known to be unique.
         return () if relation.replica_identity is ReplicaIdentity.FULL else flagged
     missing = [name for name in configured if name not in names]
     if missing:

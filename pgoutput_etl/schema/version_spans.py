@@ -1,9 +1,9 @@
-"""Which version of its relation each row stands under, for many rows at once; and the runs of committed rows under one.
+"""The relation version of many rows at once, and the spans of committed rows under each version.
 
-A table's columns, key, name and place follow its committed rows in the order of commits. The versions of a relation
-follow one another in that order, because DDL waits for the transactions that have changed the table: so the first and
-the last committed row under each version say nearly always where a table changed. Where the ranges of two versions
-overlap, which only changes that take no such lock can bring about (a publication's column list), every row is asked.
+A table's columns, key, name and place follow its committed rows in commit order. Versions follow one another in that
+order, because DDL waits for transactions that have changed the table. So the first and the last committed row under
+each version nearly always tell where a table changed. If the spans of two versions overlap, which only changes without
+such a lock can cause (a publication's column list), every row is checked.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ UNDESCRIBED = -1
 
 @dataclass(frozen=True, slots=True)
 class RowPositions:
-    """Where committed rows of one relation stand, as arrays that go along with each other. scope: NO_SCOPE of a row
-    that was not streamed."""
+    """Positions of committed rows of one relation, as parallel arrays. scope: NO_SCOPE if the row was not streamed."""
 
     lsn: Numbers
     file: Numbers
@@ -39,10 +38,10 @@ class RowPositions:
 
 @dataclass(frozen=True, slots=True)
 class VersionSpan:
-    """Committed rows that stood under version `number`, behind the `generation`-th Relation message that holds for all:
-    the first and the last of them in the order of commits.
+    """The first and the last committed row, in commit order, under version `number`.
 
-    A version that comes back, as a column that is added and dropped again, has a span per generation.
+    generation: the number of the Relation message that holds for all. A version that returns, because a column was
+    added and dropped again, has a span per generation.
     """
 
     generation: int
@@ -59,7 +58,7 @@ HoldsFrom = Mapping[int | None, tuple[tuple[Position, int], ...]]  # as Relation
 
 
 def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_from: HoldsFrom) -> Numbers:
-    """RelationVersions.at for each row; UNDESCRIBED for None."""
+    """RelationVersions.at for each row, UNDESCRIBED for None."""
     numbers = numbers_at(holds_from, files, ordinals, None)
     if len(holds_from) > 1 or (None not in holds_from and holds_from):
         for scope in np.unique(scopes).tolist():
@@ -71,24 +70,24 @@ def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_f
 
 
 def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
-    """The same by the Relation messages of one scope alone."""
+    """As `numbers_in_force`, by the Relation messages of one scope only."""
     entries = holds_from.get(scope, ())
-    found = np.full(len(files), UNDESCRIBED, np.int64)
+    numbers = np.full(len(files), UNDESCRIBED, np.int64)
     if not entries or not len(files):
-        return found
+        return numbers
     first_file, last_file = files.min(), files.max()
     first = (int(first_file), int(ordinals[files == first_file].min()))
     last = (int(last_file), int(ordinals[files == last_file].max()))
     for (file, ordinal), number in entries:
         if (file, ordinal) <= first:
-            found[:] = number
+            numbers[:] = number
         elif (file, ordinal) <= last:
-            found[(files > file) | ((files == file) & (ordinals >= ordinal))] = number
-    return found
+            numbers[(files > file) | ((files == file) & (ordinals >= ordinal))] = number
+    return numbers
 
 
 def spans_of(rows: RowPositions, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
-    """One for each generation and version that has rows among these."""
+    """A span for each generation and version that has rows."""
     if not len(rows.lsn):
         return
     entries = holds_from.get(None, ())
@@ -103,35 +102,35 @@ def spans_of(rows: RowPositions, holds_from: HoldsFrom) -> Iterator[VersionSpan]
 
 
 def _limits(rows: RowPositions, chosen: Numbers) -> tuple[CommitPosition, CommitPosition]:
-    found = []
+    limits = []
     for smallest in (True, False):
         left = chosen
         for column in (rows.lsn, rows.file, rows.ordinal):
             values = column[left]
             left = left[values == (values.min() if smallest else values.max())]
-        found.append(rows.position(int(left[0])))
-    return found[0], found[1]
+        limits.append(rows.position(int(left[0])))
+    return limits[0], limits[1]
 
 
 def relation_spans_of_spans(spans: Iterable[VersionSpan], versions: RelationVersions) -> list[RelationSpan] | None:
-    """The runs in the order of commits, without the rows that nothing describes; None where spans of different versions
-    overlap, so that each row has to be asked."""
+    """The spans of a relation in commit order, without rows that have no description. None if spans of different
+    versions overlap, so that every row must be checked."""
     in_order = sorted((s for s in spans if s.number >= 0), key=lambda span: (span.first, span.last))
     reached: VersionSpan | None = None
-    runs: list[RelationSpan] = []
+    relation_spans: list[RelationSpan] = []
     for span in in_order:
         if reached is None or reached.number != span.number:
             if reached is not None and reached.last >= span.first:
                 return None
-            runs.append(RelationSpan(span.first, versions.relations[span.number]))
+            relation_spans.append(RelationSpan(span.first, versions.relations[span.number]))
             reached = span
         else:
             reached = VersionSpan(span.generation, span.number, reached.first, max(reached.last, span.last))
-    return runs
+    return relation_spans
 
 
 def relation_spans_of_rows(rows: RowPositions, versions: RelationVersions) -> list[RelationSpan]:
-    """The same of all committed rows, in any order."""
+    """The same, from all committed rows in any order."""
     order = np.lexsort((rows.ordinal, rows.file, rows.lsn))
     numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, versions.holds_from)[order]
     order, numbers = order[numbers >= 0], numbers[numbers >= 0]

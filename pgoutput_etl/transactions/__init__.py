@@ -1,1 +1,1 @@
-"""Which transaction a fragment belongs to, and how that transaction ended."""
+"""Assigns fragments to transactions, and tells how each transaction ended."""

@@ -1,4 +1,4 @@
-"""What an earlier run set aside, and nothing has taken up since: a run that finds nothing new says it once more."""
+"""Quarantined data of earlier runs that is still unresolved. A run without new files reports it again."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_OF_TRANSACTIONS = "transaction"  # how the reason begins why one is in quarantine
+_TRANSACTION_REASON = "transaction"  # how the reason of a quarantined transaction begins
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """damages: byte ranges in quarantine, a line each; transactions: how many are; refused_files: why they were."""
+    """damages: one line per quarantined byte range. transactions: number in quarantine. refused_files: the reasons."""
 
     damages: tuple[str, ...] = ()
     transactions: int = 0
@@ -19,19 +19,19 @@ class Leftovers:
 
     @classmethod
     def of(cls, quarantine: Iterable[Mapping[str, Any]]) -> Leftovers:
-        """`quarantine`: rows of the ledger's table, without those of held tables."""
+        """quarantine: rows of the ledger's table, without those of held tables."""
         rows = sorted(quarantine, key=lambda row: (row["file"], row["offset"] or 0))
-        of_bytes = [row for row in rows if row["offset"] is not None]
-        of_transactions = [row for row in of_bytes if row["reason"].startswith(_OF_TRANSACTIONS)]
+        ranges = [row for row in rows if row["offset"] is not None]
+        transactions = [row for row in ranges if row["reason"].startswith(_TRANSACTION_REASON)]
         return cls(
-            tuple(bytes_in_words(**_named(row)) for row in of_bytes if row not in of_transactions),
-            len({(row["xid"], row["lsn"]) for row in of_transactions}),
+            tuple(
+                bytes_in_words(row["path"], row["offset"], row["length"], row["reason"])
+                for row in ranges
+                if row not in transactions
+            ),
+            len({(row["xid"], row["lsn"]) for row in transactions}),
             tuple(row["reason"] for row in rows if row["offset"] is None),
         )
-
-
-def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("path", "offset", "length", "reason")}
 
 
 def bytes_in_words(path: str, offset: int, length: int, reason: str) -> str:

@@ -1,8 +1,8 @@
-"""Logical decoding Messages (pg_logical_emit_message) that count, from message rows: what the ledger's `messages` has.
+"""The logical decoding Messages (pg_logical_emit_message) that the ledger's table `messages` gets.
 
-One that is transactional counts if its transaction does, exactly as a change would. Any other counts wherever it
-stands, whatever becomes of the transaction around it. Each is identified by its LSN, which is that of the end of its
-WAL record, with prefix and content: the server sends the same again where a receiver connects again.
+A transactional Message counts if its transaction is committed, as a change does. Any other Message always counts. A
+Message is identified by its LSN (the end of its WAL record), prefix and content: the server sends it again when a
+receiver reconnects.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.scan.message_row import HEAD
 from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, StatusLookup
 
-# What `messages_that_count` looks at.
+# The columns that `messages_that_count` reads.
 COUNTED_BY = (*DECIDED_BY, "ordinal", "body")
 
 LOGICAL_SCHEMA = pa.schema(
@@ -25,7 +25,7 @@ LOGICAL_SCHEMA = pa.schema(
         ("content", pa.binary()),
         ("lsn", pa.int64()),  # the Message's own
         ("transactional", pa.bool_()),
-        ("xid", pa.int64()),  # and commit_lsn, commit_ts: the transaction's; NULL of those of none
+        ("xid", pa.int64()),  # xid, commit_lsn, commit_ts: the transaction's; NULL if not transactional
         ("commit_lsn", pa.int64()),
         ("commit_ts", pa.int64()),  # microseconds since 2000-01-01 UTC
         ("file", pa.int64()),
@@ -37,33 +37,32 @@ IDENTIFIED_BY = ("lsn", "prefix", "content")
 
 
 def decoded(body: bytes, fragment: int, xid: int | None, scope: int | None) -> Message:
-    """A row's Message. In a head that can be read both ways, `scope` tells: only streamed transactions have one."""
+    """The Message in a row's body. If the fragment is a head, `scope` tells a streamed transaction from another."""
     message = decode(body, xid is not None or (fragment == HEAD and scope is not None))
     assert isinstance(message, Message)
     return message
 
 
 def messages_that_count(rows: pa.RecordBatch, statuses: StatusLookup) -> pa.RecordBatch:
-    """LOGICAL_SCHEMA. `rows`: of Messages alone, with the columns COUNTED_BY. Those of no transaction may be there more
-    than once."""
+    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: of Messages only, with the
+    columns COUNTED_BY."""
     decided = statuses.decide(rows)
-    listed = rows.select(["file", "ordinal", "unit", "xid", "body"]).to_pylist()
-    told = zip(
+    messages: list[dict[str, Any]] = []
+    for row, status, top_xid, commit_lsn, commit_ts, scope in zip(
+        rows.select(["file", "ordinal", "unit", "xid", "body"]).to_pylist(),
         decided.status.tolist(),
         decided.top_xid.to_pylist(),
         decided.commit_lsn.to_pylist(),
         decided.commit_ts.to_pylist(),
         decided.scope.to_pylist(),
         strict=True,
-    )
-    found: list[dict[str, Any]] = []
-    for row, (status, top_xid, commit_lsn, commit_ts, scope) in zip(listed, told, strict=True):
+    ):
         message = decoded(row["body"], row["unit"], row["xid"], scope)
         own = {"prefix": message.prefix, "content": message.content, "lsn": message.lsn}
-        place = {"file": row["file"], "ordinal": row["ordinal"]}
+        position = {"file": row["file"], "ordinal": row["ordinal"]}
         if not message.transactional:
-            found.append({**own, "transactional": False, **place})
+            messages.append({**own, "transactional": False, **position})
         elif status == COMMITTED and not statuses.is_aborted(row["file"], row["unit"], message.xid):
-            of_transaction = {"xid": top_xid, "commit_lsn": commit_lsn, "commit_ts": commit_ts}
-            found.append({**own, "transactional": True, **of_transaction, **place})
-    return pa.RecordBatch.from_pylist(found, LOGICAL_SCHEMA)
+            transaction = {"xid": top_xid, "commit_lsn": commit_lsn, "commit_ts": commit_ts}
+            messages.append({**own, "transactional": True, **transaction, **position})
+    return pa.RecordBatch.from_pylist(messages, LOGICAL_SCHEMA)

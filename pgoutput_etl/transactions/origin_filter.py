@@ -1,4 +1,4 @@
-"""Which transactions are applied, by the replication origin that they name."""
+"""Filters transactions by the replication origin that they name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """accepted: names beside which only local transactions are applied (None: all are). skipped: names of which none
-    are. A transaction that names no origin is local, and always applied."""
+    """accepted: the only origins that are applied, None for all. skipped: origins that are not applied. A transaction
+    without an origin is local, and always applied."""
 
     accepted: frozenset[str] | None = None
     skipped: frozenset[str] = frozenset()
@@ -26,9 +26,9 @@ class Origins:
         return name not in self.skipped and (self.accepted is None or name in self.accepted)
 
     def refused(self, names: pa.Array) -> pa.Array:
-        """Of each name whether it is refused; not of NULL."""
-        listed = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]
-        return pc.is_in(names, pa.array(listed, pa.string()))
+        """A boolean per name; false for NULL."""
+        refused = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]
+        return pc.is_in(names, pa.array(refused, pa.string()))
 
 
 ANY = Origins()

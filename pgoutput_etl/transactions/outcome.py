@@ -1,4 +1,4 @@
-"""What assembly is asked and what it answers: control messages of files in, fates of transactions out."""
+"""Input and output of assembly: control messages, and the outcomes of transactions."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from pgoutput_etl.scan.message_row import DAMAGE_TAG, ERROR_TAG, HEAD, LOGICAL_T
 
 Xids = npt.NDArray[np.int64]
 
-FragmentId = tuple[int, int]  # (file's number, unit's number within the file)
+FragmentId = tuple[int, int]  # (number of the file, number of the fragment within it)
 
 
 class TransactionStatus(Enum):
-    """What became of a transaction, or of one sending of it."""
+    """The status of a transaction, or of one sending of it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    RESENT = "resent"  # the archive has it more than once, and another sending counts
-    QUARANTINED = "quarantined"  # it was committed, but a part of it can't be read
+    RESENT = "resent"  # in the archive more than once, and another sending counts
+    QUARANTINED = "quarantined"  # committed, but partly unreadable
     OPEN = "open"  # its end is not in the archive yet
-    REFUSED = "refused"  # it was committed, but the configuration refuses its origin
+    REFUSED = "refused"  # committed, but the configuration refuses its origin
 
 
-TRIMMED = "trimmed"  # the fate of a row of the ledger that is no transaction, but stands for those that are gone
+TRIMMED = "trimmed"  # the status of a ledger row that stands for transactions removed by retention
 
-
-# What became of bytes, by the fate of what they are a part of. "applied" is all that is done with: what was committed,
-# what the configuration skips, and what is about no transaction.
+# The account of bytes, by the status of their transaction. "applied" includes bytes of skipped tables and bytes outside
+# of transactions: nothing remains to be done with them.
 ACCOUNTS = {
     TransactionStatus.COMMITTED.value: "applied",
     TransactionStatus.OPEN.value: "waiting",
@@ -45,18 +44,18 @@ ACCOUNTS = {
 
 
 def summed_accounts(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Bytes of all files together, of each of ACCOUNTS."""
-    listed = list(accounts)
-    return {name: sum(of_file.get(name, 0) for of_file in listed) for name in ACCOUNTS.values()}
+    """The bytes in each account. accounts: one mapping per file."""
+    files = list(accounts)
+    return {name: sum(file.get(name, 0) for file in files) for name in ACCOUNTS.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transaction's fate: of all changes in its units, but for those of aborted subtransactions.
+    """The status of all changes in a transaction's fragments, except those of aborted subtransactions.
 
-    commit_lsn and commit_ts (microseconds since 2000-01-01 UTC) are None unless its commit was seen. Of one that is
-    quarantined: `reason`, and the relations that what can't be read may be about beside those of its rows (None: any).
-    origin, origin_lsn: where it came from, if it says so, and its commit's LSN there.
+    commit_lsn, commit_ts (microseconds since 2000-01-01 UTC): None unless its commit was read. reason: why it is
+    quarantined. unreadable_relations: those in its unreadable part, besides those of its rows (None: any).
+    origin, origin_lsn: where the transaction came from, and the LSN of its commit there.
     """
 
     status: TransactionStatus
@@ -75,8 +74,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRange:
-    """What can't be read between transactions: nothing committed at `lsn` or later can be relied on in these
-    relations (None: in any)."""
+    """Unreadable bytes between transactions. relations (None: any) can't be trusted from the commit at `lsn` on."""
 
     lsn: int
     relations: frozenset[int] | None
@@ -85,7 +83,7 @@ class UnreadableRange:
 
 @dataclass(frozen=True, slots=True)
 class UnknownPrepared:
-    """A Commit Prepared of a transaction whose Prepare the archive has not: it was empty, or a file is missing."""
+    """A Commit Prepared without its Prepare: the transaction was empty, or a file is missing."""
 
     xid: int
     gid: str
@@ -94,7 +92,7 @@ class UnknownPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Of the ordinary transactions of this stretch, those with a commit LSN up to `lsn` are resent."""
+    """The epoch's ordinary transactions with a commit LSN up to `lsn` are resent."""
 
     file: int
     epoch: int
@@ -114,8 +112,8 @@ class ControlRow:
 
 @dataclass(frozen=True, slots=True)
 class StreamAborts:
-    """Stream Aborts of one file with no other control message between them: top-level xids, and those of what was
-    aborted, as arrays that go along with each other. A night may have a million of them."""
+    """Stream Aborts of one file without other control messages between them, as parallel arrays: the xids of the
+    top-level transactions and of what was aborted. One night may have a million of them."""
 
     ordinal: int
     xids: Xids
@@ -130,8 +128,7 @@ _NO_CONTROL_TAGS = (SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG, LOGICAL_TAG)
 
 
 def control_rows(batches: Iterable[pa.RecordBatch]) -> list[Control]:
-    """The control messages among one file's message rows, in order: what `Assembly` asks of a file. `batches`: with the
-    columns CONTROL_COLUMNS at least."""
+    """The control messages among one file's message rows, in order. batches: with the columns CONTROL_COLUMNS."""
     return [control for batch in batches for control in _controls(batch)]
 
 
@@ -155,7 +152,7 @@ def _controls(batch: pa.RecordBatch) -> Iterator[Control]:
 
 
 def _uint32(bodies: pa.Array, at: int) -> Xids:
-    """The Int32 at that place of each message, without a sign."""
+    """The Int32 at byte `at` of each message, read as unsigned."""
     four = pc.binary_slice(bodies, at, at + 4)
     data = four.buffers()[2]
     first = np.frombuffer(four.buffers()[1], np.int32)[four.offset]

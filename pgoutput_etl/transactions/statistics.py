@@ -1,4 +1,4 @@
-"""What a batch's rows amount to, counted block by block: bytes by fate, transactions by fate, changes by relation."""
+"""Statistics of a batch's rows, added up block by block: bytes and transactions by status, changes by relation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRANSACTIONAL, OTHERS = "transactional", "others"
 
 QUARANTINED = STATUSES.index(TransactionStatus.QUARANTINED)
 
-# What `BatchStatistics.add` looks at.
+# The columns that `BatchStatistics.add` reads.
 COUNTED_KINDS = (
     *("file", "ordinal", "begin", "end", "tag", "unit", "stretch", "xid", "relation", "old_kind", "unchanged"),
     *("commit_lsn", "commit_ts", "top_xid", "origin"),
@@ -39,14 +39,17 @@ class CommitWindow:
     before: int = 2**63 - 1
 
     def holds(self, lsn: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        held: npt.NDArray[np.bool_] = (lsn > self.after) & (lsn < self.before)
-        return held
+        is_inside: npt.NDArray[np.bool_] = (lsn > self.after) & (lsn < self.before)
+        return is_inside
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsRequest:
-    """The part of a batch to count, by relation. held_from: the commit LSN from which on changes are not applied, and
-    so in quarantine; windows: the commits whose changes count, if not all do; versions: where each one holds from."""
+    """The part of a batch to count, by relation OID.
+
+    held_from: the first commit LSN that is not applied but quarantined. windows: the commits that count, if not all.
+    versions: where each relation version begins to hold.
+    """
 
     held_from: Mapping[int, int] = field(default_factory=dict)
     windows: Mapping[int, CommitWindow] = field(default_factory=dict)
@@ -55,8 +58,11 @@ class StatisticsRequest:
 
 @dataclass(slots=True)
 class RelationStatistics:
-    """Of one relation's committed changes. truncated_at: (commit LSN, file, ordinal) of the last truncate; unchanged:
-    positions of unchanged TOAST; moves_toast: in a row whose key changed, too; spans: by generation and version."""
+    """Statistics of one relation's committed changes.
+
+    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: some of it is in a row whose
+    key changed. spans: by generation and version.
+    """
 
     tags: Counter[str] = field(default_factory=Counter)
     truncated_at: CommitPosition | None = None
@@ -66,12 +72,12 @@ class RelationStatistics:
 
     @property
     def last_row(self) -> CommitPosition | None:
-        """The last committed row, in the order of commits."""
+        """The last committed row, in commit order."""
         return max((span.last for span in self.spans.values()), default=None)
 
     def add_span(self, span: VersionSpan) -> None:
-        known = self.spans.get((span.generation, span.number))
-        self.spans[span.generation, span.number] = span if known is None else known.joined(span)
+        existing = self.spans.get((span.generation, span.number))
+        self.spans[span.generation, span.number] = span if existing is None else existing.joined(span)
 
     def merge(self, other: RelationStatistics) -> None:
         for span in other.spans.values():
@@ -85,11 +91,13 @@ class RelationStatistics:
 
 @dataclass(slots=True)
 class BatchStatistics:
-    """sizes: bytes, by file and account. ended: ordinary transactions, by fate. relations: their committed changes.
-    block_sizes: bytes of the tuples of all of a relation's blocks, of rows that are not committed, too. changed: the
-    relations that have rows, whatever became of them; quarantined_from: the first commit in quarantine that has rows of
-    a relation. messages: logical decoding Messages, those of committed transactions and those of none. last_commit: LSN
-    and time of the last commit among ordinary transactions."""
+    """Statistics of a batch, by relation OID unless said otherwise.
+
+    sizes: bytes by file and account. ended: number of ordinary transactions by status. relations: committed changes.
+    block_sizes: bytes of tuples in blocks, including rows that are not committed. changed: relations with rows of any
+    status. quarantined_from: the first quarantined commit with rows of a relation. messages: number of logical
+    decoding Messages, TRANSACTIONAL (committed) and OTHERS. last_commit: LSN and time of the last ordinary commit.
+    """
 
     request: StatisticsRequest = field(default_factory=StatisticsRequest)
     sizes: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -104,7 +112,7 @@ class BatchStatistics:
     def add(
         self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, size: int, statuses: StatusLookup
     ) -> None:
-        """One block. Rows that waited were accounted for by the batch that read them."""
+        """Adds one block. Bytes of waiting rows were accounted for by the batch that read them."""
         decided = statuses.decide(rows)
         if kind not in (BlockKind.WAITING, BlockKind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)
@@ -147,13 +155,12 @@ class BatchStatistics:
             status = np.where((status == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, status)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
-        places = file * len(STATUSES) + status
-        found, inverse = np.unique(places, return_inverse=True)
-        sums = np.zeros(len(found), np.int64)
+        codes, inverse = np.unique(file * len(STATUSES) + status, return_inverse=True)
+        sums = np.zeros(len(codes), np.int64)
         np.add.at(sums, inverse, sizes)
-        for place, total in zip(found.tolist(), sums.tolist(), strict=True):
-            of_file, of_fate = divmod(place, len(STATUSES))
-            self.sizes[of_file, ACCOUNTS[STATUSES[of_fate].value]] += total
+        for code, total in zip(codes.tolist(), sums.tolist(), strict=True):
+            number, index = divmod(code, len(STATUSES))
+            self.sizes[number, ACCOUNTS[STATUSES[index].value]] += total
 
     def _count(self, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         is_committed = decided.status == COMMITTED
@@ -162,20 +169,20 @@ class BatchStatistics:
         if not is_committed.any():
             return
         chosen = rows if is_committed.all() else rows.filter(pa.array(is_committed))
-        found = RelationStatistics()
+        statistics = RelationStatistics()
         for span in spans_of(positions_of(chosen, decided, is_committed), self.request.versions.get(relation, {})):
-            found.add_span(span)
+            statistics.add_span(span)
         for count in pc.value_counts(chosen.column("tag")).to_pylist():
-            found.tags[count["values"]] = count["counts"]
-        if found.tags["T"]:
+            statistics.tags[count["values"]] = count["counts"]
+        if statistics.tags["T"]:
             lsn = decided.commit_lsn.filter(pa.array(is_committed))
-            found.truncated_at = _last_truncate(chosen, lsn)
+            statistics.truncated_at = _last_truncate(chosen, lsn)
         unchanged = chosen.column("unchanged")
         if unchanged.null_count < len(unchanged):
-            found.unchanged = set(pc.unique(pc.list_flatten(unchanged)).to_pylist())
+            statistics.unchanged = set(pc.unique(pc.list_flatten(unchanged)).to_pylist())
             moves = pc.and_(pc.is_valid(unchanged), pc.equal(chosen.column("old_kind"), "K"))
-            found.moves_toast = bool(pc.any(moves).as_py())
-        self.relations.setdefault(relation, RelationStatistics()).merge(found)
+            statistics.moves_toast = bool(pc.any(moves).as_py())
+        self.relations.setdefault(relation, RelationStatistics()).merge(statistics)
 
     def merge(self, other: BatchStatistics) -> None:
         self.sizes.update(other.sizes)
@@ -190,11 +197,11 @@ class BatchStatistics:
             self.relations.setdefault(oid, RelationStatistics()).merge(statistics)
 
     def accounts(self) -> dict[int, dict[str, int]]:
-        """How many bytes of each file (decompressed) had which fate; APPLIED for all that is done with."""
-        found: dict[int, dict[str, int]] = {}
+        """The decompressed bytes of each file, by account."""
+        accounts: dict[int, dict[str, int]] = {}
         for (file, account), size in self.sizes.items():
-            found.setdefault(file, {})[account] = size
-        return found
+            accounts.setdefault(file, {})[account] = size
+        return accounts
 
     def to_json(self) -> bytes:
         relations = {
@@ -223,37 +230,34 @@ class BatchStatistics:
 
     @classmethod
     def from_json(cls, text: bytes) -> BatchStatistics:
-        told: dict[str, Any] = json.loads(text)
-        relations = {int(oid): _relation_statistics(each) for oid, each in told["relations"].items()}
-        sizes = Counter({(file, account): size for file, account, size in told["bytes"]})
-        blocks = Counter({int(oid): size for oid, size in told["blocks"].items()})
-        last = None if told["last_commit"] is None else (told["last_commit"][0], told["last_commit"][1])
+        fields: dict[str, Any] = json.loads(text)
+        last = fields["last_commit"]
         return cls(
-            sizes=sizes,
-            ended=Counter(told["ended"]),
-            relations=relations,
-            block_sizes=blocks,
-            changed=set(told["changed"]),
-            quarantined_from=dict(told["quarantined_from"]),
-            messages=Counter(told["messages"]),
-            last_commit=last,
+            sizes=Counter({(file, account): size for file, account, size in fields["bytes"]}),
+            ended=Counter(fields["ended"]),
+            relations={int(oid): _relation_statistics(relation) for oid, relation in fields["relations"].items()},
+            block_sizes=Counter({int(oid): size for oid, size in fields["blocks"].items()}),
+            changed=set(fields["changed"]),
+            quarantined_from=dict(fields["quarantined_from"]),
+            messages=Counter(fields["messages"]),
+            last_commit=None if last is None else (last[0], last[1]),
         )
 
 
-def _relation_statistics(told: Mapping[str, Any]) -> RelationStatistics:
-    found = RelationStatistics(
-        Counter(told["tags"]),
-        None if told["truncated_at"] is None else _position(told["truncated_at"]),
-        set(told["unchanged"]),
-        told["moves_toast"],
+def _relation_statistics(fields: Mapping[str, Any]) -> RelationStatistics:
+    statistics = RelationStatistics(
+        Counter(fields["tags"]),
+        None if fields["truncated_at"] is None else _position(fields["truncated_at"]),
+        set(fields["unchanged"]),
+        fields["moves_toast"],
     )
-    for generation, number, first, last in told["spans"]:
-        found.add_span(VersionSpan(generation, number, _position(first), _position(last)))
-    return found
+    for generation, number, first, last in fields["spans"]:
+        statistics.add_span(VersionSpan(generation, number, _position(first), _position(last)))
+    return statistics
 
 
 def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArray[np.bool_]) -> RowPositions:
-    """`rows`: those of a block that are `chosen`; `decided`: of all of the block."""
+    """rows: the chosen rows of a block. decided: the statuses of all its rows."""
     lsn, scope = decided.commit_lsn, decided.scope
     if not chosen.all():
         lsn, scope = lsn.filter(pa.array(chosen)), scope.filter(pa.array(chosen))
@@ -262,15 +266,15 @@ def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArr
 
 
 def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
-    """NULL is -1, which nothing here is."""
-    found: npt.NDArray[np.int64] = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
-    return found
+    """A column of non-negative integers, with -1 for NULL."""
+    numbers: npt.NDArray[np.int64] = pc.fill_null(column, -1).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def positions_in(
     rows: pa.RecordBatch, statuses: StatusLookup, relation: int, windows: Mapping[int, CommitWindow]
 ) -> RowPositions:
-    """Where each committed row of a relation's block stands. `rows`: with the columns TALLIED."""
+    """The position of each committed row of a relation's block. rows: with the columns COUNTED_KINDS."""
     decided = statuses.decide(rows)
     chosen = decided.status == COMMITTED
     if relation in windows:
@@ -279,9 +283,9 @@ def positions_in(
 
 
 def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> CommitPosition:
-    of_truncates = pc.equal(rows.column("tag"), "T")
+    is_truncate = pc.equal(rows.column("tag"), "T")
     columns = [lsn, rows.column("file"), rows.column("ordinal")]
-    return max(zip(*(column.filter(of_truncates).to_pylist() for column in columns), strict=True))
+    return max(zip(*(column.filter(is_truncate).to_pylist() for column in columns), strict=True))
 
 
 def _position(parts: Iterable[int]) -> CommitPosition:
@@ -290,9 +294,8 @@ def _position(parts: Iterable[int]) -> CommitPosition:
 
 
 def transactions_by_status(outcomes: Iterable[Outcome], statistics: BatchStatistics) -> Counter[str]:
-    """How many ended in which way: the ordinary ones within a file, and all others."""
-    found = Counter(outcome.status.value for outcome in outcomes)
-    found.update(
-        {status: n for status, n in statistics.ended.items() if status != TransactionStatus.QUARANTINED.value}
-    )  # those are outcomes
-    return found
+    """The number of transactions by status: those with an outcome, and ordinary ones within a file."""
+    counts = Counter(outcome.status.value for outcome in outcomes)
+    # Quarantined transactions have outcomes.
+    counts.update({s: n for s, n in statistics.ended.items() if s != TransactionStatus.QUARANTINED.value})
+    return counts

@@ -18,6 +18,7 @@ from pgoutput_etl.postgres.copy_format import text_rows, tuple_of
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import BEFORE_FILES
+from pgoutput_etl.transactions.assembly import Assembly
 from tests.support.kept_rows import counted
 from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot, writers
 from tests.support.servers.postgres import Server, Version
@@ -45,7 +46,7 @@ class FromSnapshot(Replay):
         self.lsn = taken.lsn + shift
         relations = [t.relation for t in read_catalog(catalog, (), lambda _: True).tables]
         entries = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
-        self.assembly.relations = RelationHistory.of([*entries, *self.assembly.relations.entries])
+        self.assembly = Assembly(RelationHistory.of(entries))
         for relation in relations:
             rows = text_rows(taken.copied[relation.name].read_bytes(), relation.name, len(relation.columns))
             for number, fields in enumerate(rows):
@@ -99,8 +100,8 @@ def test_taken_at_any_time(version: Version, count: int, tmp_path: Path) -> None
 
 def rows_of(taken: Snapshot, archive: bytes, catalog: str, shift: int = 0) -> Rows:
     replay = FromSnapshot()
-    replay.add_file("archive", archive)
     replay.load(taken, catalog, shift)
+    replay.add_file("archive", archive)
     own = {}
     for table in replay.tables().values():
         names = [column.name for column in table.shape.columns] + ["_pg_unrepresentable"]

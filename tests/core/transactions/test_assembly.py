@@ -50,7 +50,8 @@ def through_the_night(assembly: Assembly) -> Assembly:
     state = json.loads(json.dumps(assembly.state()))
     entries = reversed(assembly.relations.entries)
     again = Assembly.from_state(state, RelationHistory.of(entries), assembly.types)
-    again.outcomes, again.watermarks = assembly.outcomes, assembly.watermarks
+    again.outcomes.extend(assembly.outcomes)
+    again.watermarks = assembly.watermarks
     return again
 
 
