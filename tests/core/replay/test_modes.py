@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.spark.load.test_net_effect import random_history
 from tests.support.kept_rows import as_of, counted
+from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Messages,
@@ -37,7 +37,7 @@ KEYS = {"public.configured": ("id",)}
 
 def assert_is_the_mirror_as_of_every_commit(replay: Replay, keys: Mapping[str, tuple[str, ...]]) -> None:
     """For tables whose columns stay."""
-    found = remembered(replay, keys)
+    found = table_histories(replay, keys)
     commits = sorted({row["commit_lsn"] for row in replay.committed()})
     for lsn in (0, *commits, commits[-1] + 1):
         mirrors = replay.tables(keys, until=lsn)
@@ -68,7 +68,7 @@ def test_versions_as_of_a_commit_are_the_mirror_as_of_it_in_long_histories(seed:
 def test_rows_that_live_are_the_mirror_and_no_key_is_there_twice(seed: int) -> None:
     replay = _replay_of(seed, 60)
     mirrors = replay.tables(KEYS)
-    for oid, kept in remembered(replay, KEYS).items():
+    for oid, kept in table_histories(replay, KEYS).items():
         if kept.latest is None:
             assert kept.shape.is_bag
             continue
@@ -87,7 +87,7 @@ def _replay_of(seed: int, transactions: int) -> Replay:
 
 def versions_of(messages: Messages) -> list[tuple[Any, ...]]:
     """Own columns, from, to."""
-    kept = remembered(replayed(messages))[T]
+    kept = table_histories(replayed(messages))[T]
     names = [column.name for column in kept.shape.columns]
     found = ((*(row[n] for n in names), row["_pg_valid_from_lsn"], row["_pg_valid_to_lsn"]) for row in kept.versions)
     return sorted(found, key=repr)
@@ -95,7 +95,7 @@ def versions_of(messages: Messages) -> list[tuple[Any, ...]]:
 
 def latest_of(messages: Messages) -> list[tuple[Any, ...]]:
     """Own columns, commit, deleted."""
-    kept = remembered(replayed(messages))[T]
+    kept = table_histories(replayed(messages))[T]
     assert kept.latest is not None
     names = [column.name for column in kept.shape.columns]
     return sorted(tuple(row[n] for n in (*names, "_pg_commit_lsn", "_pg_deleted")) for row in kept.latest)

@@ -21,7 +21,6 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.spark.load.test_net_effect import random_history
 from tests.support.captures import CAPTURES, files_of
@@ -29,6 +28,7 @@ from tests.support.fault_runs import FaultyJob
 from tests.support.faults import AFTER, Fault
 from tests.support.jobs import Job, Nights
 from tests.support.kept_rows import applied, as_of, counted
+from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -65,7 +65,7 @@ def in_modes(job: Job, modes: Modes, keys: Keys = NO_KEYS) -> Job:
 
 def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, commits: int = 5) -> None:
     """Every table under the name that it bore last; `commits`: at how many a history is looked at."""
-    kept, mirrors = remembered(replay, keys), replay.tables(keys)
+    kept, mirrors = table_histories(replay, keys), replay.tables(keys)
     for (schema, name), oid in replay.name_holders().items():
         if oid not in kept:
             continue

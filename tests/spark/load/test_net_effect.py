@@ -22,10 +22,10 @@ from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
 from tests.support.jobs import Job
+from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -307,4 +307,4 @@ def test_an_update_of_a_bag_that_changes_nothing_ends_a_version(spark: SparkSess
         made, shape = _inserts_first(replay, night)
         history.write(spark, path, shape, EventLog(frame(spark, made).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
-    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, remembered(replay)[T].versions))
+    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, table_histories(replay)[T].versions))
