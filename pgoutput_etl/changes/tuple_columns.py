@@ -1,4 +1,4 @@
-"""TupleData of one relation, raw, taken apart by kernels: where each column's value is, and typed Arrow arrays of them.
+"""TupleData of one relation, taken apart by kernels: the kind, position and size of each column's value.
 
 Equal to decode.read_tuple and types.load_text/load_binary, without an object per value. Tuples may lie anywhere: in a
 slice of a file, or in the memory of an Arrow array, which is not copied.
@@ -8,7 +8,6 @@ Source: PostgreSQL documentation, "Logical Replication Message Formats", TupleDa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_etl.jit import compiled, load_length
-from pgoutput_etl.types import ColumnType, LoadedColumn
-from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError, load_cells
+from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError
 
 NULL, UNCHANGED = -1, -2  # sizes of what is no value
 
@@ -145,10 +143,3 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
         if p != end:
             return i
     return -1
-
-
-def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
-    """A column each, NULL for what is unchanged TOAST. Raises UnsureError, and what the types' loaders raise."""
-    tuples = split_tuples(raw, len(types))
-    everyone = np.arange(len(raw), dtype=np.int32)
-    return [load_cells(of, tuples.cells(column, everyone)) for column, of in enumerate(types)]
