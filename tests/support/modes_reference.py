@@ -19,9 +19,9 @@ from pgoutput_etl.replay.mirror import (
     ReplayedSpan,
     Row,
     apply_rows,
-    migrated_row,
-    named,
+    migrated_rows,
     rows_under,
+    target_row,
 )
 from pgoutput_etl.schema.diff import Declared
 from pgoutput_etl.schema.table_shape import TableShape
@@ -109,7 +109,7 @@ class _VersionTracker:
         assert self.table is not None
         assert span.migration is not None
         before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, migrated_row(before.values(), span.migration), strict=True))
+        after = dict(zip(before, migrated_rows(before.values(), span.migration), strict=True))
         table = rows_under(span.shape)
         for event in self.table.events():
             table.put(after[id(event)])
@@ -123,8 +123,8 @@ class _VersionTracker:
     def history(self) -> TableHistory:
         assert self.table is not None
         shape = self.table.shape
-        versions = [named(v.event, shape) | _validity(v) for v in self.versions]
-        latest = [named(v.event, shape) | _end(v) for v in self.latest.values()]
+        versions = [target_row(v.event, shape) | _validity(v) for v in self.versions]
+        latest = [target_row(v.event, shape) | _end(v) for v in self.latest.values()]
         return TableHistory(shape, versions, latest if isinstance(self.table, KeyedRows) else None)
 
 

@@ -69,7 +69,7 @@ class SideBuild:
                 writer,
                 f"{root}/_rebuilt",
             )
-            lacking = rebuilding.lacking(rows)
+            lacking = rebuilding.missing_rows(rows)
             cutoff = archive.cutoff_before(self.order.oids, commits.last)
             plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cutoff], {})
             plan.held += [

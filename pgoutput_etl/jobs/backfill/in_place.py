@@ -135,7 +135,7 @@ class InPlaceBackfill:
                 self._scratch(),
             )
             known = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
-            lacking = rebuilding.lacking(all_rows)
+            lacking = rebuilding.missing_rows(all_rows)
             plan = rebuilding.plan(lacking, whole, places) if whole else TablePlan()
             if not batch.resumed:
                 if not plan.tasks and not tasks:
@@ -150,7 +150,7 @@ class InPlaceBackfill:
             outcomes = [*built, *(unchanged_result(outcome, batch.tables) for outcome in left)]
             if rows is not None:
                 touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
-                within = replace(self._writer(), choose=touched).write(
+                within = replace(self._writer(), event_filter=touched).write(
                     TablePlan(list(tasks.values())), ChangeRows(rows)
                 )
                 outcomes += [unchanged_result(o, batch.tables) if o.state.status == HELD else o for o in within]

@@ -134,7 +134,7 @@ class Redrive:
             writer,
             f"{root}/rebuilt",
         )
-        applicable = rebuilding.lacking(applicable)
+        applicable = rebuilding.missing_rows(applicable)
         places = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
         plan = rebuilding.plan(applicable, oids, places, cutoffs)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgoutput_etl.console import grid, own_console, summary_json
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_unchanged
 from pgoutput_etl.lsn import format_lsn
 
 
@@ -53,7 +53,7 @@ def print_backfill(summary: BackfillSummary, console: Console | None = None) -> 
     done = [t for t in summary.tables if t.table.held is None]
     if done:
         console.print(_table(done))
-    print_left(console, [t.table for t in summary.tables], summary.skipped)
+    print_unchanged(console, [t.table for t in summary.tables], summary.skipped)
     read = f"{len(summary.files_read):,} of {summary.files:,} files, {summary.bytes_read:,} bytes"
     console.print(f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pgoutput_etl.console import grid, own_console, summary_json
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_unchanged
 from pgoutput_etl.lsn import format_lsn
 
 
@@ -49,7 +49,7 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
     loaded = [t for t in summary.tables if t.table.held is None]
     if loaded:
         console.print(_table(loaded))
-    print_left(console, [t.table for t in summary.tables], summary.skipped)
+    print_unchanged(console, [t.table for t in summary.tables], summary.skipped)
     at = format_lsn(summary.snapshot_lsn)
     if summary.waits:
         say = f"as of LSN {at}; the archive hasn't come so far. What it has of them up to there is passed over"

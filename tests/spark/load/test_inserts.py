@@ -68,14 +68,14 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("size", "gaps", "count"),
     [
-        pytest.param(change_source.FEW, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
+        pytest.param(change_source.DRIVER_TABLE_BYTES, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
         pytest.param(-1, "accept", 2, id="on executors"),
     ],
 )
 def test_a_key_that_is_inserted_again_is_one_row(
     size: int, gaps: str, count: int, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_source, "FEW", size)
+    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", size)
     nights.job = replace(nights.job, overrides=["source.origins=none", f"source.gaps={gaps}"])
     replay = Replay(origins=Origins(accepted=frozenset()))
     for number, messages in enumerate(NIGHTS[:count]):

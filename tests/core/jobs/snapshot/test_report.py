@@ -34,6 +34,6 @@ def test_what_is_ahead_of_the_archive() -> None:
 def test_a_table_that_was_left_is_3_and_its_name_no_command() -> None:
     summary = SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED, HELD))
     assert summary.exit_code == 3
-    assert "Left as it was: public.odd\\x1b[2J: the snapshot: no date" in said(summary)
+    assert "Not changed: public.odd\\x1b[2J: the snapshot: no date" in said(summary)
     told = json.loads(summary.to_json())
     assert (told["lsn"], told["exit_code"], told["tables"][0]["loaded"]) == ("0/200", 3, 1195)
