@@ -320,8 +320,8 @@ def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
     batches = len(nights.ledger("batches"))
     path = nights.job.folder / "odd.csv"
     for columns, name, why in (
-        (("id", "other"), "t", r"public\.t: it has other columns than the archive knows of: --catalog"),
-        (("id",), "t", r"public\.t: it has other columns"),
+        (("id", "other"), "t", r"public\.t has other columns in the archive: describe it with --catalog"),
+        (("id",), "t", r"public\.t has other columns"),
         (("id", "v"), "unknown", r"the archive has no table 'public\.unknown'"),
     ):
         path.write_text(as_csv(columns, [("1",) * len(columns)]))

@@ -24,11 +24,11 @@ def test_what_was_loaded_and_what_came_behind() -> None:
     text = said(SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED,), ("public.audit",)))
     assert "│ public.orders │ 1,200 │  1,195 │             9 │       7 │" in text
     assert "Skipped, as configured: public.audit" in text
-    assert "Loaded rows as of LSN 0/200, and what the archive has of these tables from there to now." in text
+    assert "Loaded rows as of LSN 0/200, and applied the archive's later changes." in text
 
 
 def test_what_is_ahead_of_the_archive() -> None:
-    assert "as of LSN 0/200; the archive hasn't come so far" in said(SnapshotSummary("shop", 3, 0x200, 0x100, True))
+    assert "as of LSN 0/200. The archive ends before it" in said(SnapshotSummary("shop", 3, 0x200, 0x100, True))
 
 
 def test_a_table_that_was_left_is_3_and_its_name_no_command() -> None:
