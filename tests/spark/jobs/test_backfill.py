@@ -195,8 +195,8 @@ def test_where_a_range_would_not_be_exact_the_whole_table_is_done(nights: Nights
     damage(nights, "t", "true")
     summary = nights.job.backfill(BackfillRequest(("public.t", "public.bag"), 600))
     assert {t.table.table: t.how for t in summary.tables} == {
-        "t": "whole, as it was truncated since",
-        "bag": "whole, as it has no key",
+        "t": "whole: truncated since",
+        "bag": "whole: no key",
     }
     assert nights.values("t") == [("1", "after")]
     assert nights.values("bag") == [("x",), ("x",)]
@@ -231,9 +231,9 @@ def test_as_of_any_commit(spark: SparkSession, tmp_path: Path, landing: Path) ->
     into = tmp_path / "beside"
     as_of(job, files, [23_000], into)
     assert job.versions() == versions
-    with pytest.raises(ConfigError, match=r"--to-lsn: the last commit that was applied is 0/EA60"):
+    with pytest.raises(ConfigError, match=r"--to-lsn: the last applied commit is 0/EA60"):
         job.backfill(BackfillRequest(("*",), last_lsn=60_001, into=str(into)))
-    with pytest.raises(RunError, match=r"table at .*/keyed that is no earlier backfill"):
+    with pytest.raises(RunError, match=r"table at .*/keyed was not written by an earlier backfill"):
         job.backfill(BackfillRequest(("public.keyed",), into=str(tmp_path / "tables")))
 
 
