@@ -1,5 +1,4 @@
-"""Real archives, remembered without Spark: every version is there between the commits between which the mirror had it,
-and what is current is what the server held."""
+"""Replays real archives without Spark: versions match the mirror as of each commit, and current rows the server's."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ SAMPLES = 6
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_versions_are_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
+def test_versions_equal_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
     replay = Replay()
     for files, _ in steps:
         read(replay, files)
