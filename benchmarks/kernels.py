@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks.wire_arrays import Table
 from pgoutput_etl import jit
-from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
+from pgoutput_etl.changes.tuple_columns import RawTuples
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.fast.messages import (
     MOST_MESSAGES,
@@ -24,6 +24,7 @@ from pgoutput_etl.scan.fast.messages import (
     find,
 )
 from pgoutput_etl.types import ColumnType, column_type
+from tests.support.typed_tuples import typed_columns
 
 BY_BATCH = "kernels: typed Arrow columns, a batch at a time"
 _I, _U, _D = b"IUD"

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Splits raw TupleData of one relation into columns by kernels, and loads typed Arrow arrays from them.
+=======
+"""TupleData of one relation, taken apart by kernels: the kind, position and size of each column's value.
+>>>>>>> h-load
 
 Equal to decoder.read_tuple and types.load_text/load_binary, without an object per value. Tuples are not copied: they
 may be in a slice of a file, or in the memory of an Arrow array.
@@ -8,7 +12,6 @@ Source: PostgreSQL documentation, "Logical Replication Message Formats", TupleDa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_etl.jit import compiled, load_length
-from pgoutput_etl.types import ColumnType, LoadedColumn
-from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError, load_cells
+from pgoutput_etl.types.kernels.dispatch import BINARY, Cells, Numbers, UnsureError
 
 NULL, UNCHANGED = -1, -2  # in place of a value's size
 
@@ -143,6 +145,7 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
         if p != end:
             return i
     return -1
+<<<<<<< HEAD
 
 
 def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
@@ -150,3 +153,5 @@ def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedCol
     tuples = split_tuples(raw, len(types))
     indices = np.arange(len(raw), dtype=np.int32)
     return [load_cells(column_type, tuples.cells(column, indices)) for column, column_type in enumerate(types)]
+=======
+>>>>>>> h-load

@@ -41,8 +41,6 @@ _COMMITTED = STATUSES.index(TransactionStatus.COMMITTED)
 
 _ABORTED = STATUSES.index(TransactionStatus.ABORTED)
 
-_QUARANTINED = STATUSES.index(TransactionStatus.QUARANTINED)
-
 
 @dataclass(frozen=True, slots=True)
 class FileInspection:

@@ -1,7 +1,7 @@
-"""Mode append: every change as a row, with what is needed to apply it to a copy of the table.
+"""Mode append: stores every change as a row, with everything needed to apply it to a copy of the table.
 
-In the order of `_pg_commit_lsn` and, within a commit, `_pg_seq` the rows say what happened. `_pg_seq` comes from where
-the change stands in the archive, so that it orders the changes of a commit to several tables, too.
+`_pg_commit_lsn` orders the commits, `_pg_seq` the changes within a commit. `_pg_seq` derives from the change's position
+in the archive, so it also orders one commit's changes across several tables.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UN
 
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
-    """One commit; the session has its settings."""
-    rows = _as_target(_completed(events.frame, shape), shape)
+    """Makes one Delta commit. The session already carries the commit's settings."""
+    rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
     if before is TargetRows.NOTHING:
         return commit.initialize(spark, path, rows)
     commit.append(spark, path, rows)
     return commit.write_result(spark, path)
 
 
-def _completed(events: DataFrame, shape: TableShape) -> DataFrame:
-    """With `_number` and `_old_key`, for which the events' values are looked into."""
+def _with_sequence_and_old_key(events: DataFrame, shape: TableShape) -> DataFrame:
+    """Adds `_number` and `_old_key`, both computed from the events' values in Arrow."""
     added = [pa.field("_number", pa.int64()), pa.field("_old_key", UNREPRESENTABLE)]
     schema = pa.schema([*shape.event_schema(), *added])
 
@@ -46,8 +46,8 @@ def _completed(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
-    """A row that moved to another key is one change, an UPDATE; in a table without a key, an UPDATE is two: the old row
-    goes, the new one comes."""
+    """A row that moved to another key is one change, an UPDATE. In a table without a key an UPDATE is two changes: the
+    old row is deleted, the new one inserted."""
     changes = events.where(F.col("_op") != MOVED_OUT)
     values = {
         **target_values(shape),
@@ -60,10 +60,10 @@ def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _unchanged(shape: TableShape) -> Column:
-    """The columns whose values were not sent, as they are what they were; NULL where that is none."""
-    none = F.array().cast("array<string>")
-    found = none
+    """Names of the columns whose unchanged values were not sent; NULL instead of an empty array."""
+    empty = F.array().cast("array<string>")
+    names = empty
     for i in shape.toast:
         name = F.array(F.lit(shape.columns[i].name))
-        found = F.concat(found, F.when(F.coalesce(F.col(f"u{i}"), F.lit(False)), name).otherwise(none))
-    return F.when(F.size(found) > 0, found)
+        names = F.concat(names, F.when(F.coalesce(F.col(f"u{i}"), F.lit(False)), name).otherwise(empty))
+    return F.when(F.size(names) > 0, names)

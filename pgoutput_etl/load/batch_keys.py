@@ -1,4 +1,4 @@
-"""The keys of a batch's INSERTs to one table: on the driver, or in the batch's blocks."""
+"""The keys of a batch's INSERTs into one table, from events on the driver or from blocks on executors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pgoutput_etl.load.executors import are_hashed, checked_keys, hashed_keys_of
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
-_BUCKET_ROWS = 1 << 21  # whose hashes one task sorts
+_BUCKET_ROWS = 1 << 21  # rows whose key hashes one task sorts
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKeys:
-    """hashes: of the keys (key_facts.py), None if equal keys can't be told."""
+    """hashes: of the keys (changes/key_facts.py); None if equal keys can't be recognized."""
 
     facts: KeyFacts
     hashes: KeyHashes | DataFrame | None
 
-    def have_any(self, others: KeyHashes) -> bool:
-        """Whether a key has one of these hashes, or may have it."""
+    def may_include(self, others: KeyHashes) -> bool:
+        """True if a key has one of these hashes, or if that is unknown."""
         if self.hashes is None:
             return True
         if isinstance(self.hashes, np.ndarray):
@@ -40,9 +40,9 @@ def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
 def keys_of_blocks(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, inserts: int
 ) -> BatchKeys:
-    """One pass over the table's blocks, which types the key's columns alone. `inserts`: about how many there are."""
+    """Makes one pass over the table's blocks and types only the key columns. inserts: approximate number."""
     buckets = inserts // _BUCKET_ROWS + 1
     hashed = hashed_keys_of_blocks(blocks, statuses, window, shape, buckets)
-    checked = checked_keys(hashed, shape, buckets).localCheckpoint(eager=False)  # its hashes may be asked for
+    checked = checked_keys(hashed, shape, buckets).localCheckpoint(eager=False)  # BatchKeys.may_include reads it again
     facts = facts_of_rows(checked.drop("hashes").toArrow().to_pylist(), shape)
     return BatchKeys(facts, checked if facts.are_known else None)

@@ -1,7 +1,7 @@
-"""A table's change events for each of its segments: from rows, or from a batch's blocks.
+"""Reads a table's change events per schema span, from a DataFrame of changes or from a batch's blocks.
 
-Tables with few changes are typed on the driver, all of whose blocks come there in one job: what Spark takes to start a
-task, to each table, is more than the work is.
+Tables with few changes are typed on the driver; one Spark job collects the blocks of all of them. For such a table
+starting Spark tasks costs more than the work itself.
 """
 
 from __future__ import annotations
@@ -34,64 +34,64 @@ from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 
-# Bytes of blocks: of one table, and of all that the driver takes at once.
-FEW = 1 << 20
+# Most bytes of blocks that the driver types: of one table, and of all tables together.
+DRIVER_TABLE_BYTES = 1 << 20
 
-_FEW_TOGETHER = 1 << 26
+_DRIVER_BYTES = 1 << 26
 
-# Bytes of one table's blocks up to which one task works out what is left of each key: no shuffle, and no sort.
-ALONE = 1 << 28
+# Up to this many bytes of one table's blocks, a single task computes the net effect, without a shuffle or a sort.
+SINGLE_TASK_BYTES = 1 << 28
 
 
 class ChangeSource(Protocol):
-    """The committed changes of all tables that are written."""
+    """The committed changes of the tables to write."""
 
-    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents: ...
+    def events(self, task: TableTask, span: SchemaSpan) -> TableEvents: ...
 
-    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
-        """Truncates among them; none is left out because a later one makes it void."""
+    def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
+        """Every event, including truncates and events that later ones supersede."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """Changes as a row each, with the outcome of their transactions."""
+    """rows: one per change, with the status of its transaction."""
 
     rows: DataFrame
 
-    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents:
-        return TableEvents(typed_events(messages_to_apply(self.rows, task.changes, segment), segment.shape))
+    def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
+        return TableEvents(typed_events(messages_to_apply(self.rows, task.changes, span), span.shape))
 
-    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
-        rows = messages_to_apply(self.rows, task.changes, segment, True)
-        return EventLog(every_typed_event(rows, segment.shape), None, bool(task.changes.truncates))
+    def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
+        rows = messages_to_apply(self.rows, task.changes, span, True)
+        return EventLog(every_typed_event(rows, span.shape), None, bool(task.changes.truncates))
 
 
 @dataclass(slots=True)
 class ChangeBlocks:
-    """A batch's changes."""
+    """A batch's changes. _local: the blocks that the driver types, by relation OID."""
 
     rows: MessageRows
     cutoffs: Mapping[int, Cutoff]
     _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[TableTask]) -> None:
-        """Takes what is typed on the driver there. Before any of `events`."""
-        room = _FEW_TOGETHER
+        """Collects the blocks that the driver types. Must run before `events` and `event_log`."""
+        room = _DRIVER_BYTES
         for task in sorted(tasks, key=lambda task: task.changes.size or 0):
             size = task.changes.size
-            if size is None or size > min(FEW, room):
+            if size is None or size > min(DRIVER_TABLE_BYTES, room):
                 continue
             room -= size
             self._local[task.oid] = []
         if self._local:
-            few = self.rows.changes().where(F.col("relation").isin(*self._local))
-            for block in few.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
+            blocks = self.rows.changes().where(F.col("relation").isin(*self._local))
+            for block in blocks.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
                 self._local[block["relation"]].append(block)
 
-    def events(self, task: TableTask, segment: SchemaSpan) -> TableEvents:
-        shape, changes = segment.shape, task.changes
-        window = window_of(task, segment, self.cutoffs)
+    def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
+        shape, changes = span.shape, task.changes
+        window = window_of(task, span, self.cutoffs)
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
@@ -101,11 +101,11 @@ class ChangeBlocks:
             keys = keys_of_blocks(blocks, statuses, window, shape, changes.inserts)
             ranges = keys.facts.ranges if keys.facts.are_known else None
         if keys is not None and keys.facts.are_unique:
-            there, is_net = all_events_of_blocks(blocks, statuses, window, shape), True
+            events, is_net = all_events_of_blocks(blocks, statuses, window, shape), True
         else:
-            is_net = (changes.size or ALONE) < ALONE and is_net_by_itself(shape)
-            there = events_of_blocks(blocks, statuses, window, shape, is_net)
-        return TableEvents(there, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
+            is_net = (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and is_net_by_itself(shape)
+            events = events_of_blocks(blocks, statuses, window, shape, is_net)
+        return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         events = _as_one(list(events_of(self._local[task.oid], self.rows.statuses, window, shape)), shape)
@@ -113,28 +113,29 @@ class ChangeBlocks:
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and can_supersede(shape):
             events, is_net = without_superseded(events, shape)
-        there = frame(self.rows.spark, pa.Table.from_batches([events]))
-        return TableEvents(there, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
+        local = frame(self.rows.spark, pa.Table.from_batches([events]))
+        return TableEvents(local, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
 
-    def every_event(self, task: TableTask, segment: SchemaSpan) -> EventLog:
-        shape, window = segment.shape, window_of(task, segment, self.cutoffs)
+    def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
+        shape, window = span.shape, window_of(task, span, self.cutoffs)
         if task.oid in self._local:
             batches = list(every_event_of(self._local[task.oid], self.rows.statuses, window, shape))
-            found = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
+            events = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
         else:
-            found = every_event_of_blocks(self.rows.changes(), self.rows.statuses, window, shape)
-        return EventLog(found, task.changes.size, bool(task.changes.truncates))
+            events = every_event_of_blocks(self.rows.changes(), self.rows.statuses, window, shape)
+        return EventLog(events, task.changes.size, bool(task.changes.truncates))
 
 
-def window_of(task: TableTask, segment: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:
+def window_of(task: TableTask, span: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:
     cutoff = cutoffs.get(task.oid)
-    return Window(task.changes.truncated_at, segment.start, segment.end, None if cutoff is None else cutoff.lsn)
+    return Window(task.changes.truncated_at, span.start, span.end, None if cutoff is None else cutoff.lsn)
 
 
 def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
-    """One batch: Spark takes no table of none that has lists."""
+    """Combines the batches into one, also where there are none: Spark rejects an Arrow table that has list columns and
+    no batch."""
     schema = shape.event_schema()
     if not any(batch.num_rows for batch in batches):
         return pa.RecordBatch.from_pylist([], schema)
-    [found] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
-    return found
+    [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return batch

@@ -1,4 +1,4 @@
-"""One Delta commit and what is recorded of it: overwrite, append, move and restore."""
+"""Makes single Delta commits: overwrite, append, move, empty, restore; reads back what a commit did."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog,
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
 
-# Deletion vectors: a MERGE marks rows instead of rewriting their files. Column mapping: names that Parquet refuses,
-# and columns renamed or dropped without rewriting the table. Both were measured to pay. A column of wall-clock times
-# can only be added later if the feature was there from the beginning. Type widening is switched on where it is needed
-# first (evolving.py), as the Rust reader refuses tables that have it.
+# Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
+# rejects, and renames or drops columns without rewriting the table. Measurements favor both. A timestamp column without
+# time zone can only be added later if the table has timestampNtz from the beginning. Type widening is enabled on first
+# use (evolve.py), because the Rust reader rejects tables that have it.
 _PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.columnMapping.mode": "name",
@@ -27,15 +27,15 @@ _PROPERTIES = {
 
 
 class TargetRows(Enum):
-    """What of the target's rows is there before the batch's changes."""
+    """The rows in the target before the batch's changes."""
 
-    NOTHING = "nothing"  # a new table, one that was truncated, or one that takes another's place
+    NOTHING = "nothing"  # the table is new, was truncated, or replaces another table
     ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaTransaction:
-    """How a write is told from all others: Delta takes each application's version once."""
+    """Identifies a write: Delta accepts each version of an application once."""
 
     application: str  # the ledger and the table
     step: str
@@ -50,16 +50,16 @@ class DeltaTransaction:
         }
 
     def user_metadata(self) -> dict[str, str]:
-        """What stands in the table's history beside the commit."""
+        """The setting that stores this value with the commit in the table's history."""
         return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """A table after its commit. The counts are of rows, as Delta or the net effect counted them.
+    """A table after its commit. inserted, updated, deleted: row counts from Delta or from the net effect.
 
-    not_found: deletes in a bag that took nothing: what they name was there before the slot, or has values that were
-    never sent. rows: all that the table has, where the commit says so.
+    not_found: deletes in a bag that matched no row, because the row is older than the slot or has values that were
+    never sent. rows: the table's total, if the commit reports it.
     """
 
     version: int
@@ -75,7 +75,7 @@ class WriteResult:
         return WriteResult(later.version, inserted, updated, deleted, not_found, later.rows_after(self.rows))
 
     def rows_after(self, rows: int | None) -> int | None:
-        """How many there are, if there were `rows` before."""
+        """The table's total, given its total before the commit; None if unknown."""
         if self.rows is not None or rows is None:
             return self.rows
         return rows + self.inserted - self.deleted
@@ -88,16 +88,16 @@ def has_rows(spark: SparkSession, path: str) -> bool:
 
 
 def check_target_exists(spark: SparkSession, path: str) -> None:
-    """Raises TableError if a table that was written is gone."""
+    """Raises TableError if the table is gone."""
     if not (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path):
         raise TableError(
-            f"there is no table at {path} any more: somebody took it away. jobs/backfill.py makes it again from the "
-            "archive, jobs/snapshot.py from the server"
+            f"there is no table at {path} any more: it was dropped or moved. Rebuild it from the archive with "
+            "jobs/backfill.py, or from the server with jobs/snapshot.py"
         )
 
 
 def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
-    """In one commit, which makes the table if there is none."""
+    """Replaces the table's rows and schema, or creates the table."""
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if not is_delta_table(spark, path):
         writer = writer.options(**_PROPERTIES)
@@ -107,20 +107,20 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
 
 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> None:
-    """In one commit. Raises TableError if there is no table, where Spark would make one of these rows alone."""
+    """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(spark, path)
     save(writer_of(spark, rows).mode("append"), path)
 
 
 def initialize(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
-    """They are all that the table has."""
+    """Overwrites the table with its first rows."""
     overwrite(spark, path, rows)
-    first = write_result(spark, path)
-    return replace(first, rows=first.inserted)
+    result = write_result(spark, path)
+    return replace(result, rows=result.inserted)
 
 
 def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
-    """With the session's transaction identifier said again, as `rows` may be another session's."""
+    """Repeats the session's transaction identifier as writer options, because `rows` may belong to another session."""
     prefix = "spark.databricks.delta."
     names = {
         "txnAppId": "write.txnAppId",
@@ -132,20 +132,20 @@ def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
 
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
-    """Copies a renamed table's rows, as they were at a version of its old place, over whatever is at the new one."""
+    """Copies a table's rows at `old_version` from its old path over whatever is at the new path."""
     rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows)
 
 
 def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
-    """Empties the place that a table has left; its rows stay in reach of time travel."""
+    """Deletes all rows at a path that a table has left. Time travel still reaches them."""
     with session_settings(spark, commit.settings()) as session:
         delta_table(session, path).delete()
 
 
 def restore(spark: SparkSession, path: str, version: int | None) -> None:
-    """The table as it was at a version, or empty if it is new."""
+    """Restores the table to a version, or empties it if the version is None."""
     if not is_delta_table(spark, path):
         return
     table = delta_table(spark, path)
@@ -159,7 +159,7 @@ def write_result(spark: SparkSession, path: str) -> WriteResult:
     last = delta_table(spark, path).history(1).collect()[0]
     metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
     if last.operation == "MERGE":
-        counts = [metrics.get(f"numTargetRows{what}", 0) for what in ("Inserted", "Updated", "Deleted")]
+        counts = [metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
         counts = [metrics.get("numOutputRows", 0), 0, 0]
     return WriteResult(last.version, *counts)

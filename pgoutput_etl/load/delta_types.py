@@ -1,7 +1,7 @@
-"""What a column is in events, which Spark has to compare and group, and what it is in the Delta table.
+"""Converts columns between their form in change events and their form in the Delta table.
 
-Spark compares, sorts and groups neither maps nor variants. Where that has to be, they are what events carry: a map its
-entries in hstore's order, a variant its JSON text. All of this goes through arrays to their elements.
+Spark can't compare, sort or group maps and variants. Events therefore carry a map as its entries in hstore's order and
+a variant as its JSON text. The conversions apply to array elements as well.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ def delta_type(column_type: ColumnType) -> DataType:
 
 
 def to_target(column: Column, column_type: ColumnType) -> Column:
-    """From what events carry to what the target holds."""
+    """From the event form to the target form."""
     if column_type.storage is Storage.MAP:
         return F.map_from_entries(column)
     if column_type.storage is Storage.VARIANT:
         return F.parse_json(column)
-    return _of_elements(column, column_type, to_target)
+    return _map_elements(column, column_type, to_target)
 
 
 def to_event(column: Column, column_type: ColumnType) -> Column:
-    """From what the target holds to what events carry; of a variant, in its own spelling."""
+    """From the target form to the event form. A variant's text is in Spark's spelling, not in the event's."""
     if column_type.storage is Storage.MAP:
-        return _in_order(F.map_entries(column))
+        return _ordered(F.map_entries(column))
     if column_type.storage is Storage.VARIANT:
         return F.to_json(column)
-    return _of_elements(column, column_type, to_event)
+    return _map_elements(column, column_type, to_event)
 
 
 def comparable(event: Column, column_type: ColumnType) -> Column:
-    """What is equal for equal values, of a column in the form of events.
+    """An expression over the event form that is equal for equal values.
 
-    Floats go by their text: Spark groups -0.0 with 0.0, and a row of PostgreSQL's doesn't lose its sign.
+    Floats compare by their text: Spark groups -0.0 with 0.0, but PostgreSQL's rows keep their sign.
     """
     if column_type.storage is Storage.VARIANT:
-        # Twice: 45e4 is a double, printed 450000.0, which is a decimal, printed 450000. That stays as it is.
+        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, a fixed point.
         return _respelled(_respelled(event))
     if _has_floats(column_type.arrow):
         return event.cast("string")
-    return _of_elements(event, column_type, comparable)
+    return _map_elements(event, column_type, comparable)
 
 
 def _respelled(document: Column) -> Column:
@@ -67,21 +67,21 @@ def _has_floats(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_floating(arrow)) or (pa.types.is_list(arrow) and _has_floats(arrow.value_type))
 
 
-def _is_other(column_type: ColumnType) -> bool:
+def _has_two_forms(column_type: ColumnType) -> bool:
     if column_type.element is not None:
-        return _is_other(column_type.element)
+        return _has_two_forms(column_type.element)
     return column_type.storage is not Storage.PLAIN
 
 
-def _of_elements(column: Column, column_type: ColumnType, convert: Callable[[Column, ColumnType], Column]) -> Column:
+def _map_elements(column: Column, column_type: ColumnType, convert: Callable[[Column, ColumnType], Column]) -> Column:
     element = column_type.element
-    if element is None or not _is_other(element):
+    if element is None or not _has_two_forms(element):
         return column
     return F.transform(column, lambda item: convert(item, element))
 
 
-def _in_order(entries: Column) -> Column:
-    """hstore's order of pairs: the shortest keys first, in bytes, and of these the least."""
+def _ordered(entries: Column) -> Column:
+    """Sorts pairs as hstore does: by the key's length in bytes, then by the key."""
     sortable = F.transform(
         entries,
         lambda e: F.struct(F.octet_length(e["key"]).alias("size"), e["key"].alias("key"), e["value"].alias("value")),

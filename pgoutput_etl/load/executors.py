@@ -21,9 +21,7 @@ from pgoutput_etl.changes.key_facts import (
     have_any,
 )
 from pgoutput_etl.changes.window import Window
-from pgoutput_etl.ingest.executors import (
-    _each_row,
-)
+from pgoutput_etl.ingest.executors import _each_row
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -32,38 +30,37 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 def events_of_blocks(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, as_net: bool = False
 ) -> DataFrame:
-    """Change events (shape.event_schema()) of a table, from its relation's blocks; `as_net`: of each key the last one,
-    which one task finds out."""
-
-    of_relation = _of_relation(blocks, shape)
+    """A table's change events (shape.event_schema()). as_net: only the last event of each key, found by a single
+    task."""
+    table_blocks = _blocks_of_relation(blocks, shape)
     if as_net:
-        return _converted(net_events_of, of_relation.coalesce(1), statuses, window, shape)
-    return _converted(events_of, of_relation, statuses, window, shape)
+        return _converted(net_events_of, table_blocks.coalesce(1), statuses, window, shape)
+    return _converted(events_of, table_blocks, statuses, window, shape)
 
 
 def all_events_of_blocks(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
-    """The same without leaving out any that a later one makes void."""
-    return _converted(typed_events_of, _of_relation(blocks, shape), statuses, window, shape)
+    """Like events_of_blocks, including events that later ones supersede."""
+    return _converted(typed_events_of, _blocks_of_relation(blocks, shape), statuses, window, shape)
 
 
 def every_event_of_blocks(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape) -> DataFrame:
-    """All change events of a table, truncates among them, from its relation's blocks."""
-    return _converted(every_event_of, _of_relation(blocks, shape), statuses, window, shape)
+    """Like all_events_of_blocks, including truncates."""
+    return _converted(every_event_of, _blocks_of_relation(blocks, shape), statuses, window, shape)
 
 
 def hashed_keys_of_blocks(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> DataFrame:
-    """Hashes of a table's keys (key_facts.hash_schema), of blocks that have INSERTs alone."""
+    """Hashes of a table's keys (key_facts.hash_schema). blocks: with INSERTs only."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from hashed_keys_of(_each_row(batches), statuses, window, shape, buckets)
 
-    return _of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
+    return _blocks_of_relation(blocks, shape).mapInArrow(convert, spark_schema(hash_schema(shape)))
 
 
 def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFrame:
-    """What buckets come to (key_facts.fact_schema)."""
+    """The facts of each bucket (key_facts.fact_schema)."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from facts_of_buckets(batches, shape)
@@ -72,21 +69,21 @@ def checked_keys(hashed: DataFrame, shape: TableShape, buckets: int) -> DataFram
 
 
 def are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
-    """Whether one of the others is among the hashes."""
+    """True if the hashes include one of the others."""
     schema = pa.schema([("found", pa.bool_())])
 
     def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_pylist([{"found": have_any(batch.column("hashes"), others)}], schema)
 
-    found = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
-    return bool(found.where("found").limit(1).count())
+    results = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(results.where("found").limit(1).count())
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableShape], Iterator[pa.RecordBatch]]
 
 
-def _of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
+def _blocks_of_relation(blocks: DataFrame, shape: TableShape) -> DataFrame:
     return blocks.where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
 
 
@@ -100,7 +97,7 @@ def _converted(
 
 
 def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """Change events (shape.event_schema()) from rows of changes.ROW_SCHEMA that belong to one table."""
+    """Change events (shape.event_schema()) of one table's rows (changes.events.ROW_SCHEMA)."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -110,7 +107,7 @@ def typed_events(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def every_typed_event(rows: DataFrame, shape: TableShape) -> DataFrame:
-    """The same, truncates among them."""
+    """Like typed_events, including truncates."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,7 +1,7 @@
-"""Mode history: a row for each version of a row, from the commit that wrote it to the one that took it away.
+"""Mode history: stores every version of a row, from the commit that wrote it to the commit that ended it.
 
-A version is what a commit left; what a transaction wrote and overwrote itself was never seen by anybody, and is none.
-From is included and to is not, so that the rows with `from <= lsn < to` (or no to) are the table as of that commit.
+Only the state that a commit leaves is a version, not what a transaction wrote and overwrote itself. `from` is inclusive
+and `to` exclusive: the rows with `from <= lsn < to`, or without `to`, are the table as of that commit.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load import commit, target_columns
+from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.delta_types import to_event
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.net_effect import bag_content, entries_of_target, event_content, event_key_parts, with_sequence
 from pgoutput_etl.load.row_states import EventLog, next_truncate, row_states, target_values, truncates_of
+from pgoutput_etl.load.target_columns import quoted_names
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
-    """One commit; the session has its settings."""
+    """Makes one Delta commit. The session already carries the commit's settings."""
     stored = read_table(spark, path) if before is TargetRows.ROWS else None
     if shape.is_bag:
         return _write_bag(spark, path, shape, events.frame, stored)
@@ -41,28 +42,25 @@ def _write_keyed(
         return commit.initialize(spark, path, _as_target(versions, shape))
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
     condition = is_current & same_key(shape, key_ranges(changes, shape))
-    merging = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
-    # Columns that change in the midst of a transaction cut it in two: what its first part left, no commit did.
-    merging = merging.whenMatchedDelete(F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn"))
+    builder = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
+    # A schema change within a transaction splits it into two spans. The state after the first span is no version.
+    builder = builder.whenMatchedDelete(F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn"))
     ended = {VALID_TO_LSN: F.col("s._lsn"), VALID_TO_TS: F.col("s._ts")}
-    merging = merging.whenMatchedUpdate(set=target_columns.quoted_names(ended))
-    merging = merging.whenNotMatchedInsert(
-        ~F.col("s._closes"), values=target_columns.quoted_names(_values(shape, "s."))
-    )
-    merging.execute()
+    builder = builder.whenMatchedUpdate(set=quoted_names(ended))
+    builder.whenNotMatchedInsert(~F.col("s._closes"), values=quoted_names(_values(shape, "s."))).execute()
     return commit.write_result(spark, path)
 
 
 def _openings_and_closings(states: DataFrame, shape: TableShape) -> DataFrame:
-    """Per state that lives a row to insert, with `_to_lsn` and `_to_ts` of the one after it. Per key, from its first
-    state, one that `_closes` what was current before."""
+    """Per living state a row to insert, with the next state's commit as `_to_lsn` and `_to_ts`. Per key a row that
+    `_closes` the previously current version at the first state."""
     in_order = Window.partitionBy(*(f"k{n}" for n in range(len(event_key_parts(shape))))).orderBy("_lsn")
-    lined = states.withColumns(
+    numbered = states.withColumns(
         {"_to": F.lead(F.struct("_lsn", "_ts")).over(in_order), "_number": F.row_number().over(in_order)}
     )
-    twice = lined.withColumn("_closes", F.explode(F.array(F.lit(True), F.lit(False))))
-    wanted = twice.where(F.when(F.col("_closes"), F.col("_number") == 1).otherwise(F.col("_lives")))
-    return wanted.select(
+    doubled = numbered.withColumn("_closes", F.explode(F.array(F.lit(True), F.lit(False))))
+    rows = doubled.where(F.when(F.col("_closes"), F.col("_number") == 1).otherwise(F.col("_lives")))
+    return rows.select(
         "_closes",
         *(f"c{i}" for i in range(len(shape.columns))),
         *("_unrep", "_lsn", "_ts", "_xid"),
@@ -88,8 +86,7 @@ def _as_target(versions: DataFrame, shape: TableShape) -> DataFrame:
 def _write_bag(
     spark: SparkSession, path: str, shape: TableShape, events: DataFrame, stored: DataFrame | None
 ) -> WriteResult:
-    """Equal rows can't be told apart, so that no MERGE could end one of them: the table is written anew, unless there
-    are inserts alone."""
+    """Rewrites the table unless all events are inserts: a MERGE can't end just one of several equal rows."""
     ordered = with_sequence(events).localCheckpoint()
     paired = _paired(ordered, shape).localCheckpoint()
     versions = _as_target(_versions_of_bag(paired), shape)
@@ -99,16 +96,16 @@ def _write_bag(
         commit.append(spark, path, versions)
         return commit.write_result(spark, path)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
-    commit.overwrite(spark, path, _ended(stored, _taken(paired), first, shape).unionByName(versions))
+    commit.overwrite(spark, path, _ended(stored, _deletes(paired), first, shape).unionByName(versions))
     return commit.write_result(spark, path)
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:
-    """Each insert with the delete that takes its row, `_to`, and each delete of a row that was there before with its
-    rank among its equals, `_rank`: the newest row goes first, as in a mirror.
+    """Pairs inserts with deletes. `_to`: the commit that deletes an inserted row. `_rank`: for a delete of a row that
+    the target holds, the row's rank among equal rows; the newest goes first, as in a mirror.
 
-    Counted up by inserts and down by deletes, an insert and the next delete from its level are a pair. A truncate ends
-    all of them.
+    Inserts raise the level and deletes lower it; an insert and the next delete from its level are a pair. A truncate
+    ends all rows.
     """
     is_insert = F.col("_op") == INSERTED
     changes = ordered.where(F.col("_op") != TRUNCATED).crossJoin(F.broadcast(truncates_of(ordered)))
@@ -119,15 +116,15 @@ def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:
         equals.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     counted = changes.withColumn("_level", level + F.when(is_insert, 0).otherwise(1))
-    of_level = Window.partitionBy("_content", "_epoch", "_level").orderBy("_seq")
-    next_delete = F.lead(F.struct("_lsn", "_ts")).over(of_level)
+    by_level = Window.partitionBy("_content", "_epoch", "_level").orderBy("_seq")
+    next_delete = F.lead(F.struct("_lsn", "_ts")).over(by_level)
     emptied = F.struct(F.col("_emptied._seq._lsn").alias("_lsn"), F.col("_emptied._ts").alias("_ts"))
-    is_first = F.row_number().over(of_level) == 1
-    takes = ~is_insert & is_first & (F.col("_epoch") == 0)
+    is_first = F.row_number().over(by_level) == 1
+    deletes_stored = ~is_insert & is_first & (F.col("_epoch") == 0)
     paired = counted.withColumns(
         {
             "_to": F.coalesce(next_delete, F.when(F.col("_emptied").isNotNull(), emptied)),
-            "_rank": F.when(takes, 1 - F.col("_level")),
+            "_rank": F.when(deletes_stored, 1 - F.col("_level")),
         }
     )
     return paired.where(is_insert | F.col("_rank").isNotNull())
@@ -139,17 +136,17 @@ def _versions_of_bag(paired: DataFrame) -> DataFrame:
     return inserted.withColumns({"_to_lsn": to_lsn, "_to_ts": to_ts})
 
 
-def _taken(paired: DataFrame) -> DataFrame:
-    taken = paired.where(F.col("_rank").isNotNull())
-    return taken.select(
-        F.col("_content").alias("gone"), F.col("_rank").alias("nth"), F.struct("_lsn", "_ts").alias("taken")
+def _deletes(paired: DataFrame) -> DataFrame:
+    deletes = paired.where(F.col("_rank").isNotNull())
+    return deletes.select(
+        F.col("_content").alias("gone"), F.col("_rank").alias("nth"), F.struct("_lsn", "_ts").alias("deleted")
     )
 
 
-def _ended(stored: DataFrame, taken: DataFrame, first: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows, of which those that are current end where they are taken, or where the table is emptied first.
+def _ended(stored: DataFrame, deletes: DataFrame, first: DataFrame, shape: TableShape) -> DataFrame:
+    """The target's rows. Current ones end where they are deleted, or at the first truncate.
 
-    A row goes through as one struct, so that its columns' names meet none of those used here.
+    Each row travels as one struct, so its column names can't collide with the names used here.
     """
     own = bag_content(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
     rows = stored.select(F.struct(*(quoted(name) for name in stored.columns)).alias("row"), own.alias("content"))
@@ -157,11 +154,11 @@ def _ended(stored: DataFrame, taken: DataFrame, first: DataFrame, shape: TableSh
     newest_first = Window.partitionBy("content", is_current).orderBy(F.desc(f"row.{VALID_FROM_LSN}"))
     ranked = rows.withColumn("rank", F.when(is_current, F.row_number().over(newest_first)))
     same = (F.col("content") == F.col("gone")) & (F.col("rank") == F.col("nth"))
-    joined = ranked.join(taken, same, "left").crossJoin(F.broadcast(first))
-    to_lsn = F.coalesce(F.col("taken._lsn"), F.col("_emptied._seq._lsn"))
-    to_ts = F.coalesce(F.col("taken._ts"), F.col("_emptied._ts"))
+    joined = ranked.join(deletes, same, "left").crossJoin(F.broadcast(first))
+    to_lsn = F.coalesce(F.col("deleted._lsn"), F.col("_emptied._seq._lsn"))
+    to_ts = F.coalesce(F.col("deleted._ts"), F.col("_emptied._ts"))
     ended = joined.withColumns({"to_lsn": F.when(is_current, to_lsn), "to_ts": F.when(is_current, to_ts)})
-    # What the same transaction had written before its columns changed, no commit left.
+    # A row that the same transaction wrote in an earlier span, before its columns changed, is no version.
     ended = ended.where(F.col("to_lsn").isNull() | (F.col("to_lsn") > F.col(f"row.{VALID_FROM_LSN}")))
     new = {VALID_TO_LSN: F.col("to_lsn"), VALID_TO_TS: F.col("to_ts")}
     return ended.select(

@@ -1,4 +1,4 @@
-"""Rows of a target that have a key of the batch: the condition that finds them, and whether there are any."""
+"""Matches a target's rows with a batch's keys: the join condition, and a check that no row has any of the keys."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta import files_left, read_table
 from pgoutput_etl.types import ColumnType
 
-# Concurrent transactions commit their rising keys in any order, so that a batch begins among the last keys of the one
-# before. Up to so many files, and keys in them, are looked at.
+# Concurrent transactions commit rising keys in any order, so a batch's first keys lie among the previous batch's last
+# ones. The check reads at most this many files, and keys in them.
 _NEAR_FILES = 4
 
 _NEAR_KEYS = 10_000
 
 
 def same_key(shape: TableShape, ranges: Ranges) -> Column:
-    """Of a target's row `t` and a net row `s`; ranges: that the keys of all net rows are in, by which Delta leaves
-    files of the target out."""
+    """Joins target rows `t` with net rows `s`. ranges: of the net rows' keys, by which Delta skips files."""
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
-    # A key that PostgreSQL holds to be unique has no NULL, and Spark joins best by plain equality.
+    # A unique key in PostgreSQL has no NULL, and Spark joins best by plain equality.
     may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
     condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
     for stored, is_within in _within(shape, ranges, "t."):
@@ -38,23 +37,23 @@ def same_key(shape: TableShape, ranges: Ranges) -> Column:
 
 
 def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
-    """The least and the greatest value of those columns of the key by which Delta leaves files out."""
+    """The least and greatest value of the key columns by which Delta can skip files."""
     limits = [f(F.col(f"c{i}")).alias(f"{f.__name__}{i}") for i in ranged(shape) for f in (F.min, F.max)]
     if not limits:
         return {}
-    [found] = net.agg(*limits).toArrow().to_pylist()  # rows of Spark's would have times in the driver's own zone
-    return {i: (found[f"min{i}"], found[f"max{i}"]) for i in ranged(shape)}
+    [row] = net.agg(*limits).toArrow().to_pylist()  # collect() would return times in the driver's local zone
+    return {i: (row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
 
 
 def keys_are_absent(
     spark: SparkSession, path: str, shape: TableShape, keys: BatchKeys, rows: int | None = None
 ) -> bool:
-    """Whether it is certain that no row of the target has one of the batch's keys: by the statistics of its files, and
-    by the keys in few of them. `rows`: how many it has, if that is known."""
+    """True if no row of the target can have one of the batch's keys, according to the files' statistics and, where few
+    files remain, their keys. rows: target row count, or None if unknown."""
     if not keys.facts.are_known or not keys.facts.rows:
         return not keys.facts.rows
     if not keys.facts.ranges and (rows is None or rows > _NEAR_KEYS):
-        return False  # all of its keys would have to be looked at
+        return False  # without ranges all of the target's keys would have to be read
     target = read_table(spark, path)
     near = target
     for _, is_within in _within(shape, keys.facts.ranges):
@@ -62,31 +61,31 @@ def keys_are_absent(
     files = files_left(target, near)
     if files is None or files > _NEAR_FILES:
         return False
-    return not files or _are_others(near, shape, keys)
+    return not files or _are_disjoint(near, shape, keys)
 
 
-def _are_others(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:
-    """Whether the keys of these rows are none of the batch's; False if they are too many to look at."""
+def _are_disjoint(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:
+    """True if none of these rows has a key of the batch; False also if there are too many rows to read."""
     columns = [to_event(F.col(quoted(shape.columns[i].name)), shape.columns[i].type) for i in shape.key]
-    found = near.select(*(column.alias(f"c{n}") for n, column in enumerate(columns))).limit(_NEAR_KEYS + 1).toArrow()
-    if found.num_rows > _NEAR_KEYS:
+    stored = near.select(*(column.alias(f"c{n}") for n, column in enumerate(columns))).limit(_NEAR_KEYS + 1).toArrow()
+    if stored.num_rows > _NEAR_KEYS:
         return False
-    hashes = hashes_of([column.combine_chunks() for column in found.columns], shape)
-    return hashes is not None and not keys.have_any(hashes)
+    hashes = hashes_of([column.combine_chunks() for column in stored.columns], shape)
+    return hashes is not None and not keys.may_include(hashes)
 
 
 def _within(shape: TableShape, ranges: Ranges, alias: str = "") -> Iterator[tuple[Column, Column]]:
-    """Columns of a target's key, and whether they are in their range."""
+    """The target's key columns that have a range, each with the condition that its value is within the range."""
     for i, (least, greatest) in ranges.items():
         if least is not None:
-            column, of = F.col(f"{alias}{quoted(shape.columns[i].name)}"), shape.columns[i].type
-            yield column, column.between(_literal(least, of), _literal(greatest, of))
+            column, column_type = F.col(f"{alias}{quoted(shape.columns[i].name)}"), shape.columns[i].type
+            yield column, column.between(_literal(least, column_type), _literal(greatest, column_type))
 
 
-def _literal(value: Any, of: ColumnType) -> Column:
-    """By way of its text, as Python's dates go through a calendar that skipped ten days in 1582. Spark makes it a
-    constant before Delta looks at it."""
+def _literal(value: Any, column_type: ColumnType) -> Column:
+    """A cast text for dates and times, because Spark converts Python's dates through a calendar that skips ten days in
+    1582. Spark folds the cast into a constant before Delta prunes files."""
     if isinstance(value, int | str):
         return F.lit(value)
     text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-    return F.lit(text).cast(spark_type(of.arrow))
+    return F.lit(text).cast(spark_type(column_type.arrow))

@@ -1,7 +1,7 @@
-"""A table's changes to one commit of its Delta table.
+"""Mode mirror: writes a table's net changes as one Delta commit.
 
-Each commit carries Delta's transaction identifier (source, table; number of the batch), so that a batch that is run
-again after it died leaves alone what it had committed.
+Each commit carries Delta's transaction identifier (application: ledger, table and step; version: batch), so a batch
+that is run again after it died doesn't repeat its commits.
 """
 
 from __future__ import annotations
@@ -13,34 +13,21 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load.bag import _write_bag
-from pgoutput_etl.load.commit import (
-    DeltaTransaction,
-    TargetRows,
-    WriteResult,
-    append,
-    initialize,
-    write_result,
-)
+from pgoutput_etl.load import bag
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.delta_types import to_target
 from pgoutput_etl.load.key_match import key_ranges, keys_are_absent, same_key
 from pgoutput_etl.load.net_effect import (
     TableEvents,
+    as_net_rows,
     entries_of,
     entries_of_target,
-    net_as_it_is,
     net_rows,
     no_entries,
     resolve_moves,
     with_sequence,
 )
-from pgoutput_etl.load.target_columns import (
-    _inserted_values,
-    _net_rows_as_target,
-    as_map,
-    metadata_values,
-    quoted_names,
-)
+from pgoutput_etl.load.target_columns import as_map, inserted_values, metadata_values, net_rows_as_target, quoted_names
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_settings, temporarily
@@ -52,7 +39,7 @@ _PARTITION_BYTES = 1 << 25
 
 _FEW_ROWS = 50_000
 
-_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # what is merged is kept already
+_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # the source is materialized here
 
 
 def write(
@@ -64,21 +51,20 @@ def write(
     commit: DeltaTransaction,
     rows: int | None = None,
 ) -> WriteResult:
-    """One commit. `events` are all of the table's since its last truncate in the batch. `rows`: how many it has, if
-    that is known."""
+    """events: all of the table's since its last truncate in the batch. rows: target row count, or None if unknown."""
     is_small = events.is_local and (before is TargetRows.NOTHING or (rows is not None and rows <= _FEW_ROWS))
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
-            return _write_bag(session, path, shape, events, before)
+            return bag.write(session, path, shape, events, before)
         facts = _facts(session, path, shape, events, before, rows)
-        net = _net(session, path, shape, events, before) if need_reduction(facts) else net_as_it_is(events.frame, shape)
+        net = _net(session, path, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
         method = write_method(facts)
         match method:
             case WriteMethod.OVERWRITE:
-                return initialize(session, path, _net_rows_as_target(net.where(~F.col("_delete")), shape))
+                return initialize(session, path, net_rows_as_target(net.where(~F.col("_delete")), shape))
             case WriteMethod.APPEND:
-                append(session, path, _net_rows_as_target(net, shape))
+                append(session, path, net_rows_as_target(net, shape))
             case _:
                 is_few = rows is not None and rows <= _FEW_ROWS
                 _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
@@ -100,7 +86,7 @@ def _facts(
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
-    """What is merged is kept already; a shuffle has partitions of a size that a task takes at once."""
+    """Settings for a batch of `size` bytes: as many shuffle partitions as keep each partition in one task's memory."""
     partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
     return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
@@ -116,19 +102,19 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents,
 def _merge(
     spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool, deletes: bool
 ) -> None:
-    """What is merged is computed once and kept, so that Delta need not do so, and the key's range is known. `is_few`:
-    rows of the target."""
+    """Computes the net rows once, so that Delta need not materialize them and the key's range is known. is_few: the
+    target has few rows."""
     if events.is_local:
-        _merge_kept(spark, path, shape, net, events.ranges or {}, deletes)
+        _merge_checkpointed(spark, path, shape, net, events.ranges or {}, deletes)
         return
-    net = net.localCheckpoint()  # persisted, it would be refused
+    net = net.localCheckpoint()  # Delta rejects a source that is only persisted
     ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
     is_few = is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS
     with temporarily(spark, FOR_FEW_ROWS if is_few else {}):
-        _merge_kept(spark, path, shape, net, ranges, deletes)
+        _merge_checkpointed(spark, path, shape, net, ranges, deletes)
 
 
-def _merge_kept(
+def _merge_checkpointed(
     spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Ranges, deletes: bool
 ) -> None:
     target = delta_table(spark, path).alias("t")
@@ -137,7 +123,7 @@ def _merge_kept(
     if deletes:
         merge = merge.whenMatchedDelete(deleted)
     merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
-    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(_inserted_values(shape, "s.")))
+    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(inserted_values(shape, "s.")))
     merge.execute()
 
 
@@ -148,6 +134,6 @@ def _updated_values(shape: TableShape) -> dict[str, Column]:
         name = shape.columns[i].name
         keep = F.col(f"s.keep{i}")
         values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
-        kept = entries_of(entries_of_target("t."), name)
-        entries = F.concat(entries, F.when(keep, kept).otherwise(no_entries()))
+        own_entries = entries_of(entries_of_target("t."), name)
+        entries = F.concat(entries, F.when(keep, own_entries).otherwise(no_entries()))
     return {**values, **metadata_values("s."), "_pg_unrepresentable": as_map(entries)}

@@ -1,10 +1,10 @@
-"""Change events to their net effect: for each row of a table, at most one thing to do.
+"""Reduces change events to their net effect: at most one action per row.
 
-The reference for it is replay.py, one event after the other. Here the same comes out of one aggregation per key, as
-what an event means depends on its own key's events alone, with one exception: a row that moved to another key takes
-unchanged TOAST values along from the key that it left. `resolve_moves` looks those up first.
+replay/mirror.py is the reference; it applies one event after the other. One aggregation per key gives the same result,
+because an event's meaning depends only on the events of its own key. The one exception: a row that moves to another key
+brings along unchanged TOAST values from the key it left. `resolve_moves` looks those up first.
 
-Columns of the events are those of TableShape.event_schema(); `_seq` orders them as the transactions were committed.
+Events have the columns of TableShape.event_schema(); `_seq` orders them by commit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ENTRIES = "array<struct<key: string, value: string>>"
 class TableEvents:
     """A table's change events.
 
-    is_net: there is one for each key, and it has every column. size: bytes, about; None if nobody counted. is_here:
-    they are the driver's, not computed anew each time that they are asked for. only_inserts: none is an UPDATE or a
-    DELETE. keys: those of INSERTs alone; None if nobody looked. ranges: the least and greatest value of columns of the
-    key; None if nobody looked.
+    is_net: there is one event per key, with every column. size: approximate bytes, or None if unknown. is_local: the
+    events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a DELETE. keys: of
+    the events if all are INSERTs; None if unknown. ranges: the least and greatest value of key columns, or None if
+    unknown.
     """
 
     frame: DataFrame
@@ -46,15 +46,15 @@ class TableEvents:
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
-    """Adds `_seq`, which no two events share. An UPDATE that moves a row to another key is two events, and so is an
-    UPDATE of a bag: the old row goes first, as both rows may be equal."""
+    """Adds `_seq`, unique per event. An UPDATE that moves a row to another key is two events, like an UPDATE of a bag:
+    the old row comes first, because both rows may be equal."""
     step = F.when(F.col("_op").isin(MOVED_IN, INSERTED), 1).otherwise(0).alias("step")
     return events.withColumn("_seq", F.struct("_lsn", "_file", "_ordinal", step))
 
 
 def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
-    """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_delete`, and for each toast column `keep0…`, true where the
-    target's own value stays."""
+    """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_delete`, and for each TOAST column `keep0…`, true if the target
+    keeps its own value."""
     grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(event_key_parts(shape))))
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
@@ -65,7 +65,7 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     result: dict[str, Column] = {f"c{i}": F.col(f"last.c{i}") for i in range(len(shape.columns))}
     for i in shape.toast:
         value = F.col(f"x{i}")
-        # A value from before the row's beginning under this key was another row's.
+        # A value from before the current row took this key belonged to another row.
         carried = value.isNotNull() & (F.col("begun").isNull() | (value["_seq"] >= F.col("begun")))
         unchanged = F.col(f"last.u{i}")
         result[f"c{i}"] = F.when(unchanged & carried, value[f"c{i}"]).otherwise(result[f"c{i}"])
@@ -81,8 +81,8 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     )
 
 
-def net_as_it_is(events: DataFrame, shape: TableShape) -> DataFrame:
-    """The same of events of which there is one for each key, and every column in it."""
+def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
+    """Like net_rows, for events that already are one per key and have every column."""
     return events.select(
         *(f"c{i}" for i in range(len(shape.columns))),
         *(F.lit(False).alias(f"keep{i}") for i in shape.toast),
@@ -95,7 +95,7 @@ def net_as_it_is(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _last_value(i: int, shape: TableShape) -> Column:
-    """The newest value that an event gave a toast column, and what is noted as unrepresentable of it."""
+    """The newest value sent for a TOAST column, with its entries in `_unrep`."""
     odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
     sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
     return F.max(F.when(sent, F.struct("_seq", f"c{i}", odd)))
@@ -106,7 +106,8 @@ def entries_of(entries: Column, name: str) -> Column:
 
 
 def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
-    """The key as expressions to group and join by: infinity is no date, but a key all the same."""
+    """The key as expressions to group and join by. They include the text of unrepresentable values: infinity is not a
+    Delta date, but it is a key."""
     parts = []
     for i in shape.key:
         parts.append(F.col(column.format(i)))
@@ -120,11 +121,11 @@ def _text_of(entries: Column, name: str) -> Column:
 
 
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
-    """Gives moved rows the unchanged values that they brought from the key they left.
+    """Fills in the unchanged values that moved rows brought from the key they left.
 
-    A value is the newest that an event under the old key gave before the move; where there is none, and the row had
-    moved to that key in its turn, what it brought there; else the target's. What nobody knows is NULL, and noted in
-    `_unrep` with a NULL text. `target`: its rows as they are before this batch.
+    The value is the newest one sent under the old key before the move. Without one, it is the value the row brought
+    when it moved to the old key; otherwise the target's. An unknown value is NULL, with a NULL text in `_unrep`.
+    target: its rows before this batch.
     """
     for i in shape.toast:
         events = _resolve_column(events, shape, i, target).localCheckpoint()
@@ -136,28 +137,28 @@ def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFr
     while links.where(F.col("through").isNotNull()).limit(1).count():
         links = _follow(links).localCheckpoint()
     links = _from_target(links, shape, i, target)
-    found = links.select(F.col("move").alias("_move"), "known", "value", "odd")
+    answers = links.select(F.col("move").alias("_move"), "known", "value", "odd")
     is_open = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
-    joined = events.join(found, is_open & (F.col("_seq") == F.col("_move")), "left")
+    joined = events.join(answers, is_open & (F.col("_seq") == F.col("_move")), "left")
     unknown = F.array(F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value")))
-    noted = F.when(F.col("known"), F.col("odd")).otherwise(unknown.cast(_ENTRIES))
+    entries = F.when(F.col("known"), F.col("odd")).otherwise(unknown.cast(_ENTRIES))
     own = F.coalesce(F.col("_unrep"), no_entries())
     changed = {
         f"c{i}": F.when(is_open, F.col("value")).otherwise(F.col(f"c{i}")),
         f"u{i}": F.col(f"u{i}") & ~is_open,
-        "_unrep": F.when(is_open, F.concat(own, noted)).otherwise(F.col("_unrep")),
+        "_unrep": F.when(is_open, F.concat(own, entries)).otherwise(F.col("_unrep")),
     }
     return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in events.columns))
 
 
 def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
-    """For each move that brings column i unchanged: `known` and `value` if an event under its old key gave it,
-    `through` if that was a move with the same question, and neither if the row was there before the batch."""
+    """For each move that leaves column i unchanged: `known` and `value` if an event under the old key sent the value,
+    `through` if that event is itself an unresolved move, and neither if the row is older than the batch."""
     odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
     moves = events.where((F.col("_op") == MOVED_IN) & F.col(f"u{i}"))
     moves = moves.select(F.col("_seq").alias("move"), *(F.col(f"f{k}") for k in shape.key), "_from_unrep")
     unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
-    givers = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
+    sources = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
         "_seq",
         *(part.alias(f"g{n}") for n, part in enumerate(event_key_parts(shape))),
         F.col(f"c{i}").alias("value"),
@@ -167,30 +168,30 @@ def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
     same_key = all_of(
         F.col(f"g{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
     )
-    joined = moves.join(givers, same_key & (F.col("_seq") < F.col("move")), "left")
+    joined = moves.join(sources, same_key & (F.col("_seq") < F.col("move")), "left")
     keys = [f"f{k}" for k in shape.key] + ["_from_unrep"]
     newest = joined.groupBy("move").agg(
-        F.max(F.struct("_seq", "unresolved", "value", "odd")).alias("giver"), *(F.first(k).alias(k) for k in keys)
+        F.max(F.struct("_seq", "unresolved", "value", "odd")).alias("source"), *(F.first(k).alias(k) for k in keys)
     )
-    has_giver = F.col("giver._seq").isNotNull()
+    has_source = F.col("source._seq").isNotNull()
     return newest.select(
         "move",
         *keys,
-        (has_giver & ~F.col("giver.unresolved")).alias("known"),
-        F.when(has_giver & F.col("giver.unresolved"), F.col("giver._seq")).alias("through"),
-        F.col("giver.value").alias("value"),
-        F.col("giver.odd").alias("odd"),
+        (has_source & ~F.col("source.unresolved")).alias("known"),
+        F.when(has_source & F.col("source.unresolved"), F.col("source._seq")).alias("through"),
+        F.col("source.value").alias("value"),
+        F.col("source.odd").alias("odd"),
     )
 
 
 def _follow(links: DataFrame) -> DataFrame:
-    """Each move that asks another one takes over that one's answer, or its question: chains halve every time."""
+    """Each move that depends on another move adopts that move's value or dependency. Every call halves the chains."""
     keys = [name for name in links.columns if name[0] == "f"] + ["_from_unrep"]
     other = links.select(*(F.col(name).alias(f"o_{name}") for name in links.columns))
     joined = links.join(other, F.col("through") == F.col("o_move"), "left")
-    asks = F.col("through").isNotNull()
-    taken = [*keys, "known", "through", "value", "odd"]
-    return joined.select("move", *(F.when(asks, F.col(f"o_{n}")).otherwise(F.col(n)).alias(n) for n in taken))
+    depends = F.col("through").isNotNull()
+    names = [*keys, "known", "through", "value", "odd"]
+    return joined.select("move", *(F.when(depends, F.col(f"o_{n}")).otherwise(F.col(n)).alias(n) for n in names))
 
 
 def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
@@ -201,13 +202,13 @@ def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame 
         *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
         to_event(F.col(quoted(name)), shape.columns[i].type).alias("t_value"),
         entries_of(entries_of_target(), name).alias("t_odd"),
-        F.lit(True).alias("t_there"),
+        F.lit(True).alias("t_exists"),
     )
     same_key = all_of(
         F.col(f"t{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
     )
     joined = links.join(stored, ~F.col("known") & same_key, "left")
-    use = F.col("t_there").isNotNull()
+    use = F.col("t_exists").isNotNull()
     return joined.select(
         "move",
         (F.col("known") | use).alias("known"),
@@ -217,7 +218,7 @@ def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame 
 
 
 def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
-    """The key of a target's row, as `event_key_parts` has it for events."""
+    """The counterpart of `event_key_parts` for a target's row."""
     parts = []
     for i in shape.key:
         name = shape.columns[i].name
@@ -228,15 +229,15 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
 
 
 def net_key_parts(shape: TableShape, alias: str) -> list[Column]:
-    """The key of a net row, likewise."""
+    """The counterpart of `event_key_parts` for a net row."""
     return event_key_parts(shape, alias + "c{}", f"{alias}_unrep")
 
 
 def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
-    """The events of a bag that have an effect: an insert whose row stays, a delete that takes one of the target's rows.
+    """The events of a bag that have an effect: inserts whose rows remain, and deletes of rows in the target.
 
-    A delete takes the newest of equal rows, and nothing where there is none: what stood in the server's table before
-    the slot can be deleted, too. `_level` counts the equal rows, from 0 for those of the target.
+    A delete removes the newest of equal rows, or nothing if no row matches: it may concern a row that is older than the
+    slot. `_level` counts equal rows, starting at 0 for those in the target.
     """
     is_insert = F.col("_op") == INSERTED
     in_order = Window.partitionBy("_content").orderBy("_seq")
@@ -255,25 +256,25 @@ def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def event_content(shape: TableShape) -> Column:
-    """What makes two rows of a bag equal, of an event."""
+    """An expression over events that is equal for equal rows of a bag."""
     return bag_content(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
 
 
 def bag_content(shape: TableShape, columns: Iterable[Column], entries: Column) -> Column:
-    """The same of a row's columns as events have them, and of what is unrepresentable in it.
+    """Like event_content. columns: a row's values in event form. entries: its unrepresentable values.
 
-    One struct: Spark plans for minutes where two hundred columns are grouped and joined by.
+    The result is one struct, because Spark needs minutes to plan a grouping and join by two hundred columns.
     """
     parts = [
-        comparable(column, described.type)
-        for column, described in zip(columns, shape.columns, strict=True)
-        if not described.retired
+        comparable(value, column.type)
+        for value, column in zip(columns, shape.columns, strict=True)
+        if not column.retired
     ]
-    noted = F.coalesce(entries, no_entries())
+    live_entries = F.coalesce(entries, no_entries())
     for column in shape.columns:
         if column.retired:
-            noted = F.filter(noted, partial(_is_not_of, column.name))
-    return F.struct(*(part.alias(f"p{n}") for n, part in enumerate([*parts, F.array_sort(noted)])))
+            live_entries = F.filter(live_entries, partial(_is_not_of, column.name))
+    return F.struct(*(part.alias(f"p{n}") for n, part in enumerate([*parts, F.array_sort(live_entries)])))
 
 
 def _is_not_of(name: str, entry: Column) -> Column:
@@ -289,5 +290,5 @@ def no_entries() -> Column:
 
 
 def entries_of_target(alias: str = "") -> Column:
-    """A target's `_pg_unrepresentable` in the form that events have it."""
+    """A target's `_pg_unrepresentable` in the event form."""
     return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), no_entries())

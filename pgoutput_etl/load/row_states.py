@@ -1,10 +1,10 @@
-"""What each row of a table was like after every commit that wrote it, from all of the table's events.
+"""Computes the state of each row after every commit that wrote it, from all of a table's events.
 
-Between two commits of one row nothing is known of it to anybody but the transaction at work: of a commit's events on a
-row the last one counts, with what those before it gave the columns that it leaves as they are.
+Only a commit's last event on a row counts, completed with values that earlier events sent for the columns it leaves
+unchanged.
 
-Columns of the states: k0… the key as expressions to group by, c0…, _unrep, _lsn, _ts, _xid, and `_lives`: false where
-the commit took the row away, of which then the key alone is known.
+Columns of the states: k0… (the key as expressions to group by), c0…, _unrep, _lsn, _ts, _xid, and `_lives`: false if
+the commit deleted the row; then only the key is known.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from pgoutput_etl.schema.table_shape import TableShape
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """A table's change events, none left out, truncates among them if it has any. size: bytes, about; None if nobody
-    counted."""
+    """All of a table's change events, including truncates. size: approximate bytes, or None if unknown."""
 
     frame: DataFrame
     size: int | None = None
@@ -45,56 +44,55 @@ class EventLog:
 
 
 def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """One row per key and commit, of a table that has a key. `living`: the target's rows that are there before, one for
-    each key."""
+    """One row per key and commit, for a table with a key. living: the target's current rows, one per key."""
     changes = with_sequence(events.frame)
     if events.has_truncates:
         changes = without_truncates(changes.localCheckpoint(), shape, living)
     if shape.toast and shape.moves_toast:
         changes = changes.localCheckpoint()
-        if _brings_values_along(changes, shape):
+        if _moves_unsent_values(changes, shape):
             changes = resolve_moves(changes, shape, living)
-    states = _last_of_each_commit(_filled_within(changes, shape), shape)
-    states = _filled_from(states, shape, living)
+    states = _last_of_each_commit(_filled_from_events(changes, shape), shape)
+    states = _filled_from_target(states, shape, living)
     names = [f"k{n}" for n in range(len(event_key_parts(shape)))] + [f"c{i}" for i in range(len(shape.columns))]
     unrepresentable = F.coalesce("_unrep", no_entries()).alias("_unrep")
     lives = (~F.col("_op").isin(DELETED, MOVED_OUT)).alias("_lives")
     return states.select(*names, unrepresentable, "_lsn", "_ts", "_xid", "_seq", lives)
 
 
-def _brings_values_along(changes: DataFrame, shape: TableShape) -> bool:
-    """Whether a row moves to another key with values that were not sent."""
-    leaves_some = reduce(or_, (F.col(f"u{i}") for i in shape.toast))
-    return bool(changes.where((F.col("_op") == MOVED_IN) & leaves_some).limit(1).count())
+def _moves_unsent_values(changes: DataFrame, shape: TableShape) -> bool:
+    """True if a row moves to another key with values that were not sent."""
+    is_unsent = reduce(or_, (F.col(f"u{i}") for i in shape.toast))
+    return bool(changes.where((F.col("_op") == MOVED_IN) & is_unsent).limit(1).count())
 
 
 def truncates_of(events: DataFrame) -> DataFrame:
-    """One row: `_truncates`, an array of (_seq, _ts, _xid) in order. events: with `_seq`."""
+    """One row with `_truncates`, an array of (_seq, _ts, _xid) in order. events: must have `_seq`."""
     truncates = events.where(F.col("_op") == TRUNCATED)
     return truncates.agg(F.sort_array(F.collect_list(F.struct("_seq", "_ts", "_xid"))).alias("_truncates"))
 
 
 def next_truncate() -> Column:
-    """The first of `_truncates` behind `_seq`; NULL if there is none."""
+    """The first of `_truncates` after `_seq`, or NULL."""
     return F.get(F.filter("_truncates", lambda truncate: truncate["_seq"] > F.col("_seq")), 0)
 
 
 def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """Each truncate as a delete of every row that there was: of those of the target, and of those written since."""
+    """Replaces each truncate with deletes of all rows: those in the target and those written since."""
     truncates = F.broadcast(truncates_of(events))
     changes = events.where(F.col("_op") != TRUNCATED)
-    noted = F.filter("_unrep", lambda entry: entry["key"].isin(*_names(shape))).alias("_unrep")
+    key_entries = F.filter("_unrep", lambda entry: entry["key"].isin(*_key_names(shape))).alias("_unrep")
     written = changes.crossJoin(truncates).withColumn("_at", next_truncate())
-    emptied = written.select(*(f"c{i}" for i in shape.key), noted, "_at")
+    emptied = written.select(*(f"c{i}" for i in shape.key), key_entries, "_at")
     if living is not None:
-        there = living.select(
+        stored = living.select(
             *(to_event(F.col(quoted(shape.columns[i].name)), shape.columns[i].type).alias(f"c{i}") for i in shape.key),
-            F.filter(entries_of_target(), lambda entry: entry["key"].isin(*_names(shape))).alias("_unrep"),
+            F.filter(entries_of_target(), lambda entry: entry["key"].isin(*_key_names(shape))).alias("_unrep"),
         )
-        there = there.crossJoin(truncates).withColumn("_at", F.get("_truncates", 0)).drop("_truncates")
-        emptied = emptied.unionByName(there)
+        stored = stored.crossJoin(truncates).withColumn("_at", F.get("_truncates", 0)).drop("_truncates")
+        emptied = emptied.unionByName(stored)
     deletes = emptied.where(F.col("_at").isNotNull()).distinct()
-    own = {
+    values = {
         "_op": F.lit(DELETED),
         "_seq": F.col("_at._seq"),
         "_ts": F.col("_at._ts"),
@@ -104,39 +102,39 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
         "_unrep": F.col("_unrep"),
         **{f"c{i}": F.col(f"c{i}") for i in shape.key},
     }
-    none = {field.name: F.lit(None).cast(field.dataType) for field in changes.schema.fields}
-    return changes.unionByName(deletes.select(*(own.get(n, none[n]).alias(n) for n in changes.columns)))
+    nulls = {field.name: F.lit(None).cast(field.dataType) for field in changes.schema.fields}
+    return changes.unionByName(deletes.select(*(values.get(n, nulls[n]).alias(n) for n in changes.columns)))
 
 
-def _names(shape: TableShape) -> list[str]:
+def _key_names(shape: TableShape) -> list[str]:
     return [shape.columns[i].name for i in shape.key]
 
 
-def _filled_within(changes: DataFrame, shape: TableShape) -> DataFrame:
-    """What an event leaves as it is, from the events of its key before. `_open3`: c3 is still to be found; `_is_old`:
-    the row was there before the first event."""
+def _filled_from_events(changes: DataFrame, shape: TableShape) -> DataFrame:
+    """Fills unchanged values from earlier events of the key. `_open3`: c3 is still unknown. `_is_old`: the row existed
+    before the key's first event."""
     keyed = changes.withColumns({f"k{n}": part for n, part in enumerate(event_key_parts(shape))})
     keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
     if not shape.toast:
         return keyed
     until_now = Window.partitionBy(*keys).orderBy("_seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     begun = F.last(F.when(F.col("_op") != UPDATED, F.col("_seq")), ignorenulls=True).over(until_now)
-    looked_up = keyed.withColumn("_begun", begun)
+    filled = keyed.withColumn("_begun", begun)
     for i in shape.toast:
         odd = entries_of(F.coalesce("_unrep", no_entries()), shape.columns[i].name).alias("odd")
         sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
-        given = F.last(F.when(sent, F.struct("_seq", F.col(f"c{i}").alias("value"), odd)), ignorenulls=True)
-        looked_up = looked_up.withColumn(f"_given{i}", given.over(until_now))
+        last_sent = F.last(F.when(sent, F.struct("_seq", F.col(f"c{i}").alias("value"), odd)), ignorenulls=True)
+        filled = filled.withColumn(f"_sent{i}", last_sent.over(until_now))
     unrepresentable = F.coalesce("_unrep", no_entries())
     columns: dict[str, Column] = {f"c{i}": F.col(f"c{i}") for i in range(len(shape.columns))}
     for i in shape.toast:
-        value = F.col(f"_given{i}")
+        value = F.col(f"_sent{i}")
         carried = value.isNotNull() & (F.col("_begun").isNull() | (value["_seq"] >= F.col("_begun")))
         unchanged = F.col(f"u{i}")
         columns[f"c{i}"] = F.when(unchanged & carried, value["value"]).otherwise(columns[f"c{i}"])
         columns[f"_open{i}"] = unchanged & ~carried
         unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
-    return looked_up.select(
+    return filled.select(
         *keys,
         *(column.alias(name) for name, column in columns.items()),
         unrepresentable.alias("_unrep"),
@@ -152,11 +150,11 @@ def _last_of_each_commit(changes: DataFrame, shape: TableShape) -> DataFrame:
     return ranked.where(F.col("_rank") == 1).drop("_rank")
 
 
-def _filled_from(states: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """The rest from the target's row, if that is the one that was updated. What nobody knows is noted so."""
+def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
+    """Fills the remaining values from the target's row if that is the updated row, else marks them as unknown."""
     if not shape.toast:
         return states
-    found = states.withColumn("_stored", F.lit(None).cast("int"))
+    joined = states.withColumn("_stored", F.lit(None).cast("int"))
     if living is not None:
         stored = living.select(
             *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
@@ -168,28 +166,28 @@ def _filled_from(states: DataFrame, shape: TableShape, living: DataFrame | None)
             F.lit(1).alias("_stored"),
         )
         same_key = all_of(F.col(f"t{n}").eqNullSafe(F.col(f"k{n}")) for n in range(len(event_key_parts(shape))))
-        found = states.join(stored, F.col("_is_old") & same_key, "left")
+        joined = states.join(stored, F.col("_is_old") & same_key, "left")
     unrepresentable = F.col("_unrep")
     changed: dict[str, Column] = {}
     for i in shape.toast:
         name = shape.columns[i].name
         is_open, is_known = F.col(f"_open{i}"), F.col("_stored").isNotNull()
-        noted: Column = unknown_entry(name)
+        entries: Column = unknown_entry(name)
         if living is not None:
             changed[f"c{i}"] = F.when(is_open, F.col(f"s{i}")).otherwise(F.col(f"c{i}"))
-            noted = F.when(is_known, entries_of(F.col("_stored_unrep"), name)).otherwise(noted)
-        unrepresentable = F.concat(unrepresentable, F.when(is_open, noted).otherwise(no_entries()))
+            entries = F.when(is_known, entries_of(F.col("_stored_unrep"), name)).otherwise(entries)
+        unrepresentable = F.concat(unrepresentable, F.when(is_open, entries).otherwise(no_entries()))
     changed["_unrep"] = unrepresentable
-    return found.select(*(changed.get(name, F.col(name)).alias(name) for name in states.columns))
+    return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in states.columns))
 
 
 def unknown_entry(name: str) -> Column:
-    """A value that was never sent."""
+    """The `_unrep` entry of a value that was never sent."""
     return F.array(F.struct(F.lit(name).alias("key"), F.lit(None).cast("string").alias("value")))
 
 
 def target_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
-    """By the target's names: a whole row, of c0…, _unrep, _lsn, _ts and _xid."""
+    """A whole row by the target's column names, from c0…, _unrep, _lsn, _ts and _xid."""
     values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
     return {**values, **metadata_values(alias), "_pg_unrepresentable": as_map(entries)}

@@ -1,4 +1,4 @@
-"""The summary of one table after a batch, and the exit code of several."""
+"""Summarizes what a batch did to its tables, and derives the exit code."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from pgoutput_etl.console import (
-    EXIT_DONE,
-    EXIT_QUARANTINE,
-)
+from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.identifiers import printable
 
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What a batch did to one table. The counts are of rows; held: why it was left where it stands."""
+    """What a batch did to one table. rows, inserted, updated, deleted: row counts. held: why it was not updated."""
 
     schema: str
     table: str
@@ -34,11 +31,11 @@ def exit_code_of_tables(tables: Iterable[TableSummary]) -> int:
     return EXIT_QUARANTINE if any(table.held for table in tables) else EXIT_DONE
 
 
-def print_left(console: Console, tables: Iterable[TableSummary], skipped: Sequence[str]) -> None:
-    """The tables that were left as they were, and why; those that the configuration skips."""
+def print_unchanged(console: Console, tables: Iterable[TableSummary], skipped: Sequence[str]) -> None:
+    """Prints the tables that were not changed and why, then the tables that the configuration skips."""
     for table in tables:
         if table.held is not None:
             name = printable(f"{table.schema}.{table.table}")
-            console.print(f"Left as it was: {name}: {printable(table.held)}", markup=False)
+            console.print(f"Not changed: {name}: {printable(table.held)}", markup=False)
     if skipped:
         console.print(f"Skipped, as configured: {printable(', '.join(skipped))}", markup=False)

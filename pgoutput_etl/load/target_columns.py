@@ -1,4 +1,4 @@
-"""A target's metadata columns, and expressions for their values."""
+"""Expressions for the values of a target's columns."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, MapType, StringType, StructField, TimestampType
 
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.delta_types import to_target
 from pgoutput_etl.load.net_effect import no_entries
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.targets.modes import METADATA_COLUMNS
-
-_METADATA_TYPES = (LongType(), TimestampType(), LongType(), MapType(StringType(), StringType()))
-
-METADATA_FIELDS = tuple(StructField(name, kind) for name, kind in zip(METADATA_COLUMNS, _METADATA_TYPES, strict=True))
 
 
 def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
@@ -31,8 +25,8 @@ def metadata_values(alias: str) -> dict[str, Column]:
     }
 
 
-def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
-    """A row that was not there. A value that the archive never sent is NULL, and noted with a NULL text."""
+def inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
+    """The values of a new row. A value that was never sent is NULL, with a NULL text in `_pg_unrepresentable`."""
     values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
     for i in shape.toast if not shape.is_bag else ():
@@ -44,9 +38,9 @@ def _inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def as_map(entries: Column) -> Column:
-    """NULL on ordinary rows."""
+    """NULL if there are no entries."""
     return F.when(F.size(entries) > 0, F.map_from_entries(entries))
 
 
-def _net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
-    return net.select(*(value.alias(name) for name, value in _inserted_values(shape).items()))
+def net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
+    return net.select(*(value.alias(name) for name, value in inserted_values(shape).items()))

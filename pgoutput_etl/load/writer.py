@@ -1,4 +1,4 @@
-"""The plan of a batch carried out: every table written, several at a time, and where each stands afterwards."""
+"""Carries out a batch's plan: writes its tables, several at a time, and reports each one's new state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load import append, history, merge, soft_delete
-from pgoutput_etl.load import commit as merge_commit
+from pgoutput_etl.load import commit as delta_commit
 from pgoutput_etl.load.change_source import ChangeSource
-from pgoutput_etl.load.evolve import applications, evolve, steps_done
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -29,15 +30,15 @@ from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings, writes_may_overlap
 from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, SchemaSpan, TablePlan, TableState, TableTask
 
-# What a Spark worker found of a file, whose path it doesn't know, or of the rows that are there.
-_OF_WORKER = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
+# An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
+_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
 
-_WAYS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
+_WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
 
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """A table after the batch. is_passed_over: the configuration skips it."""
+    """A table after the batch. is_passed_over: the configuration skips the table."""
 
     state: TableState
     summary: TableSummary
@@ -46,33 +47,33 @@ class TableResult:
 
 
 def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
-    """A table that could not be done again stands where it stood."""
+    """The result of a table that could not be rebuilt: its state before the batch."""
     state = states.get(outcome.state.oid, outcome.state)
     return TableResult(state, replace(outcome.summary, path=state.path, version=state.version))
 
 
 def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
-    """Why a table can't be written, if the error is about its rows; None for any other error."""
+    """Why a table can't be written, or None if the error isn't about the table's rows."""
     if isinstance(error, TableError):
         return str(error)
-    found = _OF_WORKER.search(f"{type(error).__name__}: {error}")
-    if found is None:
+    match = _WORKER_ERROR.search(f"{type(error).__name__}: {error}")
+    if match is None:
         return None
-    where = f"{path_of(int(found['file']))}: " if found["file"] else ""
-    return where + found["reason"]
+    where = f"{path_of(int(match['file']))}: " if match["file"] else ""
+    return where + match["reason"]
 
 
-def _all_of_them(events: DataFrame, _: TableShape) -> DataFrame:
+def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
     return events
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes the tables of one batch. `path_of` knows a file by its number, for errors.
+    """Writes the tables of one batch.
 
-    lsn_before, last_commit_lsn: what the tables are consistent through before and after the batch. resumed: an earlier
-    run may have written some of it. check: asked before every write; raises RunError if another run has taken over.
-    choose: which of a table's events are applied.
+    lsn_before, last_commit_lsn: the LSNs through which tables are consistent before and after the batch. resumed: an
+    earlier run may have written some tables. check_claim: runs before every write; raises RunError if another run has
+    taken over. path_of: a file's path by its number, for errors. event_filter: selects the events to apply.
     """
 
     spark: SparkSession
@@ -85,7 +86,7 @@ class Writer:
     check_claim: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
-    choose: Callable[[DataFrame, TableShape], DataFrame] = _all_of_them
+    event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
 
     @classmethod
     def of(
@@ -94,47 +95,46 @@ class Writer:
         config: Config,
         batch: Batch,
         last_commit_lsn: int,
-        check: Callable[[], None],
+        check_claim: Callable[[], None],
         path_of: Callable[[int], str],
         progress: Callable[[str], None],
     ) -> Writer:
         before, threads = batch.last_commit_lsn, config.merge.parallel_tables
-        of_batch = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
-        return cls(spark, *of_batch, check, path_of, progress)
+        numbers = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
+        return cls(spark, *numbers, check_claim, path_of, progress)
 
     def write(self, plan: TablePlan, changes: ChangeSource) -> list[TableResult]:
-        """A table that fails by its own fault is held, the rest go on. `changes` has prepared for the plan's tasks."""
-        outcomes = [self._held(held) for held in plan.held]
-        outcomes += [self._passed_over(skipped) for skipped in plan.passed_over]
+        """Holds a table that fails because of its own rows; the others continue. changes: prepared for the tasks."""
+        results = [self._held(held) for held in plan.held]
+        results += [self._passed_over(skipped) for skipped in plan.passed_over]
         tasks = []
-        # A table's rows are taken from their old place, at the version of the last batch, before they are merged into.
+        # Moves come first: they copy rows from the old path at the last batch's version, before any table is written.
         for task in plan.tasks:
             try:
                 self._move(task)
                 tasks.append(task)
             except TableError as error:
-                outcomes.append(self._held(_held_for(task, str(error))))
+                results.append(self._held(_held_for(task, str(error))))
         with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
-            outcomes += pool.map(partial(self._write_table, changes), tasks)
-        # A table that was held on its way stands where it stood.
-        still_there = {outcome.state.path for outcome in outcomes}
+            results += pool.map(partial(self._write_table, changes), tasks)
+        occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
         for path in plan.vacated:
-            if path not in still_there:
+            if path not in occupied:
                 self.check_claim()
-                commit = merge_commit.DeltaTransaction(
+                commit = DeltaTransaction(
                     f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn
                 )
-                merge_commit.empty(self.spark, path, commit)
-        return outcomes
+                delta_commit.empty(self.spark, path, commit)
+        return results
 
     def _move(self, task: TableTask) -> None:
-        """Raises TableError if its old place is gone."""
+        """Raises TableError if the table is no longer at its old path."""
         if task.moved_from is None:
             return
-        self.progress(f"moving {_name(task)} to its new place")
+        self.progress(f"moving {_name(task)} to its new path")
         self.check_claim()
-        merge_commit.check_target_exists(self.spark, task.moved_from[0])
-        merge_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+        delta_commit.check_target_exists(self.spark, task.moved_from[0])
+        delta_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
 
     def _write_table(self, changes: ChangeSource, task: TableTask) -> TableResult:
         self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
@@ -184,84 +184,84 @@ class Writer:
         return TableResult(state, summary, task.schema_changes)
 
     def _missing_reason(self, task: TableTask) -> str | None:
-        """Of a table that was written before."""
+        """The error's text if a table that was written before is gone."""
         try:
             if task.state is not None:
-                merge_commit.check_target_exists(self.spark, task.path)
+                delta_commit.check_target_exists(self.spark, task.path)
         except TableError as error:
             return str(error)
         return None
 
     def _applied_to(self, task: TableTask) -> int:
-        """A table that a snapshot brought further stays there."""
+        """The batch's last commit, or the table's own if a snapshot brought it further."""
         return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
 
-    def _rows(self, task: TableTask, written: merge_commit.WriteResult) -> int:
+    def _rows(self, task: TableTask, written: WriteResult) -> int:
         rows = written.rows_after(self._rows_before(task))
         if rows is None or self.resumed:
             return read_table(self.spark, task.path).count()
         return rows
 
     def _rows_before(self, task: TableTask) -> int | None:
-        """What the table had is known from the batch before, unless it was put there in another way."""
+        """The previous batch's row count, unless this batch moves the table or an earlier run may have written it."""
         is_known = task.moved_from is None and not self.resumed and bool(task.spans)
         return task.state.rows if task.state is not None and is_known else None
 
-    def _commit_changes(self, changes: ChangeSource, task: TableTask) -> merge_commit.WriteResult:
-        """A commit per segment, and one or more in between where columns change."""
+    def _commit_changes(self, changes: ChangeSource, task: TableTask) -> WriteResult:
+        """Makes one commit per schema span, and one or more before it where columns change."""
         if self.resumed and not marks_commits(self.spark):
-            self._restore(task)  # by its version: what a run that died wrote bears no mark
-        done = steps_done(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
+            self._restore(task)  # commits of a run that died can't be recognized
+        done = committed_steps(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
-        total: merge_commit.WriteResult | None = None
-        for number, segment in enumerate(task.spans):
+        total: WriteResult | None = None
+        for number, span in enumerate(task.spans):
             if number < reached or f"changes:{number}" in done:
-                continue  # and columns may have changed since
-            if segment.migration is not None and f"columns:{number}" not in done:
+                continue  # the columns may have changed since
+            if span.migration is not None and f"columns:{number}" not in done:
                 self.check_claim()
                 self.progress(f"changing the columns of {_name(task)}")
                 columns = self.commit(task.oid, f"columns:{number}")
-                evolve(self.spark, task.path, segment.migration, columns, task.mode)
+                evolve(self.spark, task.path, span.migration, columns, task.mode)
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
-            before = merge_commit.TargetRows.ROWS if has_rows else merge_commit.TargetRows.NOTHING
+            before = TargetRows.ROWS if has_rows else TargetRows.NOTHING
             commit = self.commit(task.oid, f"changes:{number}")
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
-            written = self._write_segment(changes, task, segment, before, commit, rows)
-            if rows is not None and total is None and _is_not_the_next(written, segment, task):
+            written = self._write_span(changes, task, span, before, commit, rows)
+            if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=read_table(self.spark, task.path).count())
             total = written if total is None else total.plus(written)
-        return total or merge_commit.write_result(self.spark, task.path)
+        return total or delta_commit.write_result(self.spark, task.path)
 
-    def _write_segment(
+    def _write_span(
         self,
         changes: ChangeSource,
         task: TableTask,
-        segment: SchemaSpan,
-        before: merge_commit.TargetRows,
-        commit: merge_commit.DeltaTransaction,
+        span: SchemaSpan,
+        before: TargetRows,
+        commit: DeltaTransaction,
         rows: int | None,
-    ) -> merge_commit.WriteResult:
-        """`rows`: how many the table has, if that is known."""
+    ) -> WriteResult:
+        """rows: target row count, or None if unknown."""
         if task.mode is not Mode.MIRROR:
-            every = changes.every_event(task, segment)
+            log = changes.event_log(task, span)
             self.check_claim()
-            settings = {**commit.settings(), **merge.for_size(self.spark, every.size)}
+            settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return _WAYS[task.mode](session, task.path, segment.shape, every, before)
-        events = changes.events(task, segment)
-        events = replace(events, frame=self.choose(events.frame, segment.shape))
+                return _WRITERS[task.mode](session, task.path, span.shape, log, before)
+        events = changes.events(task, span)
+        events = replace(events, frame=self.event_filter(events.frame, span.shape))
         self.check_claim()
-        return merge.write(self.spark, task.path, segment.shape, events, before, commit, rows)
+        return merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
 
     def _restore(self, task: TableTask) -> None:
-        """To where the batch found it; what begins by overwriting needs no such thing."""
+        """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
         if task.moved_from is None and not task.replaces:
             self.check_claim()
-            merge_commit.restore(self.spark, task.path, None if task.state is None else task.state.version)
+            delta_commit.restore(self.spark, task.path, None if task.state is None else task.state.version)
 
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
-        """What segments before the one that failed have changed is taken back."""
+        """Undoes the spans before the one that failed."""
         self._restore(task)
         return self._held(_held_for(task, reason))
 
@@ -272,7 +272,7 @@ class Writer:
         return TableResult(after, summary)
 
     def _passed_over(self, skipped: HeldTable) -> TableResult:
-        """A table that was held before stays so, should it be skipped no more."""
+        """A held table keeps its status, so that it is still held once the configuration no longer skips it."""
         state = skipped.state
         after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
         relation = skipped.relation
@@ -280,7 +280,7 @@ class Writer:
         return TableResult(after, summary, is_passed_over=True)
 
     def _left(self, held: HeldTable, status: str) -> TableState:
-        """Where a table stands that gets nothing in this batch."""
+        """The state of a table that receives no changes in this batch."""
         relation, state = held.relation, held.state
         if state is None:
             schema, name, last_row = relation.namespace, relation.name, held.changes.last_row
@@ -291,36 +291,36 @@ class Writer:
         return replace(self._make_room(held, state), status=status, reason=reason, last_commit_lsn=reached)
 
     def _make_room(self, held: HeldTable, state: TableState) -> TableState:
-        """A table that can't be brought further keeps its rows when another one takes its place."""
+        """Moves the rows of a held table if another table takes its path."""
         if held.moves_to is None:
             return state
         self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
         self.check_claim()
         try:
-            merge_commit.check_target_exists(self.spark, state.path)
+            delta_commit.check_target_exists(self.spark, state.path)
         except TableError:
             return replace(state, path="", version=-1)
-        merge_commit.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
-        version = merge_commit.write_result(self.spark, held.moves_to).version
+        delta_commit.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
+        version = delta_commit.write_result(self.spark, held.moves_to).version
         return replace(state, path=held.moves_to, version=version)
 
-    def commit(self, oid: int, step: str) -> merge_commit.DeltaTransaction:
+    def commit(self, oid: int, step: str) -> DeltaTransaction:
         application = f"pgoutput_etl:{self.ledger_id}:{oid}"
-        return merge_commit.DeltaTransaction(application, step, self.batch, self.last_commit_lsn)
+        return DeltaTransaction(application, step, self.batch, self.last_commit_lsn)
 
 
 def refuse_existing_rows(spark: SparkSession, plan: TablePlan) -> None:
-    """Raises RunError if the place of a table that is new there has rows that the ledger knows nothing of, or a catalog
-    has something else under its name, before anything is written."""
+    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or if
+    a catalog has something else under its name."""
     for task in plan.tasks:
         if is_catalog_place(task.path) and is_in_catalog(spark, task.path) and not is_delta_table(spark, task.path):
-            raise RunError(f"{task.path} is there and is no Delta table: move it away, or change target.catalog")
+            raise RunError(f"{task.path} exists and is not a Delta table: move it away, or change target.catalog")
         is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
-        if is_new and not task.replaces and merge_commit.has_rows(spark, task.path):
+        if is_new and not task.replaces and delta_commit.has_rows(spark, task.path):
             raise RunError(
-                f"there is a table with rows at {task.path}, which the ledger knows nothing of, so that {_name(task)} "
-                "can't be made there. If it is yours, move it away or change target; if the ledger was lost, "
-                "remove the tables and apply the archive from its beginning"
+                f"the table at {task.path} has rows and is not in the ledger, so {_name(task)} can't be created there. "
+                "If it is yours, move it away or change target; if the ledger was lost, remove the tables and apply "
+                "the archive from its beginning"
             )
 
 
@@ -328,23 +328,23 @@ def _held_for(task: TableTask, reason: str) -> HeldTable:
     return HeldTable(task.oid, task.shape.relation, reason, task.changes, task.state)
 
 
-def _is_not_the_next(written: merge_commit.WriteResult, segment: SchemaSpan, task: TableTask) -> bool:
-    """Others may have committed between the last batch and this one, and nobody knows how many rows they left."""
+def _may_follow_other_commits(written: WriteResult, span: SchemaSpan, task: TableTask) -> bool:
+    """True if commits other than the last batch's may have changed the row count."""
     if written.rows is not None or task.state is None:
         return False
-    return segment.migration is not None or written.version > task.state.version + 1
+    return span.migration is not None or written.version > task.state.version + 1
 
 
 def _name(task: TableTask) -> str:
     return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
 
 
-def _notes(task: TableTask, written: merge_commit.WriteResult) -> list[str]:
+def _notes(task: TableTask, written: WriteResult) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
     if task.changes.truncates:
         notes.append("truncated")
     if written.not_found:
-        notes.append(f"{written.not_found:,} deletes found no such row")
+        notes.append(f"{written.not_found:,} deletes matched no row")
     if task.state is None and not task.replaces:
         notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
         notes += [masks_in_words(task.uses)] if task.uses else []

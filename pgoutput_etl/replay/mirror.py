@@ -1,6 +1,6 @@
-"""An archive applied in memory, one change after the other: the reference that everything faster has to equal.
+"""Applies an archive in memory, one change after the other: the reference that every faster path must equal.
 
-No Spark, no Delta: for tests, and for a notebook with a file or two. It holds every row of every table.
+It needs no Spark and no Delta, and holds every row of every table. Use it in tests and for small archives in notebooks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class ReplayedTable:
-    """The rows at the end of the archive, as Arrow gives them to Python; `unrepresentable` as in the Delta table."""
+    """A table at the end of the archive. rows: Python values converted by Arrow, keyed as in the Delta table."""
 
     shape: TableShape
     rows: list[Row]
@@ -46,7 +46,7 @@ class ReplayedTable:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSpan:
-    """Rows that stood under one shape of their table. reshaping: what those from before go through; None for none."""
+    """Rows under one shape of their table. migration: for the rows of earlier spans; None if nothing changes."""
 
     shape: TableShape
     migration: SchemaMigration | None
@@ -55,25 +55,25 @@ class ReplayedSpan:
 
 @dataclass(slots=True)
 class Replay:
-    """What the files say, in order: `rows` of all messages with the outcome of their transactions."""
+    """The message rows of all files in order, with the assembly that decides their transactions' status."""
 
     assembly: Assembly = field(default_factory=Assembly)
-    salvages: bool = False  # go on behind bytes that can't be read
-    origins: Origins = field(default=ANY, kw_only=True)  # whose transactions are applied
+    salvages: bool = False  # continue after unreadable bytes
+    origins: Origins = field(default=ANY, kw_only=True)  # of the transactions to apply
     _messages: list[Row] = field(default_factory=list)
     _files: int = 0
 
     def add_file(self, path: str, content: bytes) -> FileScan:
-        """The next file in order. Raises ArchiveError naming it."""
+        """Adds the next file in order. Raises ArchiveError with the file's path."""
         return self.add_scanned(path, scan_file(path, self._files, content, salvages=self.salvages))
 
-    def add_scanned(self, path: str, scanned: ScanResult) -> FileScan:
-        """The same, of a file or a part of one; each has a number past that of the one before."""
-        self._files = scanned.summary.file + 1
+    def add_scanned(self, path: str, scan: ScanResult) -> FileScan:
+        """Adds a scanned file or part of a file. File numbers must rise."""
+        self._files = scan.summary.file + 1
         self.assembly.origins = self.origins
-        rows = [row for batch in scanned.batches for row in batch.to_pylist()]
+        rows = [row for batch in scan.batches for row in batch.to_pylist()]
         try:
-            self.assembly.add_file(scanned.summary, control_rows(scanned.batches))
+            self.assembly.add_file(scan.summary, control_rows(scan.batches))
         except SequenceError as error:
             raise SequenceError(f"{path}: {error}") from None
         for row in rows:
@@ -81,20 +81,20 @@ class Replay:
             if row["tag"] == "C" and (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
                 self.assembly.replaced(row["top_xid"])
         self._messages += rows
-        return scanned.summary
+        return scan.summary
 
     def committed(self) -> Iterator[Row]:
-        """The rows of changes that count, each with its commit and `scope`, in the order of applying them."""
+        """The committed changes in the order to apply them, each with its commit and `scope`."""
         changes = (row for row in self._messages if row["tag"] in CHANGE_TAGS)
         yield from sorted(self._committed(changes), key=lambda r: (r["commit_lsn"], r["file"], r["ordinal"]))
 
     def _committed(self, rows: Iterable[Row]) -> Iterator[Row]:
         statuses = fragment_outcomes(self.assembly)
-        marks = {(mark.file, mark.epoch): mark.lsn for mark in self.assembly.watermarks}
+        watermarks = {(mark.file, mark.epoch): mark.lsn for mark in self.assembly.watermarks}
         for row in rows:
             outcome = statuses.get((row["file"], row["unit"]))
             if outcome is None:
-                is_new = row["commit_lsn"] > marks.get((row["file"], row["stretch"]), -1)
+                is_new = row["commit_lsn"] > watermarks.get((row["file"], row["stretch"]), -1)
                 if is_new and self.origins.accepts(row["origin"]):
                     yield {**row, "scope": None}
             elif outcome.status is TransactionStatus.COMMITTED and row["xid"] not in outcome.aborted_subxids:
@@ -102,41 +102,40 @@ class Replay:
                 yield {**row, **committed, "scope": outcome.scope}
 
     def logical_messages(self) -> list[Row]:
-        """The logical decoding Messages that count, as the ledger's `messages` has them, in the order in which they
-        came. commit_ts: microseconds since 2000-01-01 UTC."""
+        """The committed logical decoding Messages in archive order, with the columns of the ledger's `messages`.
+        commit_ts: microseconds since 2000-01-01 UTC."""
         outcomes = fragment_outcomes(self.assembly)
-        found, seen = [], set()
-        of_transactions = []
+        messages, identities, transactional = [], set(), []
         for row in self._messages:
             if row["tag"] != LOGICAL_TAG:
                 continue
             outcome = outcomes.get((row["file"], row["unit"]))
             message = decoded(row["body"], row["unit"], row["xid"], None if outcome is None else outcome.scope)
-            own = {name: getattr(message, name) for name in ("prefix", "content", "lsn", "transactional")}
-            row = {**row, **own, "xid": message.xid}
+            fields = {name: getattr(message, name) for name in ("prefix", "content", "lsn", "transactional")}
+            row = {**row, **fields, "xid": message.xid}
             if message.transactional:
-                of_transactions.append(row)
-            elif (identity := (message.lsn, message.prefix, message.content)) not in seen:
-                seen.add(identity)
-                found.append({**row, "commit_lsn": None, "commit_ts": None, "top_xid": None})
-        found += self._committed(of_transactions)
-        found.sort(key=lambda r: (r["file"], r["ordinal"]))
-        return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in found]
+                transactional.append(row)
+            elif (identity := (message.lsn, message.prefix, message.content)) not in identities:
+                identities.add(identity)
+                messages.append({**row, "commit_lsn": None, "commit_ts": None, "top_xid": None})
+        messages += self._committed(transactional)
+        messages.sort(key=lambda r: (r["file"], r["ordinal"]))
+        return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in messages]
 
     def cutoffs(self) -> dict[int, Cutoff]:
-        """By relation: from which commit on it can't be applied to."""
+        """By relation OID."""
         if not self.assembly.was_damaged:
             return {}
         outcomes = fragment_outcomes(self.assembly)
-        own: dict[int, int] = {}
+        quarantined: dict[int, int] = {}
         changes = [row for row in self._messages if row["tag"] in CHANGE_TAGS]
         for row in changes:
             outcome = outcomes.get((row["file"], row["unit"]))
             is_aborted = outcome is not None and row["xid"] in outcome.aborted_subxids
             if outcome is not None and outcome.status is TransactionStatus.QUARANTINED and not is_aborted:
                 lsn = outcome.commit_lsn or 0
-                own[row["relation"]] = min(own.get(row["relation"], lsn), lsn)
-        return cutoffs_by_relation(self.assembly, own, {row["relation"] for row in changes}, ())
+                quarantined[row["relation"]] = min(quarantined.get(row["relation"], lsn), lsn)
+        return cutoffs_by_relation(self.assembly, quarantined, {row["relation"] for row in changes}, ())
 
     def tables(
         self,
@@ -145,9 +144,9 @@ class Replay:
         types: Mapping[str, str] | None = None,
         until: int | None = None,
     ) -> dict[int, ReplayedTable]:
-        """By OID. `keys`: schema.table -> columns, for tables whose key the archive doesn't tell. `declared`:
-        schema.table -> what the configuration says of its columns' lineage; `types`: its types. `until`: as of the
-        commit at that LSN. Raises TableError for a table that can't be followed."""
+        """By OID. keys: columns by schema.table, for tables whose key the archive doesn't contain. declared: the
+        configuration's column lineage by schema.table. types: the configuration's types. until: the LSN of the last
+        commit to apply. Raises TableError for a schema change that can't be interpreted."""
         by_relation = self.rows_by_relation(until)
         return {oid: self.table(oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
 
@@ -159,37 +158,37 @@ class Replay:
         declared: Mapping[str, Declared] | None = None,
         types: Mapping[str, str] | None = None,
     ) -> ReplayedTable:
-        """`rows`: what is applied to it, in order."""
+        """rows: its changes in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
-        for epoch in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
-            new = rows_under(epoch.shape)
-            if table is not None and epoch.migration is not None:
-                for event in migrated_row(table.events(), epoch.migration):
-                    new.put(event)
-            table = new
-            apply_rows(table, epoch.rows)
+        for span in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+            migrated = rows_under(span.shape)
+            if table is not None and span.migration is not None:
+                for event in migrated_rows(table.events(), span.migration):
+                    migrated.put(event)
+            table = migrated
+            apply_rows(table, span.rows)
         assert table is not None
-        return ReplayedTable(table.shape, [named(event, table.shape) for event in table.events()])
+        return ReplayedTable(table.shape, [target_row(event, table.shape) for event in table.events()])
 
     def name_holders(self) -> dict[tuple[str, str], int]:
-        """By schema and name the OID of the table that bears it: the last of which a committed row stood under that
-        name, unless a later one of its own stood under another."""
+        """The OID of the table that holds each (schema, name): the last table with a committed row under the name,
+        unless a later row of that table is under another name."""
         names: dict[int, tuple[str, str]] = {}
         versions = {oid: self.assembly.relations.versions(oid) for oid in self.assembly.relations.oids()}
         for row in self.committed():
             oid = row["relation"]
             relation = _relation_of(row, versions[oid])
-            names.pop(oid, None)  # the order of the dictionary is that of the last rows
+            names.pop(oid, None)  # keeps the dictionary in the order of the tables' last rows
             names[oid] = (relation.namespace, relation.name)
         return {name: oid for oid, name in names.items()}
 
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
-        """What is applied to each table, in order."""
+        """Each table's changes to apply, in order. until: the LSN of the last commit to apply."""
         by_relation: dict[int, list[Row]] = {}
-        found = self.cutoffs()
+        cutoffs = self.cutoffs()
         for row in self.committed():
-            cutoff = found.get(row["relation"])
+            cutoff = cutoffs.get(row["relation"])
             is_before = until is None or row["commit_lsn"] <= until
             if is_before and (cutoff is None or row["commit_lsn"] < cutoff.lsn):
                 by_relation.setdefault(row["relation"], []).append(row)
@@ -203,7 +202,7 @@ class Replay:
         declared: Mapping[str, Declared],
         types: Mapping[str, str],
     ) -> Iterator[ReplayedSpan]:
-        """A table's rows, cut where its columns change."""
+        """A table's rows, divided where its columns change."""
         versions = self.assembly.relations.versions(oid)
         user_types = UserTypes.of(self.assembly.types.values(), types)
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
@@ -211,13 +210,13 @@ class Replay:
         before: TableShape | None = None
         retired: Retired = ()
         for relation, run in runs:
-            found: Lineage | None = None
+            lineage: Lineage | None = None
             if before is not None:
-                found, retired = next_version(before.relation, retired, relation, declared.get(name, {}))
-            everything = frozenset(range(len(relation.columns)))
-            shape = table_shape(relation, versions, keys.get(name), everything, True, user_types, retired)
-            after = None if before is None or found is None else migration_to(before.columns, shape, found)
-            yield ReplayedSpan(shape, after, run)
+                lineage, retired = next_version(before.relation, retired, relation, declared.get(name, {}))
+            all_columns = frozenset(range(len(relation.columns)))
+            shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired)
+            migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)
+            yield ReplayedSpan(shape, migration, run)
             before = shape
 
 
@@ -246,7 +245,7 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
 
 
 def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
-    """The outcome of every unit that has one of its own."""
+    """The outcome of every fragment that has its own."""
     return {
         fragment: outcome
         for outcome in (*assembly.outcomes, *assembly.open_outcomes())
@@ -255,7 +254,7 @@ def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
 
 
 class KeyedRows:
-    """A table with a key: key -> the event that its row was written by, with what was unchanged filled in."""
+    """A table with a key. by_key: the event that wrote each row, with unchanged values filled in."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
@@ -275,23 +274,23 @@ class KeyedRows:
                 self.by_key[key] = self._filled(event, self.by_key.get(key))
 
     def key(self, event: Row) -> _Key:
-        odd = event["_unrep"]
+        texts = event["_unrep"]
         columns = self.shape.columns
-        return tuple(x for i in self.shape.key for x in (_key_value(event[f"c{i}"]), odd.get(columns[i].name)))
+        return tuple(x for i in self.shape.key for x in (_key_value(event[f"c{i}"]), texts.get(columns[i].name)))
 
     def _filled(self, event: Row, base: Row | None) -> Row:
-        """A value that is unchanged, of a row that the archive never had whole, is not known."""
-        odd = dict(event["_unrep"])
+        """An unchanged value of a row that the archive never had in full is unknown."""
+        texts = dict(event["_unrep"])
         filled = dict(event)
         for i in self.shape.toast:
             if not event[f"u{i}"]:
                 continue
             name = self.shape.columns[i].name
             filled[f"c{i}"] = None if base is None else base[f"c{i}"]
-            base_odd = {name: None} if base is None else base["_unrep"]
-            if name in base_odd:
-                odd[name] = base_odd[name]
-        return filled | {"_unrep": odd}
+            base_texts = {name: None} if base is None else base["_unrep"]
+            if name in base_texts:
+                texts[name] = base_texts[name]
+        return filled | {"_unrep": texts}
 
     def clear(self) -> None:
         self.by_key.clear()
@@ -304,14 +303,14 @@ class KeyedRows:
 
 
 def _key_value(value: Any) -> Any:
-    """Equal for the values that PostgreSQL's unique indexes hold to be equal: NaN is NaN, and -0 is 0."""
+    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0."""
     if isinstance(value, list | tuple):
         return tuple(map(_key_value, value))
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 class BagOfRows:
-    """A table without a key: a delete takes one of equal rows away."""
+    """A table without a key: a delete removes one of several equal rows."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
@@ -326,8 +325,8 @@ class BagOfRows:
 
     def _content(self, event: Row) -> str:
         live = [i for i, column in enumerate(self.shape.columns) if not column.retired]
-        odd = {self.shape.columns[i].name: event["_unrep"].get(self.shape.columns[i].name) for i in live}
-        return repr(([event[f"c{i}"] for i in live], odd))
+        texts = {self.shape.columns[i].name: event["_unrep"].get(self.shape.columns[i].name) for i in live}
+        return repr(([event[f"c{i}"] for i in live], texts))
 
     def put(self, event: Row) -> None:
         self.equal_rows.setdefault(self._content(event), []).append(event)
@@ -339,26 +338,26 @@ class BagOfRows:
         return [event for equal in self.equal_rows.values() for event in equal]
 
 
-def migrated_row(events: Iterable[Row], reshaping: SchemaMigration) -> list[Row]:
-    """Rows that are there, under the next version of their relation."""
+def migrated_rows(events: Iterable[Row], migration: SchemaMigration) -> list[Row]:
+    """Converts existing rows to the next shape of their table."""
     rows = list(events)
-    fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(reshaping.before)]
+    fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(migration.before)]
     entries = [{**row, "_unrep": [{"key": k, "value": v} for k, v in row["_unrep"].items()]} for row in rows]
-    stamps = {name: [row[name] for row in rows] for name in ("_lsn", "_ts", "_xid")}
+    metadata = {name: [row[name] for row in rows] for name in ("_lsn", "_ts", "_xid")}
     batch = pa.RecordBatch.from_pylist(entries, pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
-    after = converted(batch, reshaping).to_pylist()
+    after = converted(batch, migration).to_pylist()
     return [
         {
             **row,
             "_unrep": {entry["key"]: entry["value"] for entry in row["_unrep"] or ()},
-            **{name: values[i] for name, values in stamps.items()},
+            **{name: values[i] for name, values in metadata.items()},
         }
         for i, row in enumerate(after)
     ]
 
 
-def named(event: Row, shape: TableShape) -> Row:
-    """A row of the target: the table's own columns, then what the target adds to them."""
+def target_row(event: Row, shape: TableShape) -> Row:
+    """A row with the target's column names: the table's own columns, then the metadata columns."""
     row = {column.name: event[f"c{i}"] for i, column in enumerate(shape.columns)}
     return row | {
         "_pg_commit_lsn": event["_lsn"],

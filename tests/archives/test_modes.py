@@ -1,16 +1,15 @@
-"""Real archives, remembered without Spark: every version is there between the commits between which the mirror had it,
-and what is current is what the server held."""
+"""Replays real archives without Spark: versions match the mirror as of each commit, and current rows the server's."""
 
 from __future__ import annotations
 
 import pytest
 
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.archives.test_replay import ARCHIVES, Step, read
 from tests.support.captures import NEVER_SENT_VALUES, ignored_columns, truth_tables
 from tests.support.kept_rows import as_of, counted
+from tests.support.modes_reference import table_histories
 from tests.support.truth import assert_equals_truth
 
 QUICK = {"pg16-v4_parallel"}
@@ -19,12 +18,12 @@ SAMPLES = 6
 
 
 @pytest.mark.parametrize("steps", CASES)
-def test_versions_are_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
+def test_versions_equal_the_mirror_as_of_each_commit(steps: list[Step]) -> None:
     replay = Replay()
     for files, _ in steps:
         read(replay, files)
     truth = steps[-1][1]
-    found, holders = remembered(replay), replay.name_holders()
+    found, holders = table_histories(replay), replay.name_holders()
     for table in truth_tables(truth):
         oid = holders.get((table.schema, table.name), 0)
         current = [row for row in found[oid].versions if row["_pg_valid_to_lsn"] is None] if oid in found else []

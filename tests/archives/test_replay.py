@@ -26,13 +26,13 @@ def slots(server: str) -> list[str]:
 
 
 def landed(*parts: str) -> Path:
-    """A file of the archive, compressed or not."""
+    """The path of an archive's file, compressed or not."""
     plain = CAPTURES.joinpath(*parts)
     return plain if plain.exists() else plain.with_name(f"{plain.name}.gz")
 
 
 def archives() -> Iterator[tuple[str, list[Step]]]:
-    """A name, and the files in order, with the folder of what the server held when they were landed."""
+    """Each archive's name and steps: the files of a step, and the folder with the server's rows at that time."""
     for server in SERVERS:
         truth, truth_mid = CAPTURES / server / "truth", CAPTURES / server / "truth_mid"
         for slot in slots(server):
@@ -71,8 +71,8 @@ def test_every_table_equals_what_the_server_held(steps: list[Step]) -> None:
             )
 
 
-def test_every_slot_is_here() -> None:
-    """A folder that is missing shall not go unnoticed."""
+def test_every_slot_exists() -> None:
+    """Detects a missing folder."""
     assert slots("pg10") == ["v1"]
     assert slots("pg14") == ["v1", "v1_binary", "v2_stream"]
     assert slots("pg16") == [
@@ -91,7 +91,7 @@ def test_every_slot_is_here() -> None:
 
 
 @pytest.mark.parametrize("slot", ["v3_twophase", "v3_twophase_only"])
-def test_what_was_left_prepared_is_open_and_not_in_the_tables(slot: str) -> None:
+def test_prepared_transactions_stay_open_and_out_of_the_tables(slot: str) -> None:
     replay = read(Replay(), [landed("pg16", slot, name) for name in ("000.copydata", "001.copydata")])
     assert [outcome.gid for outcome in replay.assembly.open_outcomes()] == ["gid-5"]
 
@@ -106,8 +106,8 @@ BINARY_AND_TEXT = [
 
 
 @pytest.mark.parametrize(("binary", "text"), BINARY_AND_TEXT)
-def test_a_binary_slot_gives_the_very_values_of_a_text_slot(binary: str, text: str) -> None:
-    """Types, values and what is unrepresentable, to the bit; not through the server's text."""
+def test_a_binary_slot_gives_the_same_values_as_a_text_slot(binary: str, text: str) -> None:
+    """Compares types, values and unrepresentable texts bit by bit, not through the server's text."""
     of_binary, of_text = (read(Replay(), files_of(CAPTURES / slot)) for slot in (binary, text))
     have, want = of_binary.tables(), of_text.tables()
     assert have.keys() == want.keys()
@@ -118,7 +118,7 @@ def test_a_binary_slot_gives_the_very_values_of_a_text_slot(binary: str, text: s
 
 
 def _bits(row: dict[str, Any]) -> str:
-    """-0.0 and NaN told apart, as repr does. A two-phase slot commits at other LSNs."""
+    """repr distinguishes -0.0 and NaN. A two-phase slot has other commit LSNs."""
     return repr(
         {name: value for name, value in row.items() if name not in ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid")}
     )

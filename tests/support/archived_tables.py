@@ -1,4 +1,4 @@
-"""Histories of the model server landed as files, and the replay of these compared with the truth."""
+"""Lands histories of the model server as files and compares their replay with the truth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def landed(messages: Messages, chance: random.Random) -> bytes:
 
 
 def replayed_nightly(history: History, chance: random.Random) -> Replay:
-    """Replay the history over nights, cut anywhere."""
+    """Replays the history over several nights, divided anywhere."""
     replay = Replay()
     numbers = count()
     for night in history.nights(chance):
@@ -38,8 +38,7 @@ def replayed_nightly(history: History, chance: random.Random) -> Replay:
 
 
 def assert_archived(history: History, replay: Replay, lsn: int = EVER) -> None:
-    """The tables have the rows that the server held after the commit at this LSN, as far as an archive can know
-    them."""
+    """Checks that the tables have the server's rows after the commit at this LSN, as far as an archive has them."""
     truth = history.archived_at(lsn)
     renamed: dict[str, dict[str, str]] = {}
     for table in truth.values():
@@ -56,18 +55,18 @@ def assert_archived(history: History, replay: Replay, lsn: int = EVER) -> None:
 
 
 def assert_named(history: History, replay: Replay) -> None:
-    """Names belong to the tables whose rows were committed last under them."""
+    """Checks that each name belongs to the table whose rows were committed last under it."""
     if all(table.unknowable != OVERTAKEN for table in history.archived_at(EVER).values()):
         assert replay.name_holders() == history.holders_at(EVER)
 
 
 def assert_nothing_waits_for_what_came(history: History, replay: Replay) -> None:
-    """No transaction stays open whose end is in the archive."""
+    """Checks that no transaction stays open if its end is in the archive."""
     assert {outcome.xid for outcome in replay.assembly.open_outcomes()} <= history.unfinished
 
 
 def loaded_rows(table: Table) -> list[tuple[Any, ...]]:
-    """The rows in Python, as Arrow converts them."""
+    """The rows as the Python values that Arrow returns."""
     loaded = (tuple(_loaded(text, of) for text, of in zip(row, table.types, strict=True)) for row in table.rows)
     return sorted(loaded, key=repr)
 

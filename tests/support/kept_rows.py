@@ -1,4 +1,4 @@
-"""Tables of the modes that keep what was, taken apart: as of a commit, living, and changes applied one by one."""
+"""Reads tables of modes history and append as the mirror that they describe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTES = METADATA_COLUMNS[-1]
 
 
 def counted(rows: Iterable[Row], names: Iterable[str] | None = None) -> Counter[tuple[str, ...]]:
-    """Every value with its sign and its being NaN; of some columns or all."""
+    """Counts rows. Values compare by repr, which distinguishes -0.0 and NaN. names: all columns if None."""
     wanted = None if names is None else list(names)
     return Counter(tuple(_comparable(row[name]) for name in wanted or sorted(row)) for row in rows)
 
@@ -31,7 +31,7 @@ def _comparable(value: Any) -> str:
 
 
 def as_of(versions: Iterable[Row], lsn: int) -> list[Row]:
-    """What docs/modes.md says in SQL."""
+    """The Python version of the SQL query in docs/modes.md."""
     return [
         row
         for row in versions
@@ -40,7 +40,7 @@ def as_of(versions: Iterable[Row], lsn: int) -> list[Row]:
 
 
 def applied(changes: Iterable[Row], shape: TableShape) -> list[dict[str, Any]]:
-    """The rows of a mirror, of a table in mode append: what a reader of it would do, with nothing but its rows.
+    """Applies the rows of a table in mode append, using nothing else, and returns the mirror's rows.
 
     `shape`: of the table at the end. Keys are PostgreSQL's texts, as `_pg_old_key` has them.
     """
@@ -117,5 +117,5 @@ def _text(value: Any, shape: TableShape, place: int) -> str | None:
 
 
 def _same(text: str | None) -> str | None:
-    """To a unique index 0 and -0 are equal."""
+    """A unique index treats 0 and -0 as equal."""
     return {"-0": "0", "{-0}": "{0}"}.get(text or "", text)

@@ -23,7 +23,7 @@ from pgoutput_etl.changes.window import Window
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.replay.mirror import Replay, Row, migrated_row, named, rows_under
+from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
@@ -197,7 +197,7 @@ class Nights:
             _, there = moved or self._at(task.state.path, task.state.version)
         for segment in task.spans:
             if segment.migration is not None:
-                there = migrated_row(there, segment.migration)
+                there = migrated_rows(there, segment.migration)
             before, table = there, rows_under(segment.shape)
             for row in there:
                 table.put(row)
@@ -248,7 +248,7 @@ class Nights:
     def rows(self, oid: int) -> list[str]:
         state = self.states[oid]
         shape, rows = self._at(state.path, state.version)
-        return sorted(repr(named(row, shape)) for row in rows)
+        return sorted(repr(target_row(row, shape)) for row in rows)
 
     def assert_as_replayed(self, keys: Mapping[str, tuple[str, ...]] | None = None) -> None:
         """Every table that lacks nothing has the rows of the reference, in a place of its own that its name says."""

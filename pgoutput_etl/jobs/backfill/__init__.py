@@ -1,1 +1,1 @@
-"""Rebuilds tables from the archive, and assembles the archive anew to free held tables."""
+"""The backfill job: rebuilds tables from the archive, and redrives held ones."""

@@ -1,4 +1,4 @@
-"""A backfill beside the table: builds a new one from the archive, then replaces the old one with it."""
+"""Backfill into another folder: builds tables as of a commit, beside the targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark import StorageLevel
 
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.jobs.backfill.commit_range import Progress, _commits, _lacking
+from pgoutput_etl.jobs.backfill.commit_range import Progress, missing_commits, requested_commits
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
@@ -27,7 +27,7 @@ from pgoutput_etl.targets.plan import HeldTable, TableChanges
 
 @dataclass(slots=True)
 class SideBuild:
-    """Tables as of a commit, in a folder of their own. The ledger is read, and nothing of it written."""
+    """Builds tables in a folder of their own. It reads the ledger but writes nothing to it."""
 
     archive: LedgerArchive
     order: BackfillOrder
@@ -36,11 +36,10 @@ class SideBuild:
 
     def run(self) -> BackfillSummary:
         archive, last = self.archive, self.archive.last
-        commits = _commits(self.order, last.last_commit_lsn)
         since = archive.since(self.order.since_version, self.order.oids)
-        commits = _lacking(self.order.oids, since, commits.last)
+        commits = missing_commits(self.order.oids, since, requested_commits(self.order, last.last_commit_lsn).last)
         if commits.last > last.last_commit_lsn:
-            raise ConfigError(f"--to-lsn: the last commit that was applied is {format_lsn(last.last_commit_lsn)}")
+            raise ConfigError(f"--to-lsn: the last applied commit is {format_lsn(last.last_commit_lsn)}")
         files = archive.files_with(self.order.oids, commits)
         rows = persist(archive.committed(files, self.order.oids, commits), StorageLevel.DISK_ONLY)
         try:
@@ -54,12 +53,12 @@ class SideBuild:
                 commits.last,
                 archive.config.merge.parallel_tables,
                 False,
-                lambda: None,  # no claim: nobody else writes there
+                lambda: None,  # no claim: no other run writes to this folder
                 partial(archive.ledger.path_of, last),
                 self.progress,
             )
             root = self.folder.rstrip("/")
-            rebuilding = Rebuild(
+            rebuild = Rebuild(
                 archive.spark,
                 archive.config,
                 archive.assembly,
@@ -69,30 +68,29 @@ class SideBuild:
                 writer,
                 f"{root}/_rebuilt",
             )
-            lacking = rebuilding.lacking(rows)
-            cutoff = archive.cutoff_before(self.order.oids, commits.last)
-            plan = rebuilding.plan(lacking, [oid for oid in self.order.oids if oid not in cutoff], {})
+            missing_rows = rebuild.missing_rows(rows)
+            cut_off = archive.cutoff_before(self.order.oids, commits.last)
+            plan = rebuild.plan(missing_rows, [oid for oid in self.order.oids if oid not in cut_off], {})
             plan.held += [
                 HeldTable(oid, state.relation, state.reason or "", TableChanges(oid), state)
-                for oid, state in cutoff.items()
+                for oid, state in cut_off.items()
             ]
             for n, task in enumerate(plan.tasks):
                 state = last.tables.get(task.oid)
                 relation = task.shape.relation if state is None else state.relation
-                place = "/".join([root, *map(path_segment, target_name(archive.config, relation))])
-                self._refuse_others(place, task.oid)
-                plan.tasks[n] = replace(task, path=place)
-            built, left = rebuilding.write(plan, lacking)
-            outcomes = built + left
+                path = "/".join([root, *map(path_segment, target_name(archive.config, relation))])
+                self._refuse_other_table(path, task.oid)
+                plan.tasks[n] = replace(task, path=path)
+            rebuilt, unchanged = rebuild.write(plan, missing_rows)
         finally:
             unpersist(rows)
         by_table = {oid: [f for f in files if oid in f.changes] for oid in self.order.oids}
-        return backfill_summary(archive, 0, commits.last, outcomes, by_table, {}, plan.skipped)
+        return backfill_summary(archive, 0, commits.last, rebuilt + unchanged, by_table, {}, plan.skipped)
 
-    def _refuse_others(self, place: str, oid: int) -> None:
-        """Raises RunError if there is a table that no earlier backfill of the same one put there."""
-        if not is_delta_table(self.archive.spark, place):
+    def _refuse_other_table(self, path: str, oid: int) -> None:
+        """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
+        if not is_delta_table(self.archive.spark, path):
             return
-        mine = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
-        if not any(a.startswith(mine) and a.endswith(f":{oid}") for a in applications(self.archive.spark, place)):
-            raise RunError(f"there is a table at {place} that is no earlier backfill of this one")
+        prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
+        if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in applications(self.archive.spark, path)):
+            raise RunError(f"the table at {path} was not written by an earlier backfill of this table")

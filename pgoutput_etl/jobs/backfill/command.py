@@ -1,7 +1,7 @@
-"""Does tables again from the archive: rebuilds them, repairs a range of commits, or builds them beside as of a commit.
+"""Rebuilds tables from the archive, repairs the rows of a range of commits, or builds tables in another folder.
 
-Without a range a table is rebuilt whole. With one, the rows that its commits touched are brought to what the archive
-says of them now: none that was deleted since comes back, no newer change is undone. The nightly job goes on after it.
+Without a range, whole tables are rebuilt. With a range, the rows that its commits changed are set to their current
+state in the archive: rows deleted since stay deleted, and newer changes stay. The nightly job continues afterwards.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from pgoutput_etl.jobs.command import Command, add_config, add_usual, lsn, run_r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--tables", type=words, metavar="PATTERN,…", help="schema.table, as shell patterns")
-    which.add_argument("--from-quarantine", action="store_true", help="all tables that are held, rebuilt")
-    parser.add_argument("--from-lsn", type=lsn, metavar="LSN", help="the first commit of the range, as 16/B374D848")
-    parser.add_argument("--to-lsn", type=lsn, metavar="LSN", help="the last one")
+    tables = parser.add_mutually_exclusive_group(required=True)
+    tables.add_argument("--tables", type=words, metavar="PATTERN,…", help="schema.table, as shell patterns")
+    tables.add_argument("--from-quarantine", action="store_true", help="rebuild all held tables")
+    parser.add_argument("--from-lsn", type=lsn, metavar="LSN", help="the range's first commit, such as 16/B374D848")
+    parser.add_argument("--to-lsn", type=lsn, metavar="LSN", help="the range's last commit")
     parser.add_argument(
-        "--from-time", type=time, metavar="TIME", help="the same by commit time: ISO 8601, UTC if no zone"
+        "--from-time", type=time, metavar="TIME", help="the first commit by time: ISO 8601, UTC if no zone"
     )
-    parser.add_argument("--to-time", type=time, metavar="TIME")
+    parser.add_argument("--to-time", type=time, metavar="TIME", help="the last commit by time")
+    parser.add_argument("--into", metavar="ROOT", help="only build ROOT/schema/table, as of --to-lsn or --to-time")
     parser.add_argument(
-        "--into", metavar="ROOT", help="build ROOT/schema/table, as of --to-lsn or --to-time, and no more"
-    )
-    parser.add_argument(
-        "--since-version", type=int, metavar="N", help="begin with the table's Delta version N, not with the archive"
+        "--since-version",
+        type=int,
+        metavar="N",
+        help="start from the table's Delta version N, not from nothing",
     )
     add_usual(parser)
 

@@ -1,4 +1,4 @@
-"""The commits that a backfill takes from the archive, and how far it has come."""
+"""The commits that a backfill reads from the archive."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pgoutput_etl.targets.plan import TableState
 Progress = Callable[[str], None]
 
 
-def _commits(order: BackfillOrder, last: int) -> CommitRange:
+def requested_commits(order: BackfillOrder, last: int) -> CommitRange:
     return CommitRange(order.first_lsn or 0, last if order.last_lsn is None else order.last_lsn)
 
 
-def _lacking(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> CommitRange:
-    """The commits that tables lack which are built anew."""
+def missing_commits(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> CommitRange:
+    """The commits through `last` that rebuilt tables need. since: the states that tables start from."""
     through = max((state.last_commit_lsn for state in since.values()), default=-1)
     if through > last:
         raise ConfigError(
-            f"a table is begun with a snapshot, or --since-version: it was at {format_lsn(through)} then, and commits "
-            f"up to {format_lsn(last)} are asked for"
+            f"a table starts from a snapshot or --since-version, as of {format_lsn(through)}: commits up to "
+            f"{format_lsn(last)} can't be rebuilt from it"
         )
     return CommitRange(min((since[oid].last_commit_lsn if oid in since else -1 for oid in oids), default=-1) + 1, last)

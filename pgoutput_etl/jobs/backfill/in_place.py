@@ -1,4 +1,4 @@
-"""A backfill of some rows or columns in the table itself."""
+"""Backfill in place: rebuilds target tables, or repairs the rows that a range of commits changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.jobs.backfill.commit_range import Progress, _commits, _lacking
+from pgoutput_etl.jobs.backfill.commit_range import Progress, missing_commits, requested_commits
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
@@ -33,7 +33,7 @@ from pgoutput_etl.targets.planner import make_plan
 
 @dataclass(slots=True)
 class InPlaceBackfill:
-    """A batch of the ledger that does tables again where they are."""
+    """A batch that rebuilds or repairs tables at their current paths."""
 
     archive: LedgerArchive
     order: BackfillOrder
@@ -42,67 +42,67 @@ class InPlaceBackfill:
     check_claim: Callable[[], None]
 
     def run(self) -> BackfillSummary:
-        now = self.batch.last_commit_lsn
-        reasons = {oid: self._why_whole(oid) for oid in self.order.oids}
+        reasons = {oid: self._rebuild_reason(oid) for oid in self.order.oids}
         if self.order.is_range:
-            partly = [oid for oid, reason in reasons.items() if reason is None]
-            return self._range(partly, reasons, CommitRange(self.order.first_lsn or 0, now))
+            repairable = [oid for oid, reason in reasons.items() if reason is None]
+            return self._repair(repairable, reasons, CommitRange(self.order.first_lsn or 0, self.batch.last_commit_lsn))
         return self._write({}, None, reasons, {})
 
-    def _why_whole(self, oid: int) -> str | None:
-        """Why a table can't be repaired within a range of commits, as far as its state tells."""
+    def _rebuild_reason(self, oid: int) -> str | None:
+        """Why a table must be rebuilt whole according to its state: "" without a range, None if it can be repaired."""
         state = self.batch.tables.get(oid)
         if not self.order.is_range:
             return ""
         if state is None or not state.is_complete:
-            return "it was not applied up to now"
+            return "not applied through the last commit"
         if state.mode is not Mode.MIRROR:
-            return f"mode {state.mode.value} keeps what was"
+            return f"mode {state.mode.value}"
         if not state.key:
-            return "it has no key"
-        return "it has columns that its relation has no more" if state.retired else None
+            return "no key"
+        return "columns that its relation no longer has" if state.retired else None
 
-    def _range(self, partly: list[int], reasons: dict[int, str | None], until_now: CommitRange) -> BackfillSummary:
+    def _repair(self, oids: list[int], reasons: dict[int, str | None], commits: CommitRange) -> BackfillSummary:
+        """commits: from the range's first commit to the last applied one."""
         archive = self.archive
-        files = archive.files_with(partly, until_now)
-        rows = persist(archive.committed(files, partly, until_now), StorageLevel.DISK_ONLY)
+        files = archive.files_with(oids, commits)
+        rows = persist(archive.committed(files, oids, commits), StorageLevel.DISK_ONLY)
         try:
             refuse_unreadable(rows)
             tasks: dict[int, TableTask] = {}
-            counted = count_changes(rows, archive.relations)
-            for oid in partly:
-                if oid in counted:
-                    found = self._task(oid, counted[oid])
-                    if isinstance(found, TableTask):
-                        tasks[oid] = found
+            counts = count_changes(rows, archive.relations)
+            for oid in oids:
+                if oid in counts:
+                    task = self._task(oid, counts[oid])
+                    if isinstance(task, TableTask):
+                        tasks[oid] = task
                     else:
-                        reasons[oid] = found
+                        reasons[oid] = task
             return self._write(tasks, rows, reasons, {oid: [f for f in files if oid in f.changes] for oid in tasks})
         finally:
             unpersist(rows)
 
     def _task(self, oid: int, changes: TableChanges) -> TableTask | str:
-        """What to merge, or why nothing less than the whole table will do."""
+        """The task to merge, or why the table must be rebuilt whole."""
         state, archive = self.batch.tables[oid], self.archive
         if changes.truncates:
-            return "it was truncated since"
+            return "truncated since"
         if changes.moves_toast:
-            return "keys changed, and large values that were not sent went with their rows"
+            return "keys changed in rows with unsent large values"
         tables = self.batch.tables
         try:
             plan = make_plan(
                 archive.config, archive.relations, {oid: changes}, {oid: state}, archive.user_types, named=tables
             )
         except RunError:
-            return "the configuration has changed"
+            return "configuration changed"
         if not plan.tasks:
-            return "the configuration has changed"
+            return "configuration changed"
         [task] = plan.tasks
         names = tuple(task.shape.columns[i].name for i in task.shape.key)
         if len(task.spans) > 1 or task.spans[0].migration is not None:
-            return "its columns changed since"
+            return "columns changed since"
         if names != state.key or task.moved_from is not None:
-            return "its key or its place changed since"
+            return "key or path changed since"
         return task
 
     def _write(
@@ -112,19 +112,18 @@ class InPlaceBackfill:
         reasons: Mapping[int, str | None],
         files: dict[int, list[ReadFile]],
     ) -> BackfillSummary:
-        """Tables within the range by `tasks` and `rows`, and those that have a reason whole."""
+        """Repairs tables with `tasks` and `rows`, and rebuilds tables that have a reason."""
         archive, batch = self.archive, self.batch
         whole = [oid for oid, reason in reasons.items() if reason is not None]
         since = archive.since(self.order.since_version, whole)
-        commits = _lacking(whole, since, batch.last_commit_lsn)
-        of_whole = archive.files_with(whole, commits)
-        all_rows = persist(archive.committed(of_whole, whole, commits), StorageLevel.DISK_ONLY)
+        commits = missing_commits(whole, since, batch.last_commit_lsn)
+        whole_files = archive.files_with(whole, commits)
+        all_rows = persist(archive.committed(whole_files, whole, commits), StorageLevel.DISK_ONLY)
         try:
             if whole:
                 refuse_unreadable(all_rows)
-            places = {oid: state.path for oid, state in batch.tables.items() if oid in whole}
-            places = {oid: path for oid, path in places.items() if path}
-            rebuilding = Rebuild(
+            paths = {oid: state.path for oid, state in batch.tables.items() if oid in whole and state.path}
+            rebuild = Rebuild(
                 archive.spark,
                 archive.config,
                 archive.assembly,
@@ -132,63 +131,60 @@ class InPlaceBackfill:
                 since,
                 self.progress,
                 self._writer(),
-                self._scratch(),
+                f"{archive.config.state.root.rstrip('/')}/rebuilt",
             )
-            known = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
-            lacking = rebuilding.lacking(all_rows)
-            plan = rebuilding.plan(lacking, whole, places) if whole else TablePlan()
+            before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
+            missing_rows = rebuild.missing_rows(all_rows)
+            plan = rebuild.plan(missing_rows, whole, paths) if whole else TablePlan()
             if not batch.resumed:
                 if not plan.tasks and not tasks:
-                    _, left = rebuilding.write(plan, lacking)
-                    as_before = [unchanged_result(outcome, batch.tables) for outcome in left]
-                    return backfill_summary(archive, 0, batch.last_commit_lsn, as_before, files, reasons, plan.skipped)
-                new = [task for task in plan.tasks if task.oid not in places]
+                    _, unchanged = rebuild.write(plan, missing_rows)
+                    results = [unchanged_result(result, batch.tables) for result in unchanged]
+                    return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
+                new = [task for task in plan.tasks if task.oid not in paths]
                 refuse_existing_rows(archive.spark, TablePlan([replace(task, state=None) for task in new]))
             self.check_claim()
             archive.ledger.begin(batch)
-            built, left = rebuilding.write(plan, lacking)
-            outcomes = [*built, *(unchanged_result(outcome, batch.tables) for outcome in left)]
+            rebuilt, unchanged = rebuild.write(plan, missing_rows)
+            results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
             if rows is not None:
-                touched = partial(_of_touched_rows, _commits(self.order, batch.last_commit_lsn))
-                within = replace(self._writer(), choose=touched).write(
-                    TablePlan(list(tasks.values())), ChangeRows(rows)
-                )
-                outcomes += [unchanged_result(o, batch.tables) if o.state.status == HELD else o for o in within]
+                event_filter = partial(_events_of_changed_rows, requested_commits(self.order, batch.last_commit_lsn))
+                writer = replace(self._writer(), event_filter=event_filter)
+                repaired = writer.write(TablePlan(list(tasks.values())), ChangeRows(rows))
+                results += [unchanged_result(r, batch.tables) if r.state.status == HELD else r for r in repaired]
             self.progress("writing the ledger")
-            done = {o.state.oid: o.state for o in outcomes if o.summary.held is None}
-            rebuilt = [oid for oid in done if oid in whole]
-            archive.ledger.close_backfill(batch, done, rebuilt, _news(outcomes, known))
+            done = {r.state.oid: r.state for r in results if r.summary.held is None}
+            archive.ledger.close_backfill(
+                batch, done, [oid for oid in done if oid in whole], _new_schema_changes(results, before)
+            )
         finally:
             unpersist(all_rows)
-        files = {**files, **{oid: [f for f in of_whole if oid in f.changes] for oid in whole}}
-        return backfill_summary(archive, batch.number, batch.last_commit_lsn, outcomes, files, reasons, plan.skipped)
+        files = {**files, **{oid: [f for f in whole_files if oid in f.changes] for oid in whole}}
+        return backfill_summary(archive, batch.number, batch.last_commit_lsn, results, files, reasons, plan.skipped)
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
         return Writer.of(archive.spark, archive.config, batch, through, self.check_claim, path_of, self.progress)
 
-    def _scratch(self) -> str:
-        return f"{self.archive.config.state.root.rstrip('/')}/rebuilt"
 
-
-def _of_touched_rows(commits: CommitRange, events: DataFrame, shape: TableShape) -> DataFrame:
-    """All events of those keys that have one within these commits: what they come to is how the row stands now."""
+def _events_of_changed_rows(commits: CommitRange, events: DataFrame, shape: TableShape) -> DataFrame:
+    """All events of keys that have an event within these commits; their net effect is the row's current state."""
     parts = event_key_parts(shape)
     within = events.where(F.col("_lsn").between(commits.first, commits.last))
-    touched = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
+    changed = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
     same = all_of(part.eqNullSafe(F.col(f"_k{n}")) for n, part in enumerate(parts))
-    return events.join(touched, same, "left_semi")
+    return events.join(changed, same, "left_semi")
 
 
-def _news(
-    outcomes: Iterable[TableResult], before: Mapping[int, TableState]
+def _new_schema_changes(
+    results: Iterable[TableResult], before: Mapping[int, TableState]
 ) -> list[tuple[TableState, CommitPosition | None, SchemaChange]]:
-    """Changes of schema that a held table missed. What was applied once was written down then."""
+    """Schema changes that held tables missed. The ledger has those that were applied before."""
     return [
-        (outcome.state, place, change)
-        for outcome in outcomes
-        if outcome.summary.held is None and outcome.state.oid in before and not before[outcome.state.oid].is_complete
-        for place, change in outcome.schema_changes
-        if place is not None and place[0] > before[outcome.state.oid].last_commit_lsn
+        (result.state, position, change)
+        for result in results
+        if result.summary.held is None and result.state.oid in before and not before[result.state.oid].is_complete
+        for position, change in result.schema_changes
+        if position is not None and position[0] > before[result.state.oid].last_commit_lsn
     ]

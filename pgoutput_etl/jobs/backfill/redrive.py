@@ -1,11 +1,11 @@
-"""Tables that are held because bytes of the archive could not be read, taken up again.
+"""Redrive: assembles the whole archive again to free tables that are held because of unreadable bytes.
 
-What such bytes are about is decided where the archive is assembled. So all of it is assembled anew, from its files as
-they are now: mended, landed again, or read by a version that knows more. What the ledger says of files, relations,
-types and transactions is written anew with it, and counts from this batch on (`batches.since`).
+Assembly decides which tables such bytes may concern. The redrive therefore reads all files as they are now: repaired,
+landed again, or read by a newer version of the software. It also rewrites the ledger's files, relations, types and
+transactions, which then count from this batch on (`batches.since`).
 
-Files whose bytes earlier runs left are read in their place, too. If others were read behind them, any table may lack
-rows: then all tables are rebuilt.
+Files whose bytes earlier runs left unread are read in their place in the order. If later files were read before them,
+any table may lack rows, and all tables are rebuilt.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(slots=True)
 class Redrive:
-    """All held tables rebuilt, and those that the archive has and the ledger does not; all tables, if the archive has
-    files that were passed over."""
+    """Rebuilds all held tables and the tables that the ledger doesn't know yet; all tables if earlier runs left files
+    unread."""
 
     archive: LedgerArchive
     batch: Batch
@@ -52,80 +52,81 @@ class Redrive:
     progress: Callable[[str], None]
 
     def run(self) -> tuple[list[TableResult], list[str], int]:
-        """The tables, what was skipped, and the last commit."""
+        """The tables' results, the names of skipped tables, and the last commit's LSN."""
         spark, config = self.archive.spark, self.archive.config
         tasks, landed = self._tasks()
-        self.progress(f"batch {self.batch.number}: reading all of {len(tasks):,} files")
-        salvaging = replace(config, on_error=OnError.QUARANTINE)
-        blocks, scanned = read_blocks(spark, salvaging, tasks)
+        self.progress(f"batch {self.batch.number}: reading all {len(tasks):,} files")
+        lenient = replace(config, on_error=OnError.QUARANTINE)
+        blocks, scan_output = read_blocks(spark, lenient, tasks)
         changes: DataFrame | None = None
         try:
-            parts = {task.number: whole_file(landed[path], scanned.scans[task.number]) for path, task in tasks.items()}
-            parts |= self._as_before(parts)
+            scans = scan_output.scans
+            parts = {task.number: whole_file(landed[path], scans[task.number]) for path, task in tasks.items()}
+            parts |= self._last_part(parts)
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
             assembly.origins = config.source.origins
-            assemble(blocks, scanned, self.batch.paths, assembly)
+            assemble(blocks, scan_output, self.batch.paths, assembly)
             for entry in self.archive.relations.entries:
                 if is_of_snapshot(entry) and entry.relation.oid not in assembly.relations.oids():
                     assembly.relations.declare(entry.relation, entry.position, None)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
-            assembly.relations.mask = protected = masking_policy_of(config, assembly, user_types)
-            if protected is not None:
+            assembly.relations.mask = policy = masking_policy_of(config, assembly, user_types)
+            if policy is not None:
                 unpersist(blocks)
-                blocks, _ = read_blocks(spark, salvaging, tasks, protected)
+                blocks, _ = read_blocks(spark, lenient, tasks, policy)
             rows = MessageRows(spark, blocks, None, frozenset(), assembly)
             changes = persist(rows.changes_with_status(), StorageLevel.DISK_ONLY)
-            return self._rebuild(rows, changes, scanned.scans)
+            return self._rebuild(rows, changes, scans)
         finally:
             unpersist(blocks)
             if changes is not None:
                 unpersist(changes)
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
-        """Each file whole, but for what was added to the last one since: that is for the nightly job. One of which
-        nothing could be read may be gone."""
-        known, unread = self.archive.prior_state, self.archive.unread_roots
-        numbers = {**{path: root for root, path in known.names.items()}, **known.unread}
-        gone = [*(known.names[root] for root in unread), *known.unread]
-        landed = self.archive.landed(numbers.keys() - set(gone), gone)
-        last = known.last
-        newest = max([-1 if last is None else last, *known.unread.values()])
+        """Every file whole, except for bytes added to the last file since the last batch, which are left to the
+        nightly job. A file of which nothing could be read may be missing."""
+        prior, unread = self.archive.prior_state, self.archive.unread_roots
+        numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
+        optional = [*(prior.names[root] for root in unread), *prior.unread]
+        landed = self.archive.landed(numbers.keys() - set(optional), optional)
+        last = prior.last
+        newest = max([-1 if last is None else last, *prior.unread.values()])
         tasks = {}
         for path in sorted(landed, key=lambda path: numbers[path]):
-            number, is_last = numbers[path], last is not None and known.roots[last] == numbers[path]
+            number, is_last = numbers[path], last is not None and prior.roots[last] == numbers[path]
             is_newest = newest in (number, last if is_last else None)
-            end = task_again(last, known.parts[last]).end if is_last and last is not None else None
+            end = task_again(last, prior.parts[last]).end if is_last and last is not None else None
             tasks[path] = ScanTask(number, landed[path].size, is_newest, None, end)
         return tasks, landed
 
-    def _as_before(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
-        """The file where the archive ends, as the nightly job left it: what was added since shows by size or time."""
-        known = self.archive.prior_state
-        root = None if known.last is None else known.roots[known.last]
+    def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
+        """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
+        prior = self.archive.prior_state
+        root = None if prior.last is None else prior.roots[prior.last]
         if root is None or root not in parts:
             return {}
-        _, before = known.by_path[parts[root].path]
+        _, before = prior.by_path[parts[root].path]
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
     def _rebuild(
         self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[TableResult], list[str], int]:
         batch, assembly = self.batch, rows.assembly
-        every = bool(self.archive.prior_state.left_unread)
-        held = {oid: state for oid, state in batch.tables.items() if every or state.status == HELD}
-        found = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
-        cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in found.items()}
+        rebuild_all = bool(self.archive.prior_state.left_unread)
+        held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.status == HELD}
+        cutoffs = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
+        cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
         is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
-        chosen = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
-        applicable = before_cutoffs(self.archive.spark, chosen, cutoffs)
+        committed = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
+        applicable = before_cutoffs(self.archive.spark, committed, cutoffs)
         root = self.archive.config.state.root.rstrip("/")
         writer = self._writer(assembly.last_commit_lsn)
         since = self.archive.snapshots(oid for oid in held if oid not in worse)
-        rebuilding = Rebuild(
+        rebuild = Rebuild(
             self.archive.spark,
             self.archive.config,
             assembly,
@@ -135,43 +136,44 @@ class Redrive:
             writer,
             f"{root}/rebuilt",
         )
-        applicable = rebuilding.lacking(applicable)
-        places = {oid: state.path for oid, state in held.items() if state.path}
+        applicable = rebuild.missing_rows(applicable)
+        paths = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
-        plan = rebuilding.plan(applicable, oids, places, cutoffs)
+        plan = rebuild.plan(applicable, oids, paths, cutoffs)
         plan.held += [
             HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
             for oid, state in worse.items()
         ]
         if not batch.resumed:
-            refuse_existing_rows(self.archive.spark, TablePlan([task for task in plan.tasks if task.oid not in places]))
+            refuse_existing_rows(self.archive.spark, TablePlan([task for task in plan.tasks if task.oid not in paths]))
         self.check_claim()
         self.archive.ledger.begin(batch)
-        built, left = rebuilding.write(plan, applicable)
-        outcomes = [*built, *(_for_todays_reason(outcome, batch.tables) for outcome in left)]
+        rebuilt, unchanged = rebuild.write(plan, applicable)
+        results = [*rebuilt, *(_with_new_reason(result, batch.tables) for result in unchanged)]
 
         self.progress("writing the ledger")
-        news: list[tuple[TableState, CommitPosition | None, SchemaChange]] = [
-            (o.state, place, change)
-            for o in built
-            for place, change in o.schema_changes
-            if place is not None and (o.state.oid not in held or place[0] > held[o.state.oid].last_commit_lsn)
+        schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]] = [
+            (r.state, position, change)
+            for r in rebuilt
+            for position, change in r.schema_changes
+            if position is not None and (r.state.oid not in held or position[0] > held[r.state.oid].last_commit_lsn)
         ]
-        tables = [outcome.state for outcome in outcomes]
+        tables = [result.state for result in results]
         statistics = rows.statistics(StatisticsRequest(held_from=held_from(tables, cutoffs)))
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
-        # Whatever is in quarantine still is written anew. What seemed to be a table may never have been one.
-        seen = {table.oid for table in tables}
-        never = {oid for oid, state in held.items() if not state.path and oid not in seen}
-        anew = [*never, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
-        known = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in never})
+        # Entries that are still in quarantine are written again. A held OID without a path that assembly no longer
+        # finds was never a table.
+        current = {table.oid for table in tables}
+        vanished = {oid for oid, state in held.items() if not state.path and oid not in current}
+        redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
+        batch = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in vanished})
         ledger = self.archive.ledger
-        ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*anew))
-        ledger.record_ahead(known, rows, before, statistics.messages)
-        ledger.close(known, BatchResult(rows, before, scans, tables, news, statistics.accounts()))
-        return outcomes, plan.skipped, assembly.last_commit_lsn
+        ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*redriven))
+        ledger.record_ahead(batch, rows, before, statistics.messages)
+        ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, statistics.accounts()))
+        return results, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:
         return self.archive.ledger.path_of(self.batch, number)
@@ -184,10 +186,11 @@ class Redrive:
 
 
 def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:
-    """Whether a table would be taken back behind where it stands."""
+    """True if a rebuild would end before the table's current state."""
     return cutoff is not None and cutoff.lsn <= state.last_commit_lsn
 
 
-def _for_todays_reason(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
-    before = unchanged_result(outcome, states)
-    return replace(before, state=replace(before.state, reason=outcome.state.reason))
+def _with_new_reason(result: TableResult, states: Mapping[int, TableState]) -> TableResult:
+    """The table's state before the batch, with the reason why it is held now."""
+    before = unchanged_result(result, states)
+    return replace(before, state=replace(before.state, reason=result.state.reason))

@@ -1,4 +1,4 @@
-"""What a backfill tells: a summary for people, the same for programs."""
+"""The backfill job's summary, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.text import Text
 
 from pgoutput_etl.console import grid, own_console, summary_json
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_unchanged
 from pgoutput_etl.lsn import format_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class BackfilledTable:
-    """how: whole or in part, and why. files, bytes: of the archive, that have changes of this table."""
+    """how: whole or in part, and why. files, bytes: the part of the archive that has this table's changes."""
 
     table: TableSummary
     how: str
@@ -26,7 +26,7 @@ class BackfilledTable:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """batch: 0 if the ledger has none of it. last_commit_lsn: what the tables are as of; files: of the archive."""
+    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: of the tables. files: in the archive."""
 
     source: str
     batch: int
@@ -49,19 +49,19 @@ def print_backfill(summary: BackfillSummary, console: Console | None = None) -> 
     """Prints the tables that a backfill changed."""
     console = console or own_console()
     if not summary.tables:
-        console.print("Nothing to do: no changes of these tables there.", markup=False)
+        console.print("Nothing to do: the archive has no changes of these tables.", markup=False)
     done = [t for t in summary.tables if t.table.held is None]
     if done:
         console.print(_table(done))
-    print_left(console, [t.table for t in summary.tables], summary.skipped)
+    print_unchanged(console, [t.table for t in summary.tables], summary.skipped)
     read = f"{len(summary.files_read):,} of {summary.files:,} files, {summary.bytes_read:,} bytes"
     console.print(f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
 
 
 def _table(tables: list[BackfilledTable]) -> Table:
-    rows = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"))
+    table = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"))
     for t in tables:
         counts = (f"{n:,}" for n in (t.table.rows, t.files, t.bytes, t.table.version))
-        table = Text(printable(f"{t.table.schema}.{t.table.table}"))
-        rows.add_row(table, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
-    return rows
+        name = Text(printable(f"{t.table.schema}.{t.table.table}"))
+        table.add_row(name, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
+    return table

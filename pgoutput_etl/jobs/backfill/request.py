@@ -1,4 +1,4 @@
-"""What a backfill is asked for."""
+"""The options of the backfill job, and the order that its batch stores in the ledger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pgoutput_etl.identifiers import is_catalog_place
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """What the operator asks for. tables: shell patterns of schema.table; None stands for all that are held.
+    """tables: shell patterns of schema.table; None for all held tables.
 
-    first_lsn, last_lsn: commit LSNs, included; None for the archive's beginning and for the last commit applied.
-    first_time, last_time: the same by times of commits, with a zone. into: a folder to build beside. since_version: the
-    Delta version to begin with in place of the archive's beginning.
+    first_lsn, last_lsn: inclusive commit LSNs; None for the archive's beginning and for the last applied commit.
+    first_time, last_time: the same as commit times with a zone. into: a folder to build in, instead of the target.
+    since_version: the Delta version to start from, instead of the archive's beginning.
     """
 
     tables: tuple[str, ...] | None
@@ -28,7 +28,7 @@ class BackfillRequest:
     since_version: int | None = None
 
     def check(self) -> None:
-        """Raises ConfigError for what can't be asked together."""
+        """Raises ConfigError for options that exclude each other."""
         begins = self.first_lsn is not None or self.first_time is not None
         ends = self.last_lsn is not None or self.last_time is not None
         if self.first_lsn is not None and self.first_time is not None:
@@ -36,23 +36,21 @@ class BackfillRequest:
         if self.last_lsn is not None and self.last_time is not None:
             raise ConfigError("--to-lsn and --to-time: expected one of them")
         if self.into is not None and begins:
-            raise ConfigError(
-                "--into: a table as of a commit is built from its beginning; expected no --from-lsn, --from-time"
-            )
+            raise ConfigError("--into: builds tables from their beginning; expected no --from-lsn, --from-time")
         if self.into is not None and is_catalog_place(self.into):
-            raise ConfigError("--into: expected a folder, also where target.catalog is set")
+            raise ConfigError("--into: expected a folder, even if target.catalog is set")
         if self.since_version is not None and (begins or (ends and self.into is None)):
-            raise ConfigError("--since-version: a table is rebuilt whole; expected no range of commits")
+            raise ConfigError("--since-version: rebuilds whole tables; expected no range of commits")
         if self.tables is None and (begins or ends or self.into is not None or self.since_version is not None):
             raise ConfigError(
-                "--from-quarantine: tables are rebuilt whole; expected no range, no --into, no --since-version"
+                "--from-quarantine: rebuilds whole tables; expected no range, no --into, no --since-version"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillOrder:
-    """A request in the ledger's terms, as the batch's row has it. anew: all that is held, with the archive assembled
-    anew (redriving.py)."""
+    """A request in the ledger's terms, as the batch's row stores it. anew: assemble the archive again and rebuild all
+    held tables (redrive.py)."""
 
     oids: tuple[int, ...]
     first_lsn: int | None

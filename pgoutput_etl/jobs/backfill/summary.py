@@ -1,4 +1,4 @@
-"""A backfill's result as a run's summary."""
+"""Builds a backfill's summary."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ def backfill_summary(
     archive: LedgerArchive,
     batch: int,
     lsn: int,
-    outcomes: Iterable[TableResult],
+    results: Iterable[TableResult],
     files: Mapping[int, list[ReadFile]],
     reasons: Mapping[int, str | None],
     skipped: Sequence[str],
 ) -> BackfillSummary:
+    """files: read for each table, by OID. reasons: why a table was rebuilt whole; None for the rows of a range."""
     tables = []
-    for outcome in sorted(outcomes, key=lambda o: (o.summary.schema, o.summary.table)):
-        oid = outcome.state.oid
+    for result in sorted(results, key=lambda r: (r.summary.schema, r.summary.table)):
+        oid = result.state.oid
         read = files.get(oid, [])
-        how = reasons.get(oid)
-        note = "rows of the range" if how is None and reasons else f"whole, as {how}" if how else "whole"
-        tables.append(BackfilledTable(outcome.summary, note, len(_paths(read)), sum(file.size for file in read)))
-    all_read = {file.number: file for of_table in files.values() for file in of_table}.values()
+        reason = reasons.get(oid)
+        how = "rows of the range" if reason is None and reasons else f"whole: {reason}" if reason else "whole"
+        tables.append(BackfilledTable(result.summary, how, len(file_paths(read)), sum(file.size for file in read)))
+    all_read = {file.number: file for table_files in files.values() for file in table_files}.values()
     return BackfillSummary(
         archive.config.source.name,
         batch,
         lsn,
-        len(_paths(archive.files)),
-        tuple(sorted(_paths(all_read))),
+        len(file_paths(archive.files)),
+        tuple(sorted(file_paths(all_read))),
         sum(file.size for file in all_read),
         tuple(tables),
         tuple(skipped),
     )
 
 
-def _paths(files: Iterable[ReadFile]) -> set[str]:
-    """A file that was read in parts is one."""
+def file_paths(files: Iterable[ReadFile]) -> set[str]:
+    """Each path once, also for a file that was read in parts."""
     return {file.path for file in files}

@@ -1,1 +1,1 @@
-"""Loads the rows that tables held before the replication slot was created."""
+"""The snapshot job: loads rows from before the replication slot was created."""

@@ -1,8 +1,7 @@
-"""Loads rows from before the slot: tables as of an LSN, and what the archive has of them from there on.
+"""Loads table rows as of an LSN, including rows from before the slot, and applies the archive's later commits.
 
-From a server (--jdbc), whose snapshot it has exported itself unless one is named, or from files that COPY or pg_dump
-wrote (--csv, --copy, --dump), with the LSN at which they hold. Tables that are loaded take the place of what was there;
-others go on.
+The rows come from a server (--jdbc), through a snapshot that the job exports unless --snapshot names one, or from files
+that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables are replaced; others are not affected.
 """
 
 from __future__ import annotations
@@ -31,35 +30,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tables", type=words, required=True, metavar="PATTERN,…", help="schema.table, as shell patterns"
     )
     side = parser.add_mutually_exclusive_group(required=True)
-    side.add_argument("--jdbc", metavar="URL", help="a server; user and password from PGUSER and PGPASSWORD")
-    side.add_argument("--csv", metavar="PATH", help="what COPY … TO … WITH (FORMAT csv, HEADER) wrote, of one table")
-    side.add_argument("--copy", metavar="PATH", help="what COPY … TO … WITH (FORMAT binary) wrote, of one table")
-    side.add_argument("--dump", metavar="FOLDER", help="what pg_dump -Fd wrote")
-    parser.add_argument("--lsn", type=lsn, metavar="LSN", help="where the rows hold; not needed with --jdbc alone")
-    parser.add_argument("--snapshot", metavar="NAME", help="with --jdbc: an exported snapshot, which holds at --lsn")
-    parser.add_argument("--time", type=time, metavar="TIME", help="when that was: ISO 8601, UTC if no zone")
-    parser.add_argument("--columns", type=words, default=(), metavar="NAME,…", help="with --copy: if it has not all")
-    parser.add_argument("--catalog", metavar="FILE", help="with files: what --catalog-query gave")
+    side.add_argument("--jdbc", metavar="URL", help="a server; PGUSER and PGPASSWORD hold the credentials")
+    side.add_argument("--csv", metavar="PATH", help="one table from COPY … TO … WITH (FORMAT csv, HEADER)")
+    side.add_argument("--copy", metavar="PATH", help="one table from COPY … TO … WITH (FORMAT binary)")
+    side.add_argument("--dump", metavar="FOLDER", help="the output of pg_dump -Fd")
+    parser.add_argument("--lsn", type=lsn, metavar="LSN", help="the LSN of the rows; not needed with --jdbc alone")
+    parser.add_argument("--snapshot", metavar="NAME", help="with --jdbc: an exported snapshot as of --lsn")
+    parser.add_argument("--time", type=time, metavar="TIME", help="the time of that LSN: ISO 8601, UTC if no zone")
     parser.add_argument(
-        "--catalog-query", nargs=0, action=_CatalogQuery, help="print that query, for psql, and no more"
+        "--columns", type=words, default=(), metavar="NAME,…", help="with --copy: the files' columns, if not all"
     )
-    parser.add_argument("--publication", type=words, default=(), metavar="NAME,…", help="the slot's; all, if not said")
+    parser.add_argument("--catalog", metavar="FILE", help="with files: the output of --catalog-query")
+    parser.add_argument("--catalog-query", nargs=0, action=_CatalogQuery, help="print the query for psql and exit")
     parser.add_argument(
-        "--connections", type=int, default=4, metavar="N", help="to the server, at a time (default: %(default)s)"
+        "--publication", type=words, default=(), metavar="NAME,…", help="the slot's publications (default: all)"
+    )
+    parser.add_argument(
+        "--connections", type=int, default=4, metavar="N", help="parallel connections (default: %(default)s)"
     )
     add_usual(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     formats = {RowFormat.CSV: arguments.csv, RowFormat.BINARY: arguments.copy, RowFormat.DUMP: arguments.dump}
-    form, files = next(((f, path) for f, path in formats.items() if path is not None), (RowFormat.CSV, None))
+    row_format, files = next(((f, path) for f, path in formats.items() if path is not None), (RowFormat.CSV, None))
     request = SnapshotRequest(
         arguments.tables,
         arguments.lsn,
         arguments.jdbc,
         arguments.snapshot,
         files,
-        form,
+        row_format,
         arguments.columns,
         arguments.time,
         arguments.catalog,

@@ -1,4 +1,4 @@
-"""What a snapshot tells: a summary for people, the same for programs."""
+"""The snapshot job's summary, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rich.text import Text
 
 from pgoutput_etl.console import grid, own_console, summary_json
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_left
+from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_unchanged
 from pgoutput_etl.lsn import format_lsn
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """loaded: rows of the snapshot. changes: of the archive, that came behind it and were applied again."""
+    """loaded: rows from the snapshot. changes: the archive's later changes, applied on top."""
 
     table: TableSummary
     loaded: int
@@ -25,8 +25,8 @@ class LoadedTable:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
-    """snapshot_lsn: at which the rows hold. last_commit_lsn: the commit through which all other tables are consistent.
-    waits: the archive's commits before snapshot_lsn are still to come; the loaded tables have them already."""
+    """snapshot_lsn: the LSN of the loaded rows. last_commit_lsn: the commit through which all other tables are
+    consistent. waits: the archive has not reached snapshot_lsn; the loaded tables are ahead of it."""
 
     source: str
     batch: int
@@ -49,18 +49,18 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
     loaded = [t for t in summary.tables if t.table.held is None]
     if loaded:
         console.print(_table(loaded))
-    print_left(console, [t.table for t in summary.tables], summary.skipped)
-    at = format_lsn(summary.snapshot_lsn)
+    print_unchanged(console, [t.table for t in summary.tables], summary.skipped)
+    lsn = format_lsn(summary.snapshot_lsn)
     if summary.waits:
-        say = f"as of LSN {at}; the archive hasn't come so far. What it has of them up to there is passed over"
+        text = f"Loaded rows as of LSN {lsn}. The archive ends before it; its earlier changes will be skipped."
     else:
-        say = f"rows as of LSN {at}, and what the archive has of these tables from there to now"
-    console.print(f"Loaded {say}.", markup=False)
+        text = f"Loaded rows as of LSN {lsn}, and applied the archive's later changes."
+    console.print(text, markup=False)
 
 
 def _table(tables: list[LoadedTable]) -> Table:
-    rows = grid("table", ("rows", "loaded", "changes since", "version"), ["at"])
+    table = grid("table", ("rows", "loaded", "changes since", "version"), ["at"])
     for t in tables:
         counts = (f"{n:,}" for n in (t.table.rows, t.loaded, t.changes, t.table.version))
-        rows.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
-    return rows
+        table.add_row(Text(printable(f"{t.table.schema}.{t.table.table}")), *counts, Text(printable(t.table.path)))
+    return table

@@ -1,4 +1,4 @@
-"""What a snapshot is asked for, and what of it a batch has written down."""
+"""The options of the snapshot job, and the order that its batch stores in the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgoutput_etl.protocol.messages import Relation, Type
 
 
 class RowFormat(Enum):
-    """What files hold, by the option that names them."""
+    """The format of files, by the option that names them."""
 
     CSV = "csv"
     BINARY = "copy"
@@ -25,11 +25,11 @@ class RowFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """What the operator asks for. tables: shell patterns of schema.table.
+    """tables: shell patterns of schema.table.
 
-    jdbc: a server's URL; snapshot: the name of an exported one, which holds at `lsn`; without it one is made. files,
-    format: where rows were written to, all of them at `lsn`. time: when that was. catalog: a file with what
-    server_catalog.QUERY gave. publications: those of the slot; all there are if none is named.
+    jdbc: a server's URL. snapshot: the name of an exported snapshot as of `lsn`; without it the job exports one.
+    files, format: files with the rows as of `lsn`. columns: of binary files. time: of `lsn`. catalog: a file with the
+    result of postgres.catalog.QUERY. publications: the slot's; empty for all. connections: parallel ones to the server.
     """
 
     tables: tuple[str, ...]
@@ -45,30 +45,30 @@ class SnapshotRequest:
     connections: int = 4
 
     def check(self) -> None:
-        """Raises ConfigError for what can't be asked together, or is missing."""
+        """Raises ConfigError for options that are missing or exclude each other."""
         if (self.jdbc is None) == (self.files is None):
             raise ConfigError("expected one of --jdbc, --csv, --copy and --dump")
         if self.jdbc is not None:
             check_url(self.jdbc)
         if self.jdbc is not None and (self.snapshot is None) != (self.lsn is None):
             raise ConfigError(
-                "--snapshot and --lsn: expected both, as CREATE_REPLICATION_SLOT gave them, or none of them"
+                "--snapshot and --lsn: expected both, as CREATE_REPLICATION_SLOT returned them, or neither"
             )
         if self.files is not None and self.lsn is None:
-            raise ConfigError("--lsn: expected the LSN at which the rows were taken: docs/snapshot.md says how to know")
+            raise ConfigError("--lsn: expected the LSN at which the rows were taken, see docs/snapshot.md")
         if self.files is not None and self.snapshot is not None:
-            raise ConfigError("--snapshot: expected with --jdbc alone")
+            raise ConfigError("--snapshot: expected only with --jdbc")
         if self.jdbc is not None and self.catalog is not None:
-            raise ConfigError("--catalog: a server is asked itself; expected with files alone")
+            raise ConfigError("--catalog: expected only with files; --jdbc queries the server")
         if self.columns and self.format is not RowFormat.BINARY:
-            raise ConfigError("--columns: expected with --copy alone; other files name their columns")
+            raise ConfigError("--columns: expected only with --copy; other formats name their columns")
         if not 1 <= self.connections <= 64:
             raise ConfigError(f"--connections: expected 1 to 64, not {self.connections}")
         if not self.tables:
             raise ConfigError("--tables: expected one or more patterns of schema.table")
 
     def wants(self, name: str) -> bool:
-        """Of a table, schema.table."""
+        """name: schema.table."""
         return any(fnmatchcase(name, pattern) for pattern in self.tables)
 
     def refuse_unknown(self, names: Collection[str], where: str) -> None:
@@ -80,8 +80,11 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOrder:
-    """What a batch does, as its row in the ledger has it. lsn: the rows are those of all commits before it. time:
-    microseconds since 2000-01-01 UTC. staged: where the rows are until the batch is done."""
+    """The batch's work, as its row in the ledger stores it.
+
+    lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
+    until the batch is done.
+    """
 
     lsn: int
     time: int | None
@@ -91,7 +94,7 @@ class SnapshotOrder:
 
     @property
     def through(self) -> int:
-        """The last LSN that a commit among the rows may have."""
+        """The highest LSN of a commit that the rows can include."""
         return self.lsn - 1
 
     @property
@@ -110,10 +113,10 @@ class SnapshotOrder:
 
     @classmethod
     def from_json(cls, text: str) -> SnapshotOrder | None:
-        """None if it is not a snapshot's."""
+        """None if the text is another job's order."""
         fields = json.loads(text).get("snapshot")
         if fields is None:
             return None
         relations = tuple(relation_of(row) for row in fields["relations"])
-        types = tuple(Type(None, *each) for each in fields["types"])
+        types = tuple(Type(None, *row) for row in fields["types"])
         return cls(fields["lsn"], fields["time"], fields["staged"], relations, types)

@@ -1,11 +1,11 @@
-"""Rows from before the slot: a snapshot of tables as of an LSN, and behind it what the archive has from there on.
+"""Replaces tables with a snapshot's rows as of an LSN, and applies the archive's commits from that LSN on.
 
-To the rest a snapshot is the table's first transaction: inserts alone, committed at its LSN, in a file before all
-others. Its rows are TupleData like any other, so that a value is the same whichever way it came.
+The load code sees a snapshot as the table's first transaction: inserts only, committed at the snapshot's LSN, in a file
+before all others. Its rows are TupleData, so values convert the same way as replicated ones.
 
-Rows are staged first, while other runs go on. Then a batch of the ledger replaces the tables, like a backfill: claimed,
-written down before it begins, finished by the next run of any job should it die. A table may then stand further than
-the archive: the nightly job passes over what it has already (targets.tables_ahead).
+The rows are staged first, while other runs may continue. Then a batch of the ledger replaces the tables, like a
+backfill: it is claimed, recorded before it begins, and finished by the next run of any job if it dies. A loaded table
+may be ahead of the archive; the nightly job skips the commits it already has (targets.plan.tables_ahead).
 """
 
 from __future__ import annotations
@@ -43,65 +43,65 @@ from pgoutput_etl.types import UserTypes
 
 Progress = Callable[[str], None]
 
-_NOTHING_YET = Batch("", 0, {}, False, None, {}, 0)
+_NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 
 
 def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
-    """Raises PgoutputEtlError; nothing is changed then, or what was is taken up by the next run of any job."""
+    """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
     request.check()
     ledger = Ledger(spark, config.state.root, config.source.name)
-    _finish_others(spark, config, ledger, progress)
-    archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NOTHING_YET)
+    _finish_pending_snapshot(spark, config, ledger, progress)
+    archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
     order, skipped = Staging(spark, config, archive, request, progress).run()
-    loading: _SnapshotLoad | None = None
+    load: _SnapshotLoad | None = None
     try:
-        last = ledger.last_batch()  # the nightly job may have run meanwhile
+        last = ledger.last_batch()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise RunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        archive = LedgerArchive(spark, config, ledger, last or _NOTHING_YET)
+        archive = LedgerArchive(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
         batch = replace(Batch.after(last, {}), backfill=order.to_json())
         with ledger.claimed(last, batch, progress) as check_claim:
-            loading = _SnapshotLoad(archive, order, batch, check_claim, progress)
-            return loading.run(skipped)
+            load = _SnapshotLoad(archive, order, batch, check_claim, progress)
+            return load.run(skipped)
     finally:
-        if loading is None or not loading.begun:
+        if load is None or not load.begun:
             discard(spark, order.staged)
 
 
 def finish_snapshot(
     spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, order: SnapshotOrder, progress: Progress
 ) -> SnapshotSummary:
-    """A batch of an earlier run that died."""
+    """Finishes the batch of a run that died."""
     with ledger.claimed(batch, batch, progress) as check_claim:
         return _SnapshotLoad(LedgerArchive(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
-def _finish_others(spark: SparkSession, config: Config, ledger: Ledger, progress: Progress) -> None:
+def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: Ledger, progress: Progress) -> None:
     last = ledger.last_batch()
     if last is None or not last.resumed:
         return
     order = SnapshotOrder.from_json(last.backfill or "{}")
     if order is None:
-        raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py, which finishes it, first")
-    progress(f"batch {last.number} is a snapshot that died: finishing it")
+        raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py first, which finishes it")
+    progress(f"batch {last.number}: finishing the snapshot of a run that died")
     finish_snapshot(spark, config, ledger, last, order, progress)
 
 
 def _refuse_unreliable(archive: LedgerArchive) -> None:
-    found = archive.assembly.unreliable_from
-    if found is not None:
+    unreliable_from = archive.assembly.unreliable_from
+    if unreliable_from is not None:
         raise RunError(
-            f"from LSN {format_lsn(found[0])} on, bytes of the archive can't be read that may be about any table, so "
-            "that a snapshot's would go no further either: jobs/backfill.py --from-quarantine, once they are mended"
+            f"from LSN {format_lsn(unreliable_from[0])} on, the archive has unreadable bytes that may concern any "
+            "table, so loaded tables could not be updated either. Repair the files, then run jobs/backfill.py "
+            "--from-quarantine first"
         )
 
 
 @dataclass(slots=True)
 class _SnapshotLoad:
-    """A batch that replaces tables by a snapshot's rows and the commits of the archive from there on. begun: it is
-    written down, so that what is staged has to stay."""
+    """Runs the batch. begun: the ledger has recorded it, so the staged rows must stay."""
 
     archive: LedgerArchive
     order: SnapshotOrder
@@ -136,25 +136,25 @@ class _SnapshotLoad:
         archive, batch = self.archive, self.batch
         changes = count_changes(rows, self._history())
         plan = self._plan(changes)
-        known = {state.path for state in batch.tables.values()}
+        paths = {state.path for state in batch.tables.values()}
         if not batch.resumed:
-            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.path not in known]))
+            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.path not in paths]))
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)
         scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        rebuilding = Rebuild(
+        rebuild = Rebuild(
             archive.spark, archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch
         )
-        built, left = rebuilding.write(plan, rows)
-        outcomes = [*built, *(unchanged_result(outcome, batch.tables) for outcome in left)]
+        rebuilt, unchanged = rebuild.write(plan, rows)
+        results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
         self.progress("writing the ledger")
-        done = {o.state.oid: replace(o.state, snapshot=o.state.version) for o in built}
+        done = {r.state.oid: replace(r.state, snapshot=r.state.version) for r in rebuilt}
         archive.ledger.append_relations(self._new_relations(), batch)
         archive.ledger.append_types(new_types(self.order, archive.assembly.types), batch)
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
-        return self._summary(batch.number, outcomes, loaded, changes, (*skipped, *plan.skipped))
+        return self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
 
     def _user_types(self) -> UserTypes:
         types = {**self.archive.assembly.types, **{t.oid: t for t in self.order.types}}
@@ -165,40 +165,40 @@ class _SnapshotLoad:
         history.mask = masking_policy(self.archive.config, history, self._user_types(), {})
         return history
 
-    def _plan(self, counted: Mapping[int, TableChanges]) -> TablePlan:
+    def _plan(self, counts: Mapping[int, TableChanges]) -> TablePlan:
         archive, order, batch, history = self.archive, self.order, self.batch, self._history()
         relations = {relation.oid: relation for relation in order.relations}
         damaged = {oid for oid in relations if self._may_lack_rows(oid)}
         changes = {}
         for oid in relations.keys() - damaged:
-            begin = (order.lsn, BEFORE_FILES, 0)
-            empty = TableChanges(oid, runs=(RelationSpan(begin, history.masked(relations[oid])),), last_row=begin)
-            changes[oid] = counted.get(oid, empty)
-        places = {oid: state.path for oid, state in batch.tables.items() if state.path}
-        named = batch.tables
-        plan = make_plan(archive.config, history, changes, {}, self._user_types(), placed=places, named=named)
-        plan.tasks = [replace(task, path=places.get(task.oid, task.path)) for task in plan.tasks]
+            start = (order.lsn, BEFORE_FILES, 0)
+            empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
+            changes[oid] = counts.get(oid, empty)
+        paths = {oid: state.path for oid, state in batch.tables.items() if state.path}
+        user_types = self._user_types()
+        plan = make_plan(archive.config, history, changes, {}, user_types, placed=paths, named=batch.tables)
+        plan.tasks = [replace(task, path=paths.get(task.oid, task.path)) for task in plan.tasks]
         plan.held += [
             HeldTable(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
         ]
         return plan
 
     def _new_relations(self) -> list[RelationEntry]:
-        """Of tables that the archive has said nothing of, as their server described them."""
+        """Entries for tables that the archive doesn't describe, from the server's catalog."""
         known: dict[int, RelationEntry] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
         last_file = self.archive.last_file
-        found = []
+        entries = []
         for relation in self.order.relations:
             entry = known.get(relation.oid)
             if entry is None or (is_of_snapshot(entry) and entry.relation != relation):
-                found.append(RelationEntry(snapshot_position(last_file, self.batch.number), relation, None))
-        return found
+                entries.append(RelationEntry(snapshot_position(last_file, self.batch.number), relation, None))
+        return entries
 
     def _may_lack_rows(self, oid: int) -> bool:
-        """Whether commits behind the snapshot may be among bytes that could not be read."""
+        """True if unreadable bytes may contain commits after the snapshot."""
         state = self.batch.tables.get(oid)
-        is_behind = self.order.lsn <= self.batch.last_commit_lsn
-        return is_behind and self.archive.assembly.was_damaged and (state is None or state.status == HELD)
+        is_older = self.order.lsn <= self.batch.last_commit_lsn
+        return is_older and self.archive.assembly.was_damaged and (state is None or state.status == HELD)
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
@@ -211,30 +211,30 @@ class _SnapshotLoad:
     def _summary(
         self,
         batch: int,
-        outcomes: list[TableResult],
+        results: list[TableResult],
         loaded: Mapping[int, int],
         changes: Mapping[int, TableChanges],
         skipped: tuple[str, ...],
     ) -> SnapshotSummary:
         tables = []
-        for outcome in sorted(outcomes, key=lambda o: (o.summary.schema, o.summary.table)):
-            oid = outcome.state.oid
-            own = loaded.get(oid, 0)
-            since = changes[oid].total - own if oid in changes else 0
-            tables.append(LoadedTable(outcome.summary, own, since))
-        reached = self.batch.last_commit_lsn
+        for result in sorted(results, key=lambda r: (r.summary.schema, r.summary.table)):
+            oid = result.state.oid
+            rows = loaded.get(oid, 0)
+            later_changes = changes[oid].total - rows if oid in changes else 0
+            tables.append(LoadedTable(result.summary, rows, later_changes))
+        last_commit_lsn = self.batch.last_commit_lsn
         return SnapshotSummary(
             self.archive.config.source.name,
             batch,
             self.order.lsn,
-            reached,
-            reached < self.order.through,
+            last_commit_lsn,
+            last_commit_lsn < self.order.through,
             tuple(tables),
             skipped,
         )
 
 
 _MAY_LACK_ROWS = (
-    "bytes of the archive behind the snapshot could not be read, and may be about it: take a snapshot that is newer "
-    "than all that was read"
+    "unreadable bytes after the snapshot's LSN may concern this table: take a snapshot that is newer than everything "
+    "read so far"
 )

@@ -1,4 +1,4 @@
-"""Where a snapshot's rows come from: a server, or files. As TupleData, as a replicated row would have it."""
+"""Reads a snapshot's rows from a server or from files, as the TupleData that replication would send."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ _TUPLES = pa.schema([("new", pa.binary())])
 
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
 
-_RANGES_OF_PAGES_SINCE = 140_000  # older servers read the whole table for each
+_TID_RANGE_SCANS_SINCE = 140_000  # older servers read the whole table per range of pages
 
-_COMPRESSED = ("", ".gz", ".lz4", ".zst")
+_SUFFIXES = ("", ".gz", ".lz4", ".zst")
 
-_AT_ONCE = 4096
+_BATCH_ROWS = 4096
 
 
 class RowFiles(Protocol):
-    """Rows of one or more tables."""
+    """The rows of one or more tables in files."""
 
     def names(self, table: str) -> list[str] | None:
-        """Of the columns of schema.table, in no order that matters; None if the files don't say."""
+        """Column names of schema.table in any order, or None if the files don't contain them."""
 
     def rows(self, relation: Relation) -> DataFrame:
-        """`new`: a TupleData of the relation's columns."""
+        """One column, `new`: a TupleData of the relation's columns."""
 
 
-def rewritten(rows: DataFrame, version: MaskedVersion) -> DataFrame:
-    """Without what the configuration's `columns` keeps from being kept."""
+def masked(rows: DataFrame, version: MaskedVersion) -> DataFrame:
+    """The TupleData with the configured columns dropped, hashed or redacted."""
 
-    def rewrite(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def mask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_arrays([version.mask(batch.column("new"))], schema=_TUPLES)
 
-    return rows.mapInArrow(rewrite, spark_schema(_TUPLES))
+    return rows.mapInArrow(mask, spark_schema(_TUPLES))
 
 
 def as_tuples(texts: DataFrame, width: int) -> DataFrame:
-    """t… as TupleData in text form, without a row of it in Python."""
+    """Builds TupleData in text format from the columns t0…, without Python code per row."""
     parts = [F.lit(bytearray(struct.pack(">H", width)))]
     for i in range(width):
         value = F.encode(F.col(f"t{i}"), "UTF-8")
@@ -72,7 +72,7 @@ def as_tuples(texts: DataFrame, width: int) -> DataFrame:
 
 @dataclass(frozen=True)
 class SnapshotServer:
-    """`server`: with the snapshot that it is read by."""
+    """server: its connections read through the exported snapshot."""
 
     server: Server
     request: SnapshotRequest
@@ -83,40 +83,41 @@ class SnapshotServer:
         return read_catalog(row["catalog"], self.request.publications, self.request.wants)
 
     def time(self) -> int:
-        """Of the server, in microseconds since 2000-01-01 UTC."""
+        """The server's time, in microseconds since 2000-01-01 UTC."""
         [row] = self.server.ask(queries.TIME).toArrow().to_pylist()
         return int(row["time"])
 
     def rows(self, table: CatalogTable) -> DataFrame:
         relation = table.relation
-        place, shares = self._divided(table)
+        key, shares = self._partition(table)
         names = [column.name for column in relation.columns]
-        query = queries.snapshot_rows(relation.namespace, relation.name, names, table.is_root, place, table.filter)
+        query = queries.snapshot_rows(relation.namespace, relation.name, names, table.is_root, key, table.filter)
         return as_tuples(self.server.ask(query, shares), len(names))
 
-    def _divided(self, table: CatalogTable) -> tuple[str | None, list[str]]:
-        """By ranges of the key's first column, if that is an integer; else of the pages that the table is stored in."""
+    def _partition(self, table: CatalogTable) -> tuple[str | None, list[str]]:
+        """A column and the conditions that divide the table: ranges of the key's first column if that is an integer,
+        else ranges of the table's pages."""
         relation, count = table.relation, self.server.connections
         key = next((c for c in relation.columns if c.is_key and c.name in table.not_null), None)
         if count > 1 and key is not None and key.type_oid in _INTEGERS:
             query = queries.key_limits(relation.namespace, relation.name, key.name, table.is_root)
-            [found] = self.server.ask(query).toArrow().to_pylist()
-            shares = queries.shares_of_integers(found["low"], found["high"], count)
+            [limits] = self.server.ask(query).toArrow().to_pylist()
+            shares = queries.shares_of_integers(limits["low"], limits["high"], count)
             return queries.identifier(key.name), shares
-        if count > 1 and not table.is_root and self.catalog.version >= _RANGES_OF_PAGES_SINCE:
-            [found] = self.server.ask(queries.pages(relation.oid)).toArrow().to_pylist()
-            return "ctid", queries.shares_of_pages(found["pages"], count)
+        if count > 1 and not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
+            [size] = self.server.ask(queries.pages(relation.oid)).toArrow().to_pylist()
+            return "ctid", queries.shares_of_pages(size["pages"], count)
         return None, ["true"]
 
-    def check_that_nothing_was_rewritten(self, tables: Sequence[CatalogTable]) -> None:
-        """Raises RunError: the rows that were read of such a table may be none."""
+    def refuse_rewritten(self, tables: Sequence[CatalogTable]) -> None:
+        """Raises RunError if a table was rewritten since the snapshot, which then sees none of its rows."""
         oids = {table.relation.oid: table.full_name for table in tables}
-        found = self.server.ask(queries.rewritten(oids)).toArrow().to_pylist()
-        if found:
-            names = ", ".join(sorted(oids[row["oid"]] for row in found))
+        rewritten = self.server.ask(queries.rewritten(oids)).toArrow().to_pylist()
+        if rewritten:
+            names = ", ".join(sorted(oids[row["oid"]] for row in rewritten))
             raise RunError(
-                f"{names}: written anew (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which "
-                "doesn't see such rows. Nothing was changed. Run again, with a new snapshot"
+                f"{names}: rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which doesn't "
+                "see the new rows. Nothing was changed. Run again with a new snapshot"
             )
 
 
@@ -139,7 +140,7 @@ class CsvFiles:
 
 @dataclass(frozen=True)
 class BinaryFiles:
-    """columns: of the files; the relation's, in its order, if none are named."""
+    """columns: the files' columns in order; empty for the relation's."""
 
     spark: SparkSession
     path: str
@@ -149,16 +150,16 @@ class BinaryFiles:
         return list(self.columns) or None
 
     def rows(self, relation: Relation) -> DataFrame:
-        wanted = [column.name for column in relation.columns]
-        found = list(self.columns) or wanted
-        read = partial(binary_rows, width=len(found))
+        names = [column.name for column in relation.columns]
+        file_names = list(self.columns) or names
+        read = partial(binary_rows, width=len(file_names))
         _, files = copied_files(self.spark, "--copy", self.path)
-        return _tuples(files, read, [found.index(name) for name in wanted], b"b", size_limit(self.spark))
+        return _tuples(files, read, [file_names.index(name) for name in names], b"b", size_limit(self.spark))
 
 
 @dataclass(frozen=True)
 class Dump:
-    """A folder of pg_dump -Fd."""
+    """A folder that pg_dump -Fd wrote."""
 
     spark: SparkSession
     path: str
@@ -167,11 +168,12 @@ class Dump:
     def tables(self) -> Mapping[str, DumpedTable]:
         """By schema.table."""
         _, toc = copied_files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat")
-        found = [table for row in toc.toArrow().to_pylist() for table in read_toc(row["content"], row["path"])]
-        return {f"{table.schema}.{table.name}": table for table in found}
+        tables = [table for row in toc.toArrow().to_pylist() for table in read_toc(row["content"], row["path"])]
+        return {f"{table.schema}.{table.name}": table for table in tables}
 
     @cached_property
-    def _there(self) -> dict[str, tuple[str, int]]:
+    def _files(self) -> dict[str, tuple[str, int]]:
+        """Path and size by file name."""
         listed = self.spark.read.format("binaryFile").load(self.path).select("path", "length").toArrow().to_pylist()
         return {basename(row["path"]): (row["path"], row["length"]) for row in listed}
 
@@ -180,15 +182,16 @@ class Dump:
 
     def rows(self, relation: Relation) -> DataFrame:
         table = self.tables[f"{relation.namespace}.{relation.name}"]
-        there = [self._there[table.file + suffix] for suffix in _COMPRESSED if table.file + suffix in self._there]
-        if not there:
-            raise ConfigError(f"--dump: there is no {table.file} in {self.path}, which its toc.dat names")
+        path, size = next(
+            (self._files[table.file + suffix] for suffix in _SUFFIXES if table.file + suffix in self._files), ("", 0)
+        )
+        if not path:
+            raise ConfigError(f"--dump: there is no {table.file} in {self.path}, although its toc.dat names it")
         limit = size_limit(self.spark)
-        path, size = there[0]
         if size > limit:
             raise ConfigError(
-                f"--dump: {path} has {size:,} bytes, and Spark's binaryFile carries {limit:,}: take this table by "
-                "--jdbc, or by COPY in several files"
+                f"--dump: {path} has {size:,} bytes, and Spark's binaryFile carries {limit:,}: load this table with "
+                "--jdbc, or COPY it to several files"
             )
         read = partial(text_rows, width=len(table.columns))
         positions = [table.columns.index(column.name) for column in relation.columns]
@@ -198,16 +201,16 @@ class Dump:
 def _tuples(
     files: DataFrame, read: Callable[[bytes, str], Iterator[Fields]], positions: Sequence[int], kind: bytes, limit: int
 ) -> DataFrame:
-    """`positions`: of a row's fields, in the order of the relation's columns."""
+    """positions: of the relation's columns among a row's fields. kind: of the tuple's values, b"b" or b"t"."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for path, content in per_file(batches):
-            held: list[bytes] = []
+            tuples: list[bytes] = []
             for fields in read(decompress(content, path, limit), path):
-                held.append(tuple_of([fields[position] for position in positions], kind))
-                if len(held) == _AT_ONCE:
-                    yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
-                    held = []
-            yield pa.RecordBatch.from_arrays([pa.array(held, pa.binary())], schema=_TUPLES)
+                tuples.append(tuple_of([fields[position] for position in positions], kind))
+                if len(tuples) == _BATCH_ROWS:
+                    yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
+                    tuples = []
+            yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
 
     return files.mapInArrow(convert, spark_schema(_TUPLES))

@@ -1,6 +1,6 @@
-"""A snapshot's rows, read and laid down in a place of their own before anything is changed.
+"""Reads a snapshot's rows and stages them in a Delta table of their own, before any target is changed.
 
-What is staged can be taken up by any later run: a server's snapshot is gone with the run that had it exported.
+Any later run can continue from the staged rows, whereas a server's snapshot ends with the run that exported it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, rewritten
+from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
@@ -39,12 +39,12 @@ from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 
-_FATED = [("scope", pa.int64()), ("fate", pa.string())]
+_STATUS_FIELDS = [("scope", pa.int64()), ("fate", pa.string())]
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Reads what is asked for. archive: what it says of tables, where nothing else does."""
+    """Reads the requested rows. archive: describes tables where neither a server nor a catalog file does."""
 
     spark: SparkSession
     config: Config
@@ -53,18 +53,16 @@ class Staging:
     progress: Callable[[str], None]
 
     def run(self) -> tuple[SnapshotOrder, tuple[str, ...]]:
-        """What is staged, and the tables that the configuration skips. Raises PgoutputEtlError."""
-        place = f"{self.config.state.root.rstrip('/')}/staged/{uuid4().hex}"
-        done = False
+        """The order for the staged rows, and the names of tables that the configuration skips. Raises
+        PgoutputEtlError."""
+        path = f"{self.config.state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
-            found = self._of_server(place) if self.request.jdbc is not None else self._of_files(place)
-            done = True
-            return found
-        finally:
-            if not done:
-                discard(self.spark, place)
+            return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
+        except BaseException:
+            discard(self.spark, path)
+            raise
 
-    def _of_server(self, place: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
+    def _stage_server(self, path: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
         request = self.request
         login = credentials(request.jdbc or "", os.environ)
         server = Server(self.spark, request.jdbc or "", login, request.connections)
@@ -75,14 +73,13 @@ class Staging:
             skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
             time = source.time() if request.time is None else microseconds_of(request.time)
-            protected = self._protection([table.relation for table in tables], catalog.types)
+            policy = self._masking_policy([table.relation for table in tables], catalog.types)
             for table in tables:
                 self.progress(f"reading {table.full_name}")
-                self._stage(place, table.relation, source.rows(table), protected)
-            source.check_that_nothing_was_rewritten(tables)
+                self._stage(path, table.relation, source.rows(table), policy)
+            source.refuse_rewritten(tables)
         relations = tuple(table.relation for table in tables)
-        order = SnapshotOrder(snapshot.lsn, time, place, relations, catalog.types)
-        return order, tuple(skipped)
+        return SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types), tuple(skipped)
 
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
@@ -96,23 +93,23 @@ class Staging:
         with export_snapshot(self.spark, request.jdbc or "", login, self.progress) as snapshot:
             yield snapshot
 
-    def _of_files(self, place: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
+    def _stage_files(self, path: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
         request, files = self.request, self._files()
         catalog = self._catalog()
         names = self._names(files, catalog)
         if not isinstance(files, Dump) and len(names) > 1:
-            raise ConfigError("--tables: --csv and --copy have the rows of one table: expected its schema.table")
-        described = {name: self._described(name, files.names(name), catalog) for name in names}
-        skipped = [name for name, relation in described.items() if self._is_skipped(relation)]
-        relations = [relation for name, relation in described.items() if name not in skipped]
+            raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
+        by_name = {name: self._relation(name, files.names(name), catalog) for name in names}
+        skipped = [name for name, relation in by_name.items() if self._is_skipped(relation)]
+        relations = [relation for name, relation in by_name.items() if name not in skipped]
         types = () if catalog is None else catalog.types
-        protected = self._protection(relations, types)
+        policy = self._masking_policy(relations, types)
         for relation in relations:
             self.progress(f"reading {relation.namespace}.{relation.name}")
             with jdbc_errors(), reading_files():
-                self._stage(place, relation, files.rows(relation), protected)
+                self._stage(path, relation, files.rows(relation), policy)
         time = None if request.time is None else microseconds_of(request.time)
-        return SnapshotOrder(request.lsn or 0, time, place, tuple(relations), types), tuple(skipped)
+        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types), tuple(skipped)
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""
@@ -135,59 +132,57 @@ class Staging:
     def _names(self, files: RowFiles, catalog: Catalog | None) -> list[str]:
         request = self.request
         if isinstance(files, Dump):
-            there, where = list(files.tables), f"{request.files}/toc.dat"
+            names, where = list(files.tables), f"{request.files}/toc.dat"
         elif catalog is not None:
-            there, where = [table.full_name for table in catalog.tables], "--catalog"
+            names, where = [table.full_name for table in catalog.tables], "--catalog"
         else:
-            there, where = self._known_names(), "the archive"
-        request.refuse_unknown(there, where)
-        return sorted(name for name in there if request.wants(name))
+            names, where = list(self.archive.names), "the archive"
+        request.refuse_unknown(names, where)
+        return sorted(name for name in names if request.wants(name))
 
-    def _known_names(self) -> list[str]:
-        return list(self.archive.names)
-
-    def _described(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
-        """As the server had the table when the rows were taken."""
+    def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
+        """The table as the server described it when the rows were taken."""
         if catalog is not None:
-            found = next((table.relation for table in catalog.tables if table.full_name == name), None)
-            if found is None:
-                raise ConfigError(f"--catalog: no publication there has {name}")
-            missing = [c.name for c in found.columns if columns is not None and c.name not in columns]
+            published = next((table.relation for table in catalog.tables if table.full_name == name), None)
+            if published is None:
+                raise ConfigError(f"--catalog: none of its publications has {name}")
+            missing = [c.name for c in published.columns if columns is not None and c.name not in columns]
             if missing:
                 raise ConfigError(f"the rows of {name} have no column {missing[0]!r}, which is published")
-            return found
+            return published
         oid = self.archive.names.get(name)
         versions = () if oid is None else self.archive.relations.unmasked(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
                 return relation
-        what = "the archive doesn't know it" if oid is None else "it has other columns than the archive knows of"
-        raise ConfigError(f"{name}: {what}: --catalog says what it was when the rows were taken, see docs/snapshot.md")
+        problem = "is not in the archive" if oid is None else "has other columns in the archive"
+        raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
 
-    def _protection(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
+    def _masking_policy(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
         known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
         user_types = UserTypes.of(known.values(), self.config.types)
         return masking_policy(self.config, with_snapshot(self.archive.relations, relations), user_types, {})
 
-    def _stage(self, place: str, relation: Relation, rows: DataFrame, protected: MaskingPolicy | None) -> None:
-        """What the configuration keeps from being kept is not among what is staged."""
-        if protected is not None:
-            rows = rewritten(rows, protected.of_relation(relation))
+    def _stage(self, path: str, relation: Relation, rows: DataFrame, policy: MaskingPolicy | None) -> None:
+        """Masks the rows before anything is written."""
+        if policy is not None:
+            rows = masked(rows, policy.of_relation(relation))
         oid = F.lit(relation.oid).cast("long").alias("relation")
         staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
-        staged.write.format("delta").mode("append").save(place)
+        staged.write.format("delta").mode("append").save(path)
 
 
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
-    """The snapshot's rows stand under what their server said; what the archive says holds for its own."""
+    """Adds the snapshot's relations before the archive's, so each applies to its own rows."""
     first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
     return RelationHistory.of([*history.entries, *first])
 
 
 def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
-    """As the archive's rows with their fates: inserted by one transaction, which committed where the snapshot holds."""
-    schema = pa.schema([*MESSAGE_SCHEMA, *_FATED])
-    own = {
+    """The rows in the form of the archive's changes, inserted by one transaction that committed at the snapshot's
+    LSN."""
+    schema = pa.schema([*MESSAGE_SCHEMA, *_STATUS_FIELDS])
+    columns = {
         "file": F.lit(BEFORE_FILES).cast("long"),
         "offset": F.col("ordinal"),
         "tag": F.lit("I"),
@@ -195,22 +190,22 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
         "commit_lsn": F.lit(order.lsn).cast("long"),
         "commit_ts": F.lit(order.time).cast("long"),
     }
-    nothing = frame(spark, schema.empty_table())
+    empty = frame(spark, schema.empty_table())
     rows = spark.read.format("delta").load(order.staged)
-    return nothing.unionByName(rows.withColumns(own), allowMissingColumns=True)
+    return empty.unionByName(rows.withColumns(columns), allowMissingColumns=True)
 
 
-def discard(spark: SparkSession, place: str) -> None:
-    """What is staged, when it is in its place or of no use. Where nothing can be removed it is emptied."""
-    if not is_delta_table(spark, place):
+def discard(spark: SparkSession, path: str) -> None:
+    """Removes staged rows. Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
+    if not is_delta_table(spark, path):
         return
     if is_connect(spark) or is_platform_session():
-        delta_table(spark, place).delete()
+        delta_table(spark, path).delete()
         return
     jvm = spark._jvm
     assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(place)
-    path.getFileSystem(spark._jsc.hadoopConfiguration()).delete(path, True)
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    folder.getFileSystem(spark._jsc.hadoopConfiguration()).delete(folder, True)
 
 
 def new_types(order: SnapshotOrder, known: dict[int, Type]) -> list[Type]:

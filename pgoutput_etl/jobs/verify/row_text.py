@@ -26,8 +26,6 @@ from pgoutput_etl.postgres.copy_format import header, records
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
 
-_NOTES = METADATA_COLUMNS[-1]
-
 _DIGESTS = pa.schema([(name, pa.int64()) for name in ("range", "rows", "first", "second")])
 
 _TIME = pa.timestamp("us", tz="UTC")

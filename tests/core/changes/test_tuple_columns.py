@@ -12,12 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pgoutput_etl import jit
-from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
+from pgoutput_etl.changes.tuple_columns import RawTuples
 from pgoutput_etl.errors import WireError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
 from pgoutput_etl.types.kernels.dispatch import Cells, UnsureError, are_texts
 from tests.support.cells import EDGES, KERNEL_TYPES, TYPES, Cell, binary_array, cells, tuple_of
+from tests.support.typed_tuples import typed_columns
 
 pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 Loaded = tuple[list[object], dict[int, str]]

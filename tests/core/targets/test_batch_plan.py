@@ -1,4 +1,4 @@
-"""The configuration that a batch is finished under."""
+"""A resumed batch must run under the configuration it began with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_rule(rule: TableRule) -> Config:
         (CONFIG, "tables, for public.orders"),
     ],
 )
-def test_a_batch_is_finished_under_the_configuration_that_it_was_begun_with(now: Config, said: str) -> None:
+def test_a_resumed_batch_refuses_a_changed_configuration(now: Config, said: str) -> None:
     expected = (
         rf"batch 7 was begun by a run that died, under another configuration: {said}\. .*set the configuration back"
     )
@@ -50,5 +50,5 @@ def test_a_batch_is_finished_under_the_configuration_that_it_was_begun_with(now:
         replace(ORDERS, tables=(*ORDERS.tables, TableRule("other.*", mode=Mode.APPEND))),
     ],
 )
-def test_what_decides_no_row_may_change_and_a_table_may_be_skipped(now: Config) -> None:
+def test_settings_that_affect_no_row_may_change(now: Config) -> None:
     refuse_other_settings(settings_of(ORDERS), now, TABLES, 7)

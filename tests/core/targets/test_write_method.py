@@ -1,4 +1,4 @@
-"""Every method that is chosen gives what one change after the other gives, whatever is not proven."""
+"""Every chosen write method gives the same rows as applying one change after the other, whichever facts are proven."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = "ab"
 
 
 def replayed(target: dict[str, int], changes: tuple[Change, ...]) -> Rows:
-    """As replay.KeyedRows does it: an INSERT of a key that is there replaces the row."""
+    """Like replay.mirror.KeyedRows: an INSERT of an existing key replaces the row."""
     rows = dict(target)
     for op, key, number in changes:
         if op == "D":
@@ -30,7 +30,7 @@ def replayed(target: dict[str, int], changes: tuple[Change, ...]) -> Rows:
 
 
 def written(target: dict[str, int], changes: tuple[Change, ...], facts: WriteFacts) -> Rows:
-    """As merge.py and Delta do it; AssertionError where Delta would fail."""
+    """Like load/merge.py and Delta. Raises AssertionError where Delta would fail."""
     if need_reduction(facts):
         changes = tuple({change[1]: change for change in changes}.values())
     there = Counter(target.items())
@@ -68,14 +68,14 @@ def truth(target: dict[str, int], changes: tuple[Change, ...]) -> WriteFacts:
 
 
 def less_known(facts: WriteFacts) -> Iterator[WriteFacts]:
-    """The facts, and every choice of them that could not be proven."""
+    """The facts with every subset of them unproven."""
     names = [field.name for field in fields(facts) if field.name != "has_key"]
     for chosen in product((False, True), repeat=len(names)):
         known = {name: getattr(facts, name) and wanted for name, wanted in zip(names, chosen, strict=True)}
         yield WriteFacts(facts.has_key, **known)
 
 
-def test_whatever_is_proven_the_rows_are_those_of_one_change_after_the_other() -> None:
+def test_any_proven_facts_give_the_rows_of_sequential_changes() -> None:
     found: Counter[WriteMethod] = Counter()
     for target, changes in cases():
         expected = replayed(target, changes)
@@ -85,14 +85,14 @@ def test_whatever_is_proven_the_rows_are_those_of_one_change_after_the_other() -
     assert found.keys() == set(WriteMethod) - {WriteMethod.REWRITE}
 
 
-def test_a_presumed_fact_is_found_out_by_this_search() -> None:
-    """Inserted keys were once held to be new ones."""
+def test_the_search_detects_an_unproven_fact() -> None:
+    """The search detects the false assumption that inserted keys are new."""
     changes: tuple[Change, ...] = (("I", "a", 1),)
     presumed = WriteFacts(True, only_inserts=True, keys_are_unique=True, keys_are_absent=True)
     assert written({"a": 0}, changes, presumed) == Counter({("a", 0): 1, ("a", 1): 1})
 
 
-def test_nobody_looks_for_keys_in_a_target_where_the_method_does_not_depend_on_it() -> None:
+def test_absent_keys_are_checked_only_if_the_method_depends_on_it() -> None:
     for has_key, is_empty, only_inserts, are_unique in product((False, True), repeat=4):
         unknown = WriteFacts(has_key, is_empty, only_inserts, are_unique)
         proven = replace(unknown, keys_are_absent=True)

@@ -1,4 +1,4 @@
-"""Tables done again: rebuilt, repaired in part, built beside as of any commit. The nightly job goes on after it."""
+"""The backfill job: rebuilds, repairs, and builds as of any commit; the nightly job continues afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
 
 @dataclass(slots=True)
 class CutReplay(Replay):
-    """The reference, of all that had committed by `last`."""
+    """The reference, with the commits through `last`."""
 
     last: int = 0
 
@@ -72,7 +72,7 @@ def files_read(summary: BackfillSummary) -> list[str]:
 
 
 def damage(nights: Nights, name: str, condition: str, values: Mapping[str, str] | None = None) -> None:
-    """What somebody did to the target by mistake."""
+    """Deletes or changes the target's rows by mistake."""
     target = DeltaTable.forPath(nights.job.spark, str(nights.job.path("public", name)))
     if values is None:
         target.delete(condition)
@@ -81,7 +81,7 @@ def damage(nights: Nights, name: str, condition: str, values: Mapping[str, str] 
 
 
 def bring_back(nights: Nights, *keys: str) -> None:
-    """Rows of t that were deleted, as somebody may insert them."""
+    """Inserts rows into t that were deleted."""
     path = str(nights.job.path("public", "t"))
     like = nights.job.spark.read.format("delta").load(path).where("id = '5'")
     for key in keys:
@@ -90,7 +90,7 @@ def bring_back(nights: Nights, *keys: str) -> None:
 
 
 def land_four_nights(nights: Nights) -> None:
-    """Table t over three of four files: streamed across two, with a part rolled back, and sent again in another."""
+    """Table t is in three of four files: streamed across two, partly rolled back, and sent again in another."""
     others = [table("v", oid=BAG, name="bag", identity=FULL), table(oid=OTHER, name="other")]
     first = transaction(1, 100, table(), *(insert(k, f"v{k}") for k in "12345"))
     nights.land(
@@ -113,7 +113,7 @@ FOUR_NIGHTS = [("1", "streamed"), ("2", "later"), ("44", "moved"), ("5", "v5")]
 
 
 @pytest.mark.soak
-def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
+def test_a_table_is_rebuilt_from_the_files_with_its_changes(nights: Nights) -> None:
     land_four_nights(nights)
     nights.job.run()
     assert nights.values("t") == FOUR_NIGHTS
@@ -159,7 +159,7 @@ def test_a_table_is_rebuilt_from_the_files_that_have_it(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> None:
+def test_a_range_of_commits_repairs_the_rows_it_changed(nights: Nights) -> None:
     land_four_nights(nights)
     nights.job.run()
     damage(nights, "t", "true", {"v": "'by mistake'"})
@@ -185,7 +185,7 @@ def test_a_range_of_commits_repairs_the_rows_that_it_touched(nights: Nights) -> 
 
 
 @pytest.mark.soak
-def test_where_a_range_would_not_be_exact_the_whole_table_is_done(nights: Nights) -> None:
+def test_the_whole_table_is_rebuilt_if_a_range_is_not_exact(nights: Nights) -> None:
     land_four_nights(nights)
     nights.job.run()
     nights.night(
@@ -195,8 +195,8 @@ def test_where_a_range_would_not_be_exact_the_whole_table_is_done(nights: Nights
     damage(nights, "t", "true")
     summary = nights.job.backfill(BackfillRequest(("public.t", "public.bag"), 600))
     assert {t.table.table: t.how for t in summary.tables} == {
-        "t": "whole, as it was truncated since",
-        "bag": "whole, as it has no key",
+        "t": "whole: truncated since",
+        "bag": "whole: no key",
     }
     assert nights.values("t") == [("1", "after")]
     assert nights.values("bag") == [("x",), ("x",)]
@@ -219,7 +219,7 @@ def as_of(job: Job, files: list[bytes], lsns: list[int], into: Path) -> None:
 
 @pytest.mark.soak
 def test_as_of_any_commit(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    """Truncates, keys that move with large values, bags: each commit is as good as any other."""
+    """The history has truncates, keys that move with large values, and bags."""
     messages = random_history(Random(5), 60)
     cut = len(messages) // 2
     files = [copydata(part, 0x1000000 * n) for n, part in enumerate((messages[:cut], messages[cut:]), 1)]
@@ -231,9 +231,9 @@ def test_as_of_any_commit(spark: SparkSession, tmp_path: Path, landing: Path) ->
     into = tmp_path / "beside"
     as_of(job, files, [23_000], into)
     assert job.versions() == versions
-    with pytest.raises(ConfigError, match=r"--to-lsn: the last commit that was applied is 0/EA60"):
+    with pytest.raises(ConfigError, match=r"--to-lsn: the last applied commit is 0/EA60"):
         job.backfill(BackfillRequest(("*",), last_lsn=60_001, into=str(into)))
-    with pytest.raises(RunError, match=r"table at .*/keyed that is no earlier backfill"):
+    with pytest.raises(RunError, match=r"table at .*/keyed was not written by an earlier backfill"):
         job.backfill(BackfillRequest(("public.keyed",), into=str(tmp_path / "tables")))
 
 
@@ -279,8 +279,8 @@ def as_of_files(job: Job, paths: list[Path], lsn: int, into: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_held_table_is_freed_once_what_held_it_is_mended(nights: Nights) -> None:
-    """The configuration says which column was which; what came while it was held is not lost."""
+def test_a_held_table_is_freed_once_the_cause_is_fixed(nights: Nights) -> None:
+    """The configuration declares the renamed columns; changes from while the table was held are not lost."""
     first: list[Change] = [table("a", "b", oid=1, name="swapped", key=["a"]), insert("1", "x", oid=1)]
     nights.night(transaction(1, 100, *first), transaction(2, 200, table(), insert("1", "v")))
     exchanged = table("b", "a", oid=1, name="swapped", key=["b"])
@@ -310,8 +310,8 @@ def test_a_held_table_is_freed_once_what_held_it_is_mended(nights: Nights) -> No
 
 
 @pytest.mark.soak
-def test_bytes_that_could_be_read_after_all_free_what_they_held(nights: Nights) -> None:
-    """The archive is assembled anew, also for a transaction that is open all the while."""
+def test_repaired_bytes_free_the_tables_they_held(nights: Nights) -> None:
+    """The archive is assembled again, including a transaction that stays open."""
     tables = [table(oid=oid, name=f"t{oid}") for oid in (1, 2, 3)]
     rows = [*transaction(1, 100, *tables, *(insert("1", "a", oid=oid) for oid in (1, 2, 3)))]
     rows += segment(50, insert("9", "streamed", oid=1), first=True)
@@ -349,8 +349,8 @@ def test_bytes_that_could_be_read_after_all_free_what_they_held(nights: Nights) 
 
 
 @pytest.mark.soak
-def test_a_backfill_that_dies_is_finished_by_the_nightly_job(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a table that is put in its place by way of another, and one that is written at once."""
+def test_the_nightly_job_finishes_a_backfill_that_died(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies between a table built in the scratch folder and one written directly."""
     nights.job.overrides.append("merge.parallel_tables=1")
     nights.night(
         transaction(1, 100, table("id", "v"), insert("1", "a")),
@@ -387,7 +387,7 @@ def test_a_backfill_that_dies_is_finished_by_the_nightly_job(nights: Nights, mon
 
 
 @pytest.mark.soak
-def test_a_nightly_run_that_died_is_finished_first(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nightly_run_that_died_must_be_finished_first(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(transaction(1, 100, table(), insert("1", "a")))
 
     def dies(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""jobs/backfill.py as it is typed: what it refuses, its output, its exit codes."""
+"""The command line of jobs/backfill.py: refusals, output, exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = ROOT / "jobs" / "backfill.py"
         (["--tabl", "a.b"], "required"),
     ],
 )
-def test_what_can_not_be_is_refused_before_spark_starts(
+def test_invalid_options_are_refused_before_spark_starts(
     tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refusal(COMMAND, arguments, tmp_path, capsys)
@@ -36,7 +36,7 @@ def test_what_can_not_be_is_refused_before_spark_starts(
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_the_summary_for_people_and_for_programs(tmp_path: Path, landing: Path) -> None:
+def test_the_summary_as_text_and_as_json(tmp_path: Path, landing: Path) -> None:
     first = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"))
     (landing / "0.bin").write_bytes(copydata([*first, *transaction(2, 0x200, update("1", "aa"))]))
     config = tmp_path / "job.yaml"

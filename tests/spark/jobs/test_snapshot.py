@@ -1,4 +1,4 @@
-"""Rows from before the slot: whatever the order in which snapshot and nights come, tables end as the server's."""
+"""The snapshot job: in any order of snapshots and nights, tables end equal to the server's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TABLES = (table(), table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity
 
 
 def as_csv(names: Sequence[str], rows: Iterable[Row]) -> str:
-    """As COPY writes it: NULL is nothing, an empty text is quoted."""
+    """CSV as COPY writes it: NULL is empty, an empty text is quoted."""
     fields = (["" if v is None else '"' + v.replace('"', '""') + '"' for v in row] for row in (tuple(names), *rows))
     return "".join(",".join(row) + "\n" for row in fields)
 
@@ -54,7 +54,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Row]) -> str:
 def load(
     nights: Nights, lsn: int, rows: Iterable[Row], name: str = "t", *overrides: str, **asked: Any
 ) -> SnapshotSummary:
-    """From CSV, with the columns of TABLES."""
+    """Loads rows from CSV, with the columns of TABLES."""
     columns = {"t": ("id", "v"), "bag": ("a", "b")}[name]
     path = nights.job.folder / f"{name}.csv"
     path.write_text(as_csv(columns, rows))
@@ -64,7 +64,7 @@ def load(
 
 @dataclass(slots=True)
 class Server:
-    """A server's history, in memory: what it sends, and the rows of table t and of the bag after each commit."""
+    """A server's history in memory: its messages, and the rows of table t and of the bag after each commit."""
 
     random: Random
     sent: list[tuple[int, list[PgoutputMessage]]] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Server:
         return [insert(*row, oid=BAG)]
 
     def night(self, first: int, last: int) -> list[PgoutputMessage]:
-        """Those transactions, counted from 1, as a receiver that has just connected lands them."""
+        """Transactions first to last, counted from 1, as a newly connected receiver lands them."""
         begin, *rest = [message for _, messages in self.sent[first - 1 : last] for message in messages]
         return [begin, *TABLES, *rest]
 
@@ -142,8 +142,8 @@ WHEN = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("loaded_before", "taken_after", "mode"), WHEN)
-def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
-    """The slot was made after the second transaction; what was there before is in no archive."""
+def test_a_snapshot_may_come_at_any_time(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
+    """The slot was created after the second transaction; no archive has the rows from before."""
     server = Server(Random(taken_after))
     server.work(20)
     lsn, keyed, bag = server.rows[taken_after]
@@ -172,7 +172,7 @@ def test_whenever_it_comes(nights: Nights, loaded_before: int, taken_after: int,
 
 
 def server_catalog(nights: Nights) -> dict[str, Any]:
-    """What the server's catalog says of TABLES, as its query gives it."""
+    """The result of the catalog query for TABLES."""
     path = nights.job.folder / "catalog.json"
     path.write_text(json.dumps({"version": 160000, "tables": [_described(each) for each in TABLES], "types": []}))
     return {"catalog": str(path)}
@@ -196,8 +196,8 @@ def _described(relation: Relation) -> dict[str, Any]:
 
 
 @pytest.mark.soak
-def test_what_was_open_when_it_was_taken(nights: Nights) -> None:
-    """Streamed and prepared transactions that began before a snapshot and committed behind it, in later nights."""
+def test_transactions_open_at_the_snapshot_are_applied_later(nights: Nights) -> None:
+    """Streamed and prepared transactions begin before a snapshot and commit after it, in later nights."""
     begun = [
         *segment(5, table(xid=5), insert("5", "streamed"), first=True),
         *prepared(6, table(), insert("6", "prepared")),
@@ -215,7 +215,7 @@ def test_what_was_open_when_it_was_taken(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_commit_where_the_snapshot_holds_is_behind_it(nights: Nights) -> None:
+def test_a_commit_at_the_snapshot_lsn_is_applied(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x200, [("1", "a"), ("2", "b")])
     assert [
@@ -231,7 +231,7 @@ def test_a_commit_where_the_snapshot_holds_is_behind_it(nights: Nights) -> None:
     assert nights.values("t") == [("1", "a"), ("2", "bb")]
 
 
-def test_one_table_again_while_the_others_go_on(nights: Nights) -> None:
+def test_one_table_is_reloaded_while_the_others_continue(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
     nights.night(transaction(2, 0x200, insert("2", "b"), insert("y", None, oid=BAG)))
     before = nights.job.versions()
@@ -254,7 +254,7 @@ def test_one_table_again_while_the_others_go_on(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
+def test_a_backfill_starts_from_the_snapshot(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x180, [("0", "from before"), ("1", "a")])
     nights.night(transaction(2, 0x200, update("1", "aa")))
@@ -268,8 +268,8 @@ def test_a_backfill_begins_with_the_snapshot(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_columns_that_changed_behind_it(nights: Nights) -> None:
-    """The snapshot's rows stand under what the table was then."""
+def test_columns_that_change_after_the_snapshot(nights: Nights) -> None:
+    """The snapshot's rows have the table's columns of that time."""
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     nights.night(transaction(2, 0x200, table("id", "v", "w"), insert("2", "b", "new"), update("1", TOAST, "w1")))
 
@@ -279,7 +279,7 @@ def test_columns_that_changed_behind_it(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_rows_of_copy_binary(nights: Nights) -> None:
+def test_rows_from_binary_copy_files(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
     folder = nights.job.folder / "copied"
     folder.mkdir()
@@ -294,7 +294,7 @@ def test_rows_of_copy_binary(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_finishes_a_snapshot_that_died(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     from pgoutput_etl.ledger.ledger import Ledger
 
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
@@ -315,13 +315,13 @@ def test_what_dies_is_finished_by_the_next_run(nights: Nights, monkeypatch: pyte
 
 
 @pytest.mark.soak
-def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
+def test_a_refused_snapshot_leaves_nothing_behind(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     batches = len(nights.ledger("batches"))
     path = nights.job.folder / "odd.csv"
     for columns, name, why in (
-        (("id", "other"), "t", r"public\.t: it has other columns than the archive knows of: --catalog"),
-        (("id",), "t", r"public\.t: it has other columns"),
+        (("id", "other"), "t", r"public\.t has other columns in the archive: describe it with --catalog"),
+        (("id",), "t", r"public\.t has other columns"),
         (("id", "v"), "unknown", r"the archive has no table 'public\.unknown'"),
     ):
         path.write_text(as_csv(columns, [("1",) * len(columns)]))
@@ -335,7 +335,7 @@ def test_what_is_refused_leaves_nothing_behind(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_value_that_is_none_leaves_the_table_as_it_was(nights: Nights) -> None:
+def test_an_invalid_value_leaves_the_table_unchanged(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(("id", 23), "v"), insert("1", "a")))
 
     done = load(nights, 0x200, [("2", "b"), ("SECRET", "c")])
@@ -351,7 +351,7 @@ def test_a_value_that_is_none_leaves_the_table_as_it_was(nights: Nights) -> None
 
 
 @pytest.mark.soak
-def test_append_begins_with_it(nights: Nights) -> None:
+def test_append_starts_with_the_snapshot(nights: Nights) -> None:
     rules = "tables=[{match: public.t, mode: append}]"
     nights.land(transaction(1, 0x100, table(), insert("1", "a")))
     nights.job.run(rules)
@@ -368,7 +368,7 @@ def test_append_begins_with_it(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_what_is_ahead_is_said(nights: Nights) -> None:
+def test_tables_ahead_of_the_archive_are_reported(nights: Nights) -> None:
     ledger = str(nights.job.folder / "tables/_pgoutput_etl")
     nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
     load(nights, 0x300, [("1", "aa")])
@@ -386,8 +386,8 @@ def test_what_is_ahead_is_said(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nights) -> None:
-    """From the catalog alone, before anything was landed."""
+def test_an_empty_table_that_the_archive_does_not_know(nights: Nights) -> None:
+    """The catalog alone describes the tables, before anything has landed."""
     done = load(nights, 0x100, [], **server_catalog(nights))
     assert [(t.loaded, t.table.rows, t.table.held) for t in done.tables] == [(0, 0, None)]
     assert nights.job.columns("public", "t") == ["id", "v"]
@@ -397,7 +397,7 @@ def test_a_table_without_rows_and_one_that_the_archive_does_not_know(nights: Nig
 
 
 @pytest.mark.soak
-def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
+def test_a_backfill_whose_snapshot_is_gone_is_refused(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x180, [("0", "from before"), ("1", "a")])
     nights.night(transaction(2, 0x200, delete("0", None)))
@@ -410,8 +410,8 @@ def test_a_backfill_whose_snapshot_is_gone_says_so(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_what_columns_keep_back_is_not_staged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table that the archive knows only afterwards."""
+def test_masked_values_are_not_staged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Covers a table that the archive describes only later."""
     kept: list[bytes] = []
     rules = "tables=[{match: public.t, columns: {v: redact}}]"
 

@@ -1,6 +1,6 @@
-"""Batches that only insert: a key that is in the table already is one row afterwards, and its last INSERT wins.
+"""Batches with INSERTs only: an existing key stays one row, and its last INSERT wins.
 
-An INSERT doesn't prove that its key is new: not every DELETE and TRUNCATE is published or applied.
+An INSERT doesn't prove that its key is new, because not every DELETE and TRUNCATE is published or applied.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NIGHTS: list[Messages] = [
 
 
 def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
-    """The newest last."""
+    """The operations in the table's history, oldest first."""
     rows = job.spark.sql(f"DESCRIBE HISTORY delta.`{job.path('public', name)}`").collect()
     return [(row["operation"], row["operationParameters"].get("mode")) for row in reversed(rows)]
 
@@ -68,14 +68,14 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("size", "gaps", "count"),
     [
-        pytest.param(change_source.FEW, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
+        pytest.param(change_source.DRIVER_TABLE_BYTES, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
         pytest.param(-1, "accept", 2, id="on executors"),
     ],
 )
-def test_a_key_that_is_inserted_again_is_one_row(
+def test_a_key_inserted_again_stays_one_row(
     size: int, gaps: str, count: int, nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_source, "FEW", size)
+    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", size)
     nights.job = replace(nights.job, overrides=["source.origins=none", f"source.gaps={gaps}"])
     replay = Replay(origins=Origins(accepted=frozenset()))
     for number, messages in enumerate(NIGHTS[:count]):
@@ -90,8 +90,8 @@ def test_a_key_that_is_inserted_again_is_one_row(
 
 
 @pytest.mark.soak
-def test_deleted_rows_compacted_files_and_keys_that_come_back(nights: Nights) -> None:
-    """A row that a deletion vector marks is gone; the statistics of its file still have its key."""
+def test_deleted_rows_compacted_files_and_returning_keys(nights: Nights) -> None:
+    """A deletion vector removes a row, but the statistics of its file still cover its key."""
     replay = Replay()
 
     def night(*changes: Change) -> str:

@@ -1,4 +1,4 @@
-"""Whether a target has keys of a batch: what Delta's statistics say, of every type that they are asked about."""
+"""Checks whether a target has keys of a batch, by Delta's statistics, for every type that has ranges."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def inserted(shape: TableShape, rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def keys(shape: TableShape, *values: Any) -> BatchKeys:
-    """Of a shape whose key is its first column."""
+    """Keys of a shape whose key is its first column."""
     return keys_of_events(inserted(shape, [{shape.columns[0].name: value} for value in values]), shape)
 
 
 def write_files(spark: SparkSession, path: str, shape: TableShape, rows: list[dict[str, Any]], **options: str) -> None:
-    """One row in each file."""
+    """Writes each row to a file of its own."""
     types = pa.schema([(column.name, column.type.arrow) for column in shape.columns])
     table = frame(spark, pa.Table.from_pylist(rows, types)).coalesce(1)
     writer = table.write.format("delta").option("maxRecordsPerFile", "1")
@@ -75,8 +75,8 @@ def write_files(spark: SparkSession, path: str, shape: TableShape, rows: list[di
     writer.save(path)
 
 
-def test_statistics_leave_out_no_file_that_has_a_key(spark: SparkSession, tmp_path: Path) -> None:
-    """At the ends of each type, before the calendar changed, and behind what 53 bits hold."""
+def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Covers each type's limits, dates before the Gregorian calendar, and integers beyond 53 bits."""
     path, names = str(tmp_path / "t"), list(KINDS)
     columns = {name: (oid, modifier) for name, (oid, _, _, modifier) in KINDS.items()}
     whole = shape_of(("int8",), columns)
@@ -101,7 +101,7 @@ def test_statistics_leave_out_no_file_that_has_a_key(spark: SparkSession, tmp_pa
 
 @pytest.fixture(scope="module")
 def numbers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, TableShape]:
-    """10 to 19, in ten files, and behind them 32 columns more, and one more."""
+    """Keys 10 to 19 in ten files. The table has 32 further columns, so the last one has no statistics."""
     path = str(tmp_path_factory.mktemp("numbers") / "t")
     columns = {"a.b `c": (INT8, -1), **{f"v{n}": (INT8, -1) for n in range(32)}}
     shape = shape_of(("a.b `c",), columns)
@@ -109,7 +109,7 @@ def numbers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     return path, shape
 
 
-def test_keys_behind_all_files_between_them_and_in_them(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
+def test_keys_after_between_and_within_files(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
     path, shape = numbers
     assert keys_are_absent(spark, path, shape, keys(shape, 20, 30))
     assert keys_are_absent(spark, path, shape, keys(shape, 19, 30)) is False
@@ -118,7 +118,7 @@ def test_keys_behind_all_files_between_them_and_in_them(spark: SparkSession, num
     assert not keys_are_absent(spark, path, shape, keys(shape, 20, None))
 
 
-def test_few_files_are_looked_into(spark: SparkSession, tmp_path: Path) -> None:
+def test_few_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     path, shape = str(tmp_path / "t"), shape_of(("id",), {"id": (INT8, -1)})
     write_files(spark, path, shape, [{"id": 1}, {"id": 98}, {"id": 100}])
     assert keys_are_absent(spark, path, shape, keys(shape, 97, 99, 101, 102))
@@ -130,7 +130,7 @@ def test_few_files_are_looked_into(spark: SparkSession, tmp_path: Path) -> None:
     assert not keys_are_absent(spark, texts, shape, keys(shape, "b")), "nobody knows how many rows it has"
 
 
-def test_of_composite_keys_one_column_is_enough(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_column_of_a_composite_key_is_enough(spark: SparkSession, tmp_path: Path) -> None:
     path, shape = str(tmp_path / "t"), shape_of(("day", "n"), {"day": (DATE, -1), "n": (INT8, -1)})
     write_files(spark, path, shape, [{"day": date(2024, 1, n), "n": 7} for n in range(1, 9)])
 
@@ -144,7 +144,7 @@ def test_of_composite_keys_one_column_is_enough(spark: SparkSession, tmp_path: P
 
 
 def test_deletion_vectors_and_optimize(spark: SparkSession, tmp_path: Path) -> None:
-    """A row that is deleted in its file is there no more; its file's statistics still say so."""
+    """A deletion vector removes a row, but the statistics of its file still cover its key."""
     path, shape = str(tmp_path / "t"), shape_of(("id",), {"id": (INT8, -1)})
     write_files(spark, path, shape, [{"id": n} for n in range(6)])
     table = DeltaTable.forPath(spark, path)
@@ -159,7 +159,7 @@ def test_deletion_vectors_and_optimize(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_files_without_statistics_may_have_any_key(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
-    """Delta has none of columns behind the first 32, and of none at all if it was told so."""
+    """Delta collects statistics for the first 32 columns only."""
     path, shape = numbers
     last = shape_of(("v31",), {"v31": (INT8, -1)})
     assert not keys_are_absent(spark, path, last, keys(last, 100))
@@ -176,10 +176,10 @@ def cached(spark: SparkSession, path: str) -> Iterator[None]:
         rows.unpersist()
 
 
-def test_where_spark_does_not_say_which_files_are_left_nothing_is_proven(
+def test_nothing_is_proven_if_spark_reports_no_files(
     spark: SparkSession, numbers: tuple[str, TableShape], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """inputFiles gives none then, of the whole table, too."""
+    """inputFiles is empty then, even for the whole table."""
     path, shape = numbers
     with cached(spark, path):
         assert read_table(spark, path).inputFiles() == []

@@ -1,4 +1,4 @@
-"""Modes soft_delete, history and append through the job, against the mirror as of each commit."""
+"""Compares tables in modes soft_delete, history and append with the mirror as of each commit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
 from tests.spark.load.test_net_effect import random_history
 from tests.support.captures import CAPTURES, files_of
@@ -29,6 +28,7 @@ from tests.support.fault_runs import FaultyJob
 from tests.support.faults import AFTER, Fault
 from tests.support.jobs import Job, Nights
 from tests.support.kept_rows import applied, as_of, counted
+from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -54,7 +54,7 @@ KEPT = (Mode.HISTORY, Mode.SOFT_DELETE, Mode.APPEND)
 
 
 def in_modes(job: Job, modes: Modes, keys: Keys = NO_KEYS) -> Job:
-    """`modes`: by "schema.table" or "*", in the order of the rules; all others are skipped."""
+    """modes: by "schema.table" or "*", in the order of the rules. Other tables are skipped."""
     rules = [
         f"{{match: '{name}', mode: {mode.value}{', key: [' + ', '.join(keys[name]) + ']' if name in keys else ''}}}"
         for name, mode in modes.items()
@@ -64,8 +64,8 @@ def in_modes(job: Job, modes: Modes, keys: Keys = NO_KEYS) -> Job:
 
 
 def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, commits: int = 5) -> None:
-    """Every table under the name that it bore last; `commits`: at how many a history is looked at."""
-    kept, mirrors = remembered(replay, keys), replay.tables(keys)
+    """Checks every table under its last name. commits: how many commits of a history to compare."""
+    kept, mirrors = table_histories(replay, keys), replay.tables(keys)
     for (schema, name), oid in replay.name_holders().items():
         if oid not in kept:
             continue
@@ -93,7 +93,7 @@ def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, co
 def assert_as_of(
     rows: list[dict[str, Any]], replay: Replay, keys: Keys, oid: int, names: list[str], commits: int
 ) -> None:
-    """Where its columns were those of today."""
+    """Compares only commits after which the table had its current columns."""
     lsns = sorted({row["commit_lsn"] for row in replay.rows_by_relation()[oid]})
     for lsn in [*lsns[:: max(1, len(lsns) // commits)], lsns[-1]]:
         mirror = replay.tables(keys, until=lsn)[oid]
@@ -156,7 +156,7 @@ def documented(language: str) -> list[str]:
     return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
 
 
-def test_the_queries_that_are_documented(nights: Nights) -> None:
+def test_the_documented_queries(nights: Nights) -> None:
     names = {1: "customers", 2: "orders", 3: "events"}
     rules = yaml.safe_load(documented("yaml")[0])["tables"]
     nights.job = replace(nights.job, overrides=[f"tables={json.dumps(rules)}"])
@@ -191,7 +191,7 @@ SLOTS += ["random16/v1", "random16/v2", "random16/v3", "random16/v4b"]
 @pytest.mark.parametrize("mode", KEPT, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("slot", SLOTS)
 def test_real_archives(mode: Mode, slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    """In two nights; tests/archives has the mirror of each against what the server held."""
+    """Applies each archive in two nights. tests/archives compares their mirrors with the server's rows."""
     files = files_of(CAPTURES / slot)
     modes = {"*": mode}
     job, replay = in_modes(Job(spark, tmp_path, landing), modes), Replay()
@@ -211,7 +211,7 @@ INT4, INT8 = 23, 20
 
 
 def shop(*more: str | tuple[str, int], number: int = INT4) -> list[Change]:
-    """The tables that have keys, with these columns behind their own."""
+    """The tables with keys, extended by these columns."""
     tables = ((ORDERS, "orders"), (TYPED, "typed"), (LOG, "log"))
     return [table("id", "big", ("n", number), *more, oid=oid, name=name) for oid, name in tables]
 
@@ -246,7 +246,7 @@ SHOP_MORNING = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize("names", [["public.orders"], list(SHOP)], ids=len)
-def test_columns_that_change_between_nights_in_one_and_in_a_transaction(names: list[str], nights: Nights) -> None:
+def test_columns_change_between_and_within_nights_and_transactions(names: list[str], nights: Nights) -> None:
     modes = {name: SHOP[name] for name in names}
     nights.job = in_modes(nights.job, modes)
     for messages in SHOP_NIGHTS:
@@ -272,7 +272,7 @@ def test_a_configured_key_may_be_null(mode: Mode, nights: Nights) -> None:
 
 @pytest.mark.soak
 def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    """Whatever was written is there once; then another mode is asked for, and the table rebuilt in it."""
+    """Every row is written once. Afterwards the tables are rebuilt in another mode."""
     faulty = FaultyJob(in_modes(Job(spark, tmp_path, landing), SHOP))
     replay = replayed(*SHOP_NIGHTS)
     faulty.land(0, SHOP_NIGHTS[0])
@@ -294,6 +294,6 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
     # A range of commits is no way to repair what keeps a past: it is built anew.
     done = changed.job.backfill(BackfillRequest(tables=("public.log",), first_lsn=500, last_lsn=600))
-    assert [t.how for t in done.tables] == ["whole, as mode append keeps what was"]
+    assert [t.how for t in done.tables] == ["whole: mode append"]
     changed.run()
     assert_kept(changed.job, other, replayed(*SHOP_NIGHTS, SHOP_MORNING))

@@ -1,4 +1,4 @@
-"""The job against replay.py, which applies one change after the other: random histories, night after night."""
+"""Compares the job with the replay in memory, on random histories over several nights."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
 from pgoutput_etl.replay.mirror import Replay
-from pgoutput_etl.replay.modes import remembered
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
 from tests.support.jobs import Job
+from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -52,13 +52,13 @@ Make = Callable[[Random], Cells]
 
 
 def _long(random: Random) -> str | None:
-    """Those that begin with B lie in the TOAST table, and are not sent again while they don't change."""
+    """Values that begin with B are in the TOAST table and are not sent again while unchanged."""
     return random.choice([f"B{random.random()}", f"B{random.random()}", "short", None])
 
 
 @dataclass(slots=True)
 class KeyedTable:
-    """A table on a server: what its rows are, and what the walsender says when they change."""
+    """A table on a server: its rows, and the messages that the walsender sends when they change."""
 
     relation: Relation
     keys: list[Cells]
@@ -128,13 +128,13 @@ class KeyedTable:
 
 
 def _same(key: Cells) -> Cells:
-    """To a unique index 0 and -0 are equal."""
+    """A unique index treats 0 and -0 as equal."""
     return tuple({"-0": "0", "{-0}": "{0}"}.get(part or "", part) for part in key)
 
 
 @dataclass(slots=True)
 class Bag:
-    """A table without a key: few different rows, many of each."""
+    """A table without a key: few distinct rows, many copies of each."""
 
     relation: Relation
     make: Make
@@ -207,13 +207,13 @@ def random_history(random: Random, transactions: int) -> list[PgoutputMessage]:
 
 
 def _cut(messages: list[PgoutputMessage], random: Random, files: int) -> list[list[PgoutputMessage]]:
-    """Anywhere, also inside of a transaction."""
+    """Divides the messages anywhere, also within a transaction."""
     cuts = [0, *sorted(random.sample(range(len(messages) // 4, len(messages) - 20), files - 1)), len(messages)]
     return [messages[a:b] for a, b in pairwise(cuts)]
 
 
 def _comparable(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every value with its sign and its being NaN."""
+    """Values compare by repr, which distinguishes -0.0 and NaN."""
     odd = row["_pg_unrepresentable"]
     plain = {**row, "_pg_unrepresentable": None if odd is None else sorted(dict(odd).items())}
     return tuple(value.isoformat() if isinstance(value, datetime) else repr(value) for value in plain.values())
@@ -242,7 +242,7 @@ def test_random_histories_night_after_night(seed: int, spark: SparkSession, tmp_
         assert_same_rows(job, replay, {"public.configured": ("id",)})
 
 
-def test_the_random_histories_are_not_tame() -> None:
+def test_random_histories_contain_every_kind_of_change() -> None:
     messages = random_history(Random(1), 120)
     updates = [message for message in messages if isinstance(message, Update)]
     moved = [update for update in updates if update.old_kind is OldTupleKind.KEY]
@@ -253,9 +253,7 @@ def test_the_random_histories_are_not_tame() -> None:
 
 
 @pytest.mark.soak
-def test_a_value_from_before_the_slot_is_unknown_until_it_is_sent(
-    spark: SparkSession, tmp_path: Path, landing: Path
-) -> None:
+def test_a_value_older_than_the_slot_is_unknown_until_sent(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     relation = table("id", "v", "big")
     job = Job(spark, tmp_path, landing)
     nights = [
@@ -283,15 +281,15 @@ NO_OPS = (
 
 
 def _inserts_first(replay: Replay, night: int) -> tuple[pa.Table, TableShape]:
-    """The events of one file, those of an UPDATE in the wrong order: a spilled sort keeps no order of equals."""
-    [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
-    rows = [{name: row[name] for name in ROW_SCHEMA.names} for row in stretch.rows if row["file"] == night]
-    made = events(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA), stretch.shape).to_pylist()
+    """One file's events, with an UPDATE's events reversed: a spilled sort doesn't keep the order of equal rows."""
+    [span] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
+    rows = [{name: row[name] for name in ROW_SCHEMA.names} for row in span.rows if row["file"] == night]
+    made = events(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA), span.shape).to_pylist()
     made.sort(key=lambda event: (event["_lsn"], event["_ordinal"], event["_op"] != INSERTED))
-    return pa.Table.from_pylist(made, stretch.shape.event_schema()), stretch.shape
+    return pa.Table.from_pylist(made, span.shape.event_schema()), span.shape
 
 
-def test_an_update_of_a_bag_that_changes_nothing_gives_its_row_new_stamps(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         made, shape = _inserts_first(replay, night)
@@ -301,10 +299,10 @@ def test_an_update_of_a_bag_that_changes_nothing_gives_its_row_new_stamps(spark:
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
 
 
-def test_an_update_of_a_bag_that_changes_nothing_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_no_op_update_of_a_bag_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         made, shape = _inserts_first(replay, night)
         history.write(spark, path, shape, EventLog(frame(spark, made).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
-    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, remembered(replay)[T].versions))
+    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, table_histories(replay)[T].versions))

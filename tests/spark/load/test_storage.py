@@ -1,4 +1,4 @@
-"""Maps, variants and arrays of them, which Delta holds and Spark can't compare, through the MERGE and a bag."""
+"""Maps, variants and arrays of them, which Spark can't compare, in a MERGE and in a bag."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shape(key: tuple[int, ...], toast: tuple[int, ...] = ()) -> TableShape:
 def events_of(
     spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
 ) -> TableEvents:
-    """Events in their order, as (what, values, a moved row's old key)."""
+    """Events in order, given as (operation, values, a moved row's old key)."""
     made: dict[str, Any] = {
         "_lsn": range(1, len(events) + 1), "_file": [1] * len(events), "_ordinal": range(len(events)),
         "_ts": [0] * len(events), "_xid": [7] * len(events), "_op": [event[0] for event in events],
@@ -75,7 +75,7 @@ def events_of(
 
 
 def stored(spark: SparkSession, path: Path) -> list[Row]:
-    """The table's rows as Spark has them, variants as JSON text."""
+    """The table's rows, with variants as JSON text."""
     rows = spark.read.format("delta").load(str(path))
     return rows.selectExpr(
         "id", "tags", "to_json(doc) doc", "maps", "transform(docs, d -> to_json(d)) docs",
@@ -83,7 +83,7 @@ def stored(spark: SparkSession, path: Path) -> list[Row]:
     ).orderBy("id", "_pg_commit_lsn").collect()  # fmt: skip
 
 
-def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_merge_keeps_unchanged_maps_and_variants(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
     first = [(INSERTED, (b"%d" % n, *ONE)) for n in (1, 2, 3, 4, 5)]
     merge.write(
@@ -117,7 +117,7 @@ def test_they_are_merged_and_unchanged_ones_stay(spark: SparkSession, tmp_path: 
     assert six[1:] == (None,) * 6
 
 
-def test_a_bag_loses_the_row_that_is_equal(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_bag_loses_one_equal_row(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape(()), tmp_path / "t"
     spaced = (ONE[0], b'{"c": 45e4, "b": [null],  "a": 1.10}', *ONE[2:])  # a variant doesn't know it from ONE
     inserted = [
@@ -155,7 +155,7 @@ def test_a_map_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [(7, {"b": None, "aa": "1"}, "null")]
 
 
-def test_columns_are_added_to_a_table_that_has_none_of_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_map_and_variant_columns_are_added_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
     of, path = shape((0,)), tmp_path / "t"
     narrow = replace(of, columns=of.columns[:1])
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))

@@ -1,4 +1,4 @@
-"""What a snapshot says when it is done, to people and to programs."""
+"""The snapshot job's summary, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def said(summary: SnapshotSummary) -> str:
     return text.getvalue()
 
 
-def test_what_was_loaded_and_what_came_behind() -> None:
+def test_the_summary_counts_loaded_rows_and_later_changes() -> None:
     text = said(SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED,), ("public.audit",)))
     assert "│ public.orders │ 1,200 │  1,195 │             9 │       7 │" in text
     assert "Skipped, as configured: public.audit" in text
-    assert "Loaded rows as of LSN 0/200, and what the archive has of these tables from there to now." in text
+    assert "Loaded rows as of LSN 0/200, and applied the archive's later changes." in text
 
 
-def test_what_is_ahead_of_the_archive() -> None:
-    assert "as of LSN 0/200; the archive hasn't come so far" in said(SnapshotSummary("shop", 3, 0x200, 0x100, True))
+def test_the_summary_reports_a_snapshot_ahead_of_the_archive() -> None:
+    assert "as of LSN 0/200. The archive ends before it" in said(SnapshotSummary("shop", 3, 0x200, 0x100, True))
 
 
-def test_a_table_that_was_left_is_3_and_its_name_no_command() -> None:
+def test_an_unchanged_table_gives_exit_code_3_and_an_escaped_name() -> None:
     summary = SnapshotSummary("shop", 3, 0x200, 0x300, False, (LOADED, HELD))
     assert summary.exit_code == 3
-    assert "Left as it was: public.odd\\x1b[2J: the snapshot: no date" in said(summary)
+    assert "Not changed: public.odd\\x1b[2J: the snapshot: no date" in said(summary)
     told = json.loads(summary.to_json())
     assert (told["lsn"], told["exit_code"], told["tables"][0]["loaded"]) == ("0/200", 3, 1195)

@@ -1,4 +1,4 @@
-"""What a snapshot is asked for, what a batch writes down of it, and what a server is asked."""
+"""The snapshot job's options, its order in the ledger, and its queries to a server."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ URL = "jdbc:postgresql://db/shop"
         ({"files": "x"}, "--lsn: expected the LSN at which the rows were taken"),
         ({"jdbc": URL, "lsn": 7}, "--snapshot and --lsn: expected both"),
         ({"jdbc": URL, "snapshot": "0-1-1"}, "--snapshot and --lsn: expected both"),
-        ({"files": "x", "lsn": 7, "snapshot": "0-1-1"}, "--snapshot: expected with --jdbc alone"),
-        ({"jdbc": URL, "catalog": "x"}, "--catalog: a server is asked itself"),
-        ({"files": "x", "lsn": 7, "columns": ("a",)}, "--columns: expected with --copy alone"),
+        ({"files": "x", "lsn": 7, "snapshot": "0-1-1"}, "--snapshot: expected only with --jdbc"),
+        ({"jdbc": URL, "catalog": "x"}, "--catalog: expected only with files"),
+        ({"files": "x", "lsn": 7, "columns": ("a",)}, "--columns: expected only with --copy"),
         ({"jdbc": f"{URL}?password=SECRET"}, "a password on a command line"),
         ({"jdbc": "jdbc:mysql://db"}, "expected jdbc:postgresql:"),
         ({"jdbc": URL, "connections": 0}, "--connections: expected 1 to 64"),
         ({"jdbc": URL, "tables": ()}, "--tables: expected one or more patterns"),
     ],
 )
-def test_what_can_not_be_asked(asked: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         SnapshotRequest(**{"tables": ("public.*",), **asked}).check()
     assert "SECRET" not in str(refused.value)
 
 
-def test_what_can_be_asked() -> None:
+def test_valid_options_pass() -> None:
     SnapshotRequest(("*",), jdbc=URL).check()
     SnapshotRequest(("*",), 7, jdbc=URL, snapshot="0-1-1").check()
     SnapshotRequest(("*",), 7, files="x", format=RowFormat.BINARY, columns=("a",), catalog="c").check()
 
 
-def test_an_order_comes_back_from_the_ledger() -> None:
+def test_an_order_survives_a_round_trip_through_json() -> None:
     relation = Relation(None, 7, "S x", 'T"', ReplicaIdentity.INDEX, (RelationColumn(True, "é", 1700, 12),))
     order = SnapshotOrder(0x200, None, "s3a://lake/staged/1", (relation,), (Type(None, 16999, "public", "mood"),))
     assert SnapshotOrder.from_json(order.to_json()) == order
@@ -56,7 +56,7 @@ def test_an_order_comes_back_from_the_ledger() -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(1, 64), st.data())
-def test_every_key_is_in_one_share(one: int, other: int, count: int, data: st.DataObject) -> None:
+def test_every_key_is_in_exactly_one_share(one: int, other: int, count: int, data: st.DataObject) -> None:
     low, high = sorted((one, other))
     shares = queries.shares_of_integers(low, high, count)
     assert 1 <= len(shares) <= count
@@ -71,14 +71,14 @@ def _holds(share: str, place: int) -> bool:
     return all(place >= int(bound) if sign == ">=" else place < int(bound) for _, sign, bound in parts)
 
 
-def test_every_page_is_in_one_share() -> None:
+def test_every_page_is_in_exactly_one_share() -> None:
     assert queries.shares_of_pages(0, 4) == ["true"]
     assert queries.shares_of_pages(9, 2) == ["place < '(5,0)'::tid", "place >= '(5,0)'::tid"]
     for pages in range(40):
         assert len(queries.shares_of_pages(pages, 4)) <= 4
 
 
-def test_names_are_quoted_and_a_parents_children_left_out() -> None:
+def test_names_are_quoted_and_child_tables_excluded() -> None:
     rows = queries.snapshot_rows('s"', "t x", ['a"b'], False, None, "(b > 3)")
     assert rows.endswith(' FROM ONLY "s"""."t x" AS t WHERE (b > 3)')
     assert 'format(\'%s\', t."a""b")' in rows
@@ -98,7 +98,7 @@ PART = {"name": "part", "columns": ["id"], "filter": None}
 FEW = {"name": "few", "columns": ["id", "v"], "filter": "(v > 3)"}
 
 
-def test_publications_decide_what_is_read() -> None:
+def test_publications_determine_columns_and_filters() -> None:
     [whole] = read_catalog(catalog(WHOLE), (), lambda _: True).tables
     assert [(c.name, c.is_key) for c in whole.relation.columns] == [("id", True), ("v", False)]
     assert whole.filter is None
@@ -119,6 +119,6 @@ def test_publications_decide_what_is_read() -> None:
         ("ERROR", (), "expected what the query of jobs/snapshot.py --catalog-query gives"),
     ],
 )
-def test_what_can_not_be_told_is_refused(text: str, named: tuple[str, ...], said: str) -> None:
+def test_ambiguous_or_invalid_catalogs_are_refused(text: str, named: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_catalog(text, named, lambda _: True)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from pgoutput_etl import jit
-from pgoutput_etl.changes.tuple_columns import RawTuples, typed_columns
+from pgoutput_etl.changes.tuple_columns import RawTuples
 from pgoutput_etl.jit import PADDING, copy_bytes
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Insert, TupleData
@@ -26,6 +26,7 @@ from pgoutput_etl.types import ValueTextError
 from pgoutput_etl.types.kernels.dispatch import UnsureError
 from tests.support import encoder
 from tests.support.cells import EDGES, TYPES, tuple_of
+from tests.support.typed_tuples import typed_columns
 
 pytestmark = [
     pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba"),

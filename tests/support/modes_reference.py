@@ -1,7 +1,7 @@
-"""What modes history and soft_delete keep of an archive, replayed: the reference that the jobs' tables have to equal.
+"""The reference for modes history and soft_delete: replays an archive and returns the rows their tables must have.
 
-After each commit the table is looked at as a whole: a row that was not there has begun with it, one that is not there
-any more has ended.
+After each commit the whole table is compared with the table before it: a new row begins a version at that commit, a
+missing row ends one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pgoutput_etl.replay.mirror import (
     ReplayedSpan,
     Row,
     apply_rows,
-    migrated_row,
-    named,
+    migrated_rows,
     rows_under,
+    target_row,
 )
 from pgoutput_etl.schema.diff import Declared
 from pgoutput_etl.schema.table_shape import TableShape
@@ -29,8 +29,8 @@ from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """Rows as the Delta tables have them. latest: None for a table that has no key."""
+class TableHistory:
+    """Rows as the Delta tables store them. latest: None for a table without a key."""
 
     shape: TableShape
     versions: list[Row]
@@ -51,26 +51,27 @@ class _Version:
     ended: _Commit | None = None
 
 
-def remembered(
+def table_histories(
     replay: Replay,
     keys: Mapping[str, tuple[str, ...]] | None = None,
     declared: Mapping[str, Declared] | None = None,
     types: Mapping[str, str] | None = None,
-) -> dict[int, Remembered]:
-    """By OID; the arguments are those of Replay.tables."""
-    found = {}
+) -> dict[int, TableHistory]:
+    """By OID. The arguments are those of Replay.tables."""
+    histories = {}
     for oid, rows in replay.rows_by_relation().items():
-        memory = _Memory()
-        for epoch in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
-            memory.take(epoch)
-        memory.look()
-        found[oid] = memory.told()
-    return found
+        tracker = _VersionTracker()
+        for span in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
+            tracker.apply(span)
+        tracker.compare()
+        histories[oid] = tracker.history()
+    return histories
 
 
 @dataclass(slots=True)
-class _Memory:
-    """versions: in the order of their beginnings. latest: of each key its last version."""
+class _VersionTracker:
+    """versions: in the order in which they began. current: by the identity of their event. latest: the last version of
+    each key."""
 
     table: KeyedRows | BagOfRows | None = None
     versions: list[_Version] = field(default_factory=list)
@@ -78,38 +79,38 @@ class _Memory:
     latest: dict[Any, _Version] = field(default_factory=dict)
     commit: _Commit | None = None
 
-    def take(self, epoch: ReplayedSpan) -> None:
+    def apply(self, span: ReplayedSpan) -> None:
         if self.table is None:
-            self.table = rows_under(epoch.shape)
-        elif epoch.migration is not None:
-            self._reshape(epoch)
-        for commit, rows in groupby(epoch.rows, key=_commit_of):
+            self.table = rows_under(span.shape)
+        elif span.migration is not None:
+            self._migrate(span)
+        for commit, rows in groupby(span.rows, key=_commit_of):
             if self.commit is not None and commit != self.commit:
-                self.look()
+                self.compare()
             apply_rows(self.table, rows)
             self.commit = commit
 
-    def look(self) -> None:
-        """At the table as the last commit left it."""
+    def compare(self) -> None:
+        """Begins and ends versions at the last commit."""
         assert self.table is not None
         assert self.commit is not None
         living = {id(event): event for event in self.table.events()}
-        for number in [number for number in self.current if number not in living]:
-            self.current.pop(number).ended = self.commit
-        for number, event in living.items():
-            if number not in self.current:
-                self.current[number] = _Version(event, self.commit)
-                self.versions.append(self.current[number])
+        for identity in self.current.keys() - living.keys():
+            self.current.pop(identity).ended = self.commit
+        for identity, event in living.items():
+            if identity not in self.current:
+                version = self.current[identity] = _Version(event, self.commit)
+                self.versions.append(version)
                 if isinstance(self.table, KeyedRows):
-                    self.latest[self.table.key(event)] = self.current[number]
+                    self.latest[self.table.key(event)] = version
 
-    def _reshape(self, epoch: ReplayedSpan) -> None:
-        """Versions that have ended, too: they are rows of the same table."""
+    def _migrate(self, span: ReplayedSpan) -> None:
+        """Ended versions migrate too: they are rows of the same table."""
         assert self.table is not None
-        assert epoch.migration is not None
+        assert span.migration is not None
         before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, migrated_row(before.values(), epoch.migration), strict=True))
-        table = rows_under(epoch.shape)
+        after = dict(zip(before, migrated_rows(before.values(), span.migration), strict=True))
+        table = rows_under(span.shape)
         for event in self.table.events():
             table.put(after[id(event)])
         for version in self.versions:
@@ -119,12 +120,12 @@ class _Memory:
         self.latest = {table.key(v.event): v for v in in_order} if isinstance(table, KeyedRows) else {}
         self.table = table
 
-    def told(self) -> Remembered:
+    def history(self) -> TableHistory:
         assert self.table is not None
         shape = self.table.shape
-        versions = [named(v.event, shape) | _validity(v) for v in self.versions]
-        latest = [named(v.event, shape) | _end(v) for v in self.latest.values()]
-        return Remembered(shape, versions, latest if isinstance(self.table, KeyedRows) else None)
+        versions = [target_row(v.event, shape) | _validity(v) for v in self.versions]
+        latest = [target_row(v.event, shape) | _end(v) for v in self.latest.values()]
+        return TableHistory(shape, versions, latest if isinstance(self.table, KeyedRows) else None)
 
 
 def _commit_of(row: Row) -> _Commit:
