@@ -1,21 +1,26 @@
-# `make` lists what there is. Each target works as the first thing typed after a clone.
+# `make` lists the targets. Each of them works right after a clone.
 
 PYTHON ?= python3
 export PYTHON
 
-# pip's own: no remark on its age, and the pip of Python 3.10 builds pyspark as later ones do.
+# pip: no version check, and the same build of pyspark with the pip of Python 3.10 as with later ones.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USE_PEP517 := 1
 
 venv := .venv
 stamp := $(venv)/.installed
 
-# The pinned Spark runs here, whatever Spark the caller's shell is set up for.
+# Use the pinned Spark, whatever Spark the caller's shell is set up for.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo test test-servers lint docs bench soak matrix notebooks archive clean java
 .NOTPARALLEL: # Java is asked for before anything is installed
+=======
+.PHONY: help demo test lint docs bench soak matrix notebooks archive clean java
+.NOTPARALLEL: # check for Java before installing anything
+>>>>>>> h-jobs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +29,11 @@ demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
 	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
 
+<<<<<<< HEAD
 test: java $(stamp) ## run the tests, except the long ones and those that start PostgreSQL
+=======
+test: java $(stamp) ## run all tests except the long ones
+>>>>>>> h-jobs
 	@tools/test.sh $(venv)/bin/python
 
 test-servers: $(stamp) ## run the tests that start PostgreSQL servers, except the long ones
@@ -36,26 +45,26 @@ lint: $(stamp) ## check style, format, types and the direction of imports
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports
 
-docs: $(venv)/.docs ## build the site into build/site; a link that leads nowhere is an error
+docs: $(venv)/.docs ## build the site into build/site; broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
-bench: java $(stamp) ## measure, and compare with others: PARTS="decoding job" SCALE=0.1
+bench: java $(stamp) ## run the benchmarks: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
 soak: java $(stamp) ## run the long tests that have not passed yet for this commit: SOAK=spark/long
 	$(venv)/bin/python -m tools.soak $(SOAK)
 
-matrix: java $(stamp) ## install the package with each Spark that it is for, and test it there: SPARK=4.1
+matrix: java $(stamp) ## install and test the package with each supported Spark: SPARK=4.1
 	$(venv)/bin/python -m tools.matrix $(SPARK)
 
-notebooks: java $(stamp) ## execute the notebooks, and keep what they put out
+notebooks: java $(stamp) ## execute the notebooks and store their outputs
 	$(venv)/bin/python -m tools.notebooks
 
-archive: $(stamp) ## pack the package and its libraries for a cluster: build/*.tar.gz
+archive: $(stamp) ## pack the package and its dependencies for a cluster: build/*.tar.gz
 	@$(venv)/bin/python tools/pack.py
 
-clean: ## remove all that these targets made
+clean: ## remove everything that the targets made
 	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,1 +1,1 @@
-"""What is measured: `python -m benchmarks`, or `make bench`."""
+"""Benchmarks: `python -m benchmarks`, or `make bench`."""

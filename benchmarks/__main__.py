@@ -1,8 +1,9 @@
-"""Measures, and compares with others; what is found is shown and goes to build/bench/bench.json.
+"""Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
     python -m benchmarks [decoding job merge nights growth memory heap known] [--scale 0.1] [--runs 3] [--only pgbench]
 
-Machines differ, and so do minutes on one machine: read the ratios, which are of one run. Without names, all parts run.
+Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
+default.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """only: of the job's scenarios, of what grows; all if empty. json: where figures go, and drawings beside it."""
+    """only: the scenarios or growth series to run; all if empty. json: the file for figures; drawings go beside it."""
 
     scale: float
     runs: int
@@ -144,17 +145,17 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all unless told")
-    parser.add_argument("--scale", type=float, default=1.0, help="of every archive; 1 is what is reported")
-    parser.add_argument("--runs", type=int, default=3, help="of each figure; the median counts")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of every archive; reported figures have 1")
+    parser.add_argument("--runs", type=int, default=3, help="runs per figure; the median is reported")
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="NAME",
-        help="of the job's scenarios, or of tables, files and bytes that grow; more than once",
+        help="a scenario of the job, or a growth series: tables, files, bytes; may be repeated",
     )
-    parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="where figures go")
+    parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="the file for figures")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:

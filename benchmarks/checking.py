@@ -1,4 +1,4 @@
-"""Whether tables hold what they should: a benchmark that is fast and wrong fails."""
+"""Checks the tables' rows, so that a fast but wrong run fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _THREADS = 8
 
 
 class WrongResultError(Exception):
-    """A table that was written is not what the generator says it should be."""
+    """A written table differs from the generator's."""
 
 
 Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
@@ -42,7 +42,7 @@ def check_tables(
 
 
 def expected_fingerprints(spark: SparkSession, tables: Sequence[TableFiles]) -> dict[str, Fingerprint]:
-    """Also checks that the files hold as many rows as the generator says."""
+    """Also checks the files' row counts against the generator's."""
 
     def of_table(table: TableFiles) -> Fingerprint:
         rows = spark.read.parquet(table.net).where("not _delete").drop("_delete")

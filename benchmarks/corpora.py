@@ -1,7 +1,7 @@
-"""Archives to measure with, made once and kept under build/bench/corpora, and what is expected to come of them.
+"""The benchmarks' archives, generated once under build/bench/corpora, and their expected tables.
 
-Each has two nights: the first one brings the tables into being, the second is what is measured. What the second night
-should make of them is worked out by the generator from its own numbers, and not by reading the archive.
+Each has two nights: the first creates the tables, the second is measured. The generator computes the expected tables
+from its own numbers, not from the archive.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.typed_columns import TableFiles
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build/bench"
-_VERSION = 3  # of what the generators write: another one makes all anew
+_VERSION = 3  # of the generators' output; a new version regenerates all archives
 
 Parameters = Mapping[str, int | str]
 
@@ -38,9 +38,9 @@ Generator = Callable[[Path, Path, Path], tuple[Landed, list[TableFiles]]]
 
 
 def corpus(name: str, parameters: Parameters, generate: Generator) -> Corpus:
-    """The archive with these parameters, made now unless it is there."""
-    said = "-".join(f"{key}={value}" for key, value in parameters.items())
-    folder = BUILD / "corpora" / f"{name}-{_VERSION}-{said}"
+    """The archive with these parameters, generated unless it exists."""
+    suffix = "-".join(f"{key}={value}" for key, value in parameters.items())
+    folder = BUILD / "corpora" / f"{name}-{_VERSION}-{suffix}"
     manifest = folder / "manifest.json"
     first, second, expected = folder / "first", folder / "second", folder / "expected"
     if not manifest.exists():

@@ -1,4 +1,4 @@
-"""The figures of growth.py as a drawing."""
+"""Draws the figures of growth.py."""
 
 from __future__ import annotations
 

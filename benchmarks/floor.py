@@ -1,7 +1,4 @@
-"""What the job is measured against: the same net changes, typed already, written by Delta's MERGE alone.
-
-The tables are copies of those that the job itself finds, so that nothing but the way to the MERGE differs.
-"""
+"""The job's baseline: the same typed net changes, written by Delta's MERGE alone to copies of the job's tables."""
 
 from __future__ import annotations
 

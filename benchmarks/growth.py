@@ -1,4 +1,4 @@
-"""How the job's seconds grow: with the archive, with cores, with tables and with files."""
+"""Measures how the job's time grows with the archive, cores, tables and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nightly job from files to tables, against the floor."""
+"""Measures the nightly job against the floor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own fast way, as it is called by decoding.py."""
+"""The package's kernels, for decoding.py."""
 
 from __future__ import annotations
 

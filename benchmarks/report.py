@@ -1,4 +1,4 @@
-"""What was measured, to people and to a file."""
+"""Prints and saves figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The five nights that the job is measured with."""
+"""The job's five scenarios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def scaled(number: int, scale: float, least: int = 1) -> int:
     return max(round(number * scale), least)
 
 
-# By name: an archive of a size; 1 is what is reported.
+# Archives by name, for a scale; reported figures have scale 1.
 SCENARIOS: dict[str, Callable[[float], Corpus]] = {
     "pgbench": lambda scale: pgbench(scaled(840_000, scale), scaled(1_000_000, scale), 8),
     "wide": lambda scale: wide(scaled(950_000, scale, 1000), 32),

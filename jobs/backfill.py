@@ -1,4 +1,4 @@
-"""Does tables again from the archive: whole, a range of commits, or beside as of a commit."""
+"""Rebuilds tables from the archive: whole, for a range of commits, or as a side build as of a commit."""
 
 import sys
 

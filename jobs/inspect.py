@@ -1,19 +1,19 @@
-"""Looks into landed files: what is in them, without Delta, a ledger or a configuration."""
+"""Reports what landed files contain, without Delta, a ledger or a configuration."""
 
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-# A script's folder comes first in Python's path: there this file would pass for the standard library's inspect, for
-# itself and for every other job that is run without spark-submit.sh.
+# Python searches a script's folder first, where this file would shadow the standard library's inspect for every job
+# that runs without spark-submit.sh.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]  # noqa: PTH100
 
 if __name__ == "inspect":
     del sys.modules["inspect"]
-    import inspect  # noqa: F401 # the standard library's, which whoever asked for it is given
+    import inspect  # noqa: F401 # the standard library's, for the importing module
 
 if __name__ == "__main__":
-    sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # of a clone that nothing was installed from
+    sys.path.append(os.path.dirname(_HERE))  # noqa: PTH120 # for a clone without an installed package
     from pgoutput_etl.jobs.inspect.command import COMMAND
 
     sys.exit(COMMAND.main())

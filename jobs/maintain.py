@@ -1,4 +1,4 @@
-"""Keeps a source's Delta tables and its ledger fast and small. Does nothing unless --execute is said."""
+"""Keeps a source's Delta tables and its ledger fast and small. Changes nothing without --execute."""
 
 import sys
 

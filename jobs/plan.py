@@ -1,4 +1,4 @@
-"""Says what the nightly job would do now, and writes nothing."""
+"""Reports what the nightly job would do now; writes nothing."""
 
 import sys
 

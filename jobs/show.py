@@ -1,4 +1,4 @@
-"""Shows some rows of a Delta table."""
+"""Prints rows of a Delta table."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Says whether Delta and PostgreSQL hold the same rows; writes nothing."""
+"""Checks that Delta and PostgreSQL hold the same rows; writes nothing."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`pgoutput-etl JOB …`: each of the jobs, wherever the package is installed."""
+"""The installed command: `pgoutput-etl JOB …`."""
 
 from __future__ import annotations
 
@@ -10,35 +10,33 @@ from importlib.metadata import version
 from pgoutput_etl.console import EXIT_DONE, EXIT_USAGE
 from pgoutput_etl.jobs.command import Command
 
-# What a job needs is imported for that job alone: Spark takes a second, and looking into files needs none.
+# A job's module is imported only when the job runs: importing Spark takes a second, and inspect doesn't need it.
 JOBS = {
     "apply": "bring every Delta table to the last commit in the archive",
-    "plan": "say what apply would do, and write nothing",
-    "inspect": "say what is in landed files",
-    "backfill": "do tables again from the archive",
+    "plan": "report what apply would do; write nothing",
+    "inspect": "report what landed files contain",
+    "backfill": "rebuild tables from the archive",
     "snapshot": "load rows from before the slot",
     "verify": "compare tables with PostgreSQL",
     "maintain": "keep tables and ledger fast and small",
-    "show": "show some rows of a Delta table",
+    "show": "print rows of a Delta table",
 }
 
 
 def command(job: str) -> Command:
-    found = import_module(f"pgoutput_etl.jobs.{job}.command").COMMAND
-    assert isinstance(found, Command)
-    return found
+    job_command = import_module(f"pgoutput_etl.jobs.{job}.command").COMMAND
+    assert isinstance(job_command, Command)
+    return job_command
 
 
 def usage() -> str:
     width = max(map(len, JOBS))
-    lines = (f"  {job:{width}}  {what}" for job, what in JOBS.items())
-    return "\n".join(
-        ("usage: pgoutput-etl JOB …", "", *lines, "", "pgoutput-etl JOB --help tells what each takes.", "")
-    )
+    lines = (f"  {job:{width}}  {description}" for job, description in JOBS.items())
+    return "\n".join(("usage: pgoutput-etl JOB …", "", *lines, "", "pgoutput-etl JOB --help lists its arguments.", ""))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    job, *arguments = [*(sys.argv[1:] if given is None else given), ""]
+def main(arguments: Sequence[str] | None = None) -> int:
+    job, *job_arguments = [*(sys.argv[1:] if arguments is None else arguments), ""]
     if job in ("", "-h", "--help"):
         (sys.stdout if job else sys.stderr).write(usage())
         return EXIT_DONE if job else EXIT_USAGE
@@ -46,6 +44,6 @@ def main(given: Sequence[str] | None = None) -> int:
         print(version("pgoutput_etl"))
         return EXIT_DONE
     if job not in JOBS:
-        sys.stderr.write(f"pgoutput-etl: there is no job {job!r}\n{usage()}")
+        sys.stderr.write(f"pgoutput-etl: unknown job {job!r}\n{usage()}")
         return EXIT_USAGE
-    return command(job).main(f"pgoutput-etl {job}", arguments[:-1])
+    return command(job).main(f"pgoutput-etl {job}", job_arguments[:-1])

@@ -1,9 +1,8 @@
-"""Writes docs/configuration.md: every key of the configuration, as config.py has it.
+"""Writes docs/configuration.md: every key of the configuration.
 
 python -m tools.configuration_page
 
-What a key takes and its default are the code's. What it is for is said here, with an example that the code has to
-accept.
+Types and defaults come from the code; meanings and examples, which the code must accept, are here.
 """
 
 from __future__ import annotations

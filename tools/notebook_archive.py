@@ -1,4 +1,4 @@
-"""Makes the archive that the notebooks read: eight minutes of a small shop, on a real server, landed once a minute.
+"""Makes the notebooks' archive: eight minutes of a small shop on a real server, landed once a minute.
 
     python -m tools.notebook_archive notebooks/data
 

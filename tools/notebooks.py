@@ -1,4 +1,4 @@
-"""Executes the notebooks, and writes them back with their outputs, without what differs from one run to the next.
+"""Executes the notebooks and stores their outputs without the parts that vary between runs.
 
 python -m tools.notebooks                     # all of them
 python -m tools.notebooks 02_what_happened

@@ -1,4 +1,4 @@
-"""Packs the package and all that it needs but Spark into one archive, for clusters whose machines have Python alone.
+"""Packs the package and its dependencies except Spark into an archive, for clusters whose machines have only Python.
 
     make archive                                     # build/pgoutput_etl-VERSION-cp311-linux_x86_64.tar.gz
     .venv/bin/python tools/pack.py /tmp/etl.tar.gz

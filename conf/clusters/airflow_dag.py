@@ -1,4 +1,4 @@
-"""Airflow: plan, apply, verify and maintain, every night. Copy it to the folder of DAGs, and set the constants."""
+"""Airflow: plan, apply, verify and maintain every night. Copy this file to the DAGs folder and set the constants."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from airflow.sdk.exceptions import AirflowFailException
 SUBMIT = ["/opt/pgoutput_etl/spark-submit.sh", "--master", "yarn", "--deploy-mode", "client"]
 FOLDER = "/opt/pgoutput_etl"
 CONFIG = "/etc/pgoutput_etl/shop.yaml"
-# Whose user and password are in the worker's PGUSER and PGPASSWORD.
+# User and password are in the worker's PGUSER and PGPASSWORD.
 SERVER = "jdbc:postgresql://db.example:5432/shop"
 DRIVER = ["--packages", "org.postgresql:postgresql:42.7.7"]
 USAGE, QUARANTINE = 2, 3
 
 
 def run(job: str, *arguments: str, options: list[str] | None = None) -> int:
-    """The job's exit code, if it did its work; its summary is in the task's log. An error is worth another try, but
-    for one of the configuration."""
+    """The exit code, 0 or 3; the task's log has the summary. Errors are retried, except wrong configurations."""
     command = [*SUBMIT, *(options or []), f"jobs/{job}.py", "--config", CONFIG, *arguments]
     code = subprocess.run(command, cwd=FOLDER, check=False).returncode
     if code == USAGE:
@@ -32,7 +31,7 @@ def run(job: str, *arguments: str, options: list[str] | None = None) -> int:
 @dag(
     schedule="30 2 * * *",
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    catchup=False,  # a run takes all that is new
+    catchup=False,  # a run applies everything new
     max_active_runs=1,
     default_args={"retries": 2, "retry_delay": timedelta(minutes=10), "execution_timeout": timedelta(hours=6)},
     tags=["pgoutput_etl"],
@@ -48,13 +47,13 @@ def pgoutput_etl_shop() -> None:
 
     @task(retries=0)
     def quarantine(code: int) -> None:
-        """Fails, so that somebody is told, where apply did all it could and left something in quarantine."""
+        """Fails, and so notifies, if apply quarantined data."""
         if code == QUARANTINE:
-            raise AirflowFailException("something is in quarantine: the log of apply names each, and says why")
+            raise AirflowFailException("something is in quarantine: see the log of apply")
 
     @task(retries=0)
     def verify() -> None:
-        """Rows that differ stop the night here: nothing is vacuumed until somebody has looked."""
+        """Differences stop the night here, so that nothing is vacuumed before they are examined."""
         if run("verify", "--jdbc", SERVER, options=DRIVER) == QUARANTINE:
             raise AirflowFailException("Delta and PostgreSQL don't hold the same rows: the log names the tables")
 

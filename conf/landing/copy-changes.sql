@@ -1,5 +1,5 @@
--- What the slot has to say of transactions that were committed before :upto, without moving it on. Nothing is streamed
--- (proto_version 1): what is not committed yet would come again and again. Messages are sent from PostgreSQL 14 on.
+-- The slot's changes of transactions committed before :upto; doesn't advance the slot. proto_version 1, without streaming,
+-- as uncommitted changes would be sent again each time. PostgreSQL sends logical messages from version 14 on.
 copy (
     select lsn, xid, data
     from pg_logical_slot_peek_binary_changes(:'slot', :'upto', null, variadic

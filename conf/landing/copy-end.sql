@@ -1,2 +1,2 @@
--- What is in the WAL, on the disk, now.
+-- The end of the flushed WAL.
 select pg_current_wal_flush_lsn();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# As root: puts units, scripts and the user where systemd looks for them. Settings that are there stay as they are.
-# DESTDIR=… puts them below another root, for a package or a picture of a machine.
+# Run as root: installs the units, the scripts and the user for systemd. Existing settings are not changed.
+# DESTDIR=… installs below another root, for a package or a machine image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 root=${DESTDIR:-}

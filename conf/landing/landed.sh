@@ -1,16 +1,15 @@
-# Landed files: the names they get, and the way from a file that is complete to one that a job may read. For rotate.sh
-# and copy.sh, which name the source and the folder `state`.
+# Names and lands complete files. Sourced by rotate.sh and copy.sh, which set `source` and the folder `state`.
 # shellcheck shell=bash
 #
-# A name is the source's and a number, each one more than the last, so that names sort as files were written and a file
-# that is missing is noticed. The number is taken when a file is put into state/complete, and noted in state/last when it
-# was landed: whenever this dies, none is used twice and none is left out.
+# A file's name is its source and a consecutive number, so that names sort in the order of writing and a missing file is
+# noticed. A file gets its number when it moves to state/complete; state/last records it after landing. No number is used
+# twice or skipped, wherever this dies.
 
 LANDING=${LANDING:-$state/landed}
 complete=$state/complete
 mkdir -p "$LANDING" "$complete"
 
-# One at a time, also when somebody starts one by hand.
+# One process at a time, also if one is started by hand.
 exec 9>"$state/lock"
 flock --nonblock 9 || { echo "another one is at work on $state" >&2; exit 75; }
 
@@ -20,7 +19,7 @@ number_of() {
   echo $((10#${name%%.*}))
 }
 
-# The number after all that were used.
+# The first unused number.
 next_number() {
   local most=0 file
   [[ ! -e $state/last ]] || most=$(<"$state/last")
@@ -51,8 +50,8 @@ suffix() {
   esac
 }
 
-# Every file in `complete` gets to LANDING under its name at once, whole and on the disk; until then it has a name with
-# a dot, which nobody reads.
+# Moves every file in `complete` to LANDING. It gets its name after it is complete and synced; until then its name begins
+# with a dot, which jobs ignore.
 land() {
   local file name number
   for file in "$complete/$source"-[0-9]*; do
@@ -74,7 +73,7 @@ land() {
   done
 }
 
-# In order, and none before the one before it: a job that sees a number missing stops.
+# Uploads files in order, as a job stops at a missing number.
 upload() {
   local file
   [[ -n ${UPLOAD:-} ]] || return 0

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# rotate.sh SOURCE STATE: what pg_recvlogical has written to STATE/current becomes a landed file, if it is large or old
-# enough. ROTATE_SECONDS=0 lands what there is.
+# rotate.sh SOURCE STATE: lands pg_recvlogical's STATE/current if it is large or old enough. ROTATE_SECONDS=0 lands it in
+# any case.
 #
-# pg_recvlogical goes on with the file that it has open, under whatever name, until SIGHUP; then it syncs and closes it,
-# and opens `current` anew. So a file that was renamed is complete as soon as there is a `current` again, or no receiver,
-# and not before: also if the receiver was killed, waits for its server, or this script died in between.
+# pg_recvlogical writes to its open file, whatever its name, until SIGHUP; then it syncs and closes the file and opens a
+# new `current`. A renamed file is therefore complete once a `current` exists again, or no receiver runs: also if the
+# receiver was killed, waits for its server, or this script died in between.
 set -euo pipefail
 source=${1:?which source?} state=${2:?the folder of its state?}
 # shellcheck source-path=SCRIPTDIR source=landed.sh
@@ -18,7 +18,7 @@ is_due() {
   [[ ! -e $state/rotated ]] || (($(date +%s) - $(stat -c %Y "$state/rotated") >= ${ROTATE_SECONDS:-900}))
 }
 
-# Whether nobody writes to what was renamed any more.
+# True if the receiver has closed the renamed file.
 is_closed() {
   local pid tries
   [[ ! -e $current ]] || return 0
@@ -32,7 +32,7 @@ is_closed() {
   return 1
 }
 
-# One that an earlier run renamed, and has not seen closed, comes first.
+# A file that an earlier run renamed but did not see closed comes first.
 if [[ ! -e $renamed ]] && is_due; then
   mv "$current" "$renamed"
   touch "$state/rotated"

@@ -1,6 +1,6 @@
--- psql -d shop -f setup.sql, as a superuser: the role that lands, the publication, and the slot. Once.
+-- psql -d shop -f setup.sql, once, as a superuser: creates the landing role, the publication and the slot.
 -- -v two_phase=true: prepared transactions are sent when they are prepared (PostgreSQL 15 and newer).
--- -v failover=true: the slot is kept on standbys too (PostgreSQL 17 and newer; both at once from 18 on).
+-- -v failover=true: standbys have the slot too (PostgreSQL 17 and newer; both options together from 18 on).
 \set ON_ERROR_STOP on
 \if :{?two_phase} \else \set two_phase false \endif
 \if :{?failover} \else \set failover false \endif
@@ -18,7 +18,7 @@ select pg_create_logical_replication_slot('etl', 'pgoutput', false, :two_phase);
 select pg_create_logical_replication_slot('etl', 'pgoutput');
 \endif
 
--- Tables whose UPDATEs and DELETEs PostgreSQL refuses from now on: they need a primary key or a REPLICA IDENTITY.
+-- Tables whose UPDATEs and DELETEs PostgreSQL now refuses, until they have a primary key or a REPLICA IDENTITY.
 select c.oid::regclass as "without a key"
 from pg_publication_tables p
 join pg_namespace n on n.nspname = p.schemaname

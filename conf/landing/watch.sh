@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# watch.sh SOURCE STATE: a line about the slot on standard output; whatever is wrong, a line each, on standard error, and
-# then it leaves with 1.
+# watch.sh SOURCE STATE: prints a line about the slot to standard output and a line per problem to standard error. Exits
+# with 1 if there are problems.
 set -uo pipefail
 source=${1:?which source?} state=${2:?the folder of its state?}
 here=$(dirname "${BASH_SOURCE[0]}")

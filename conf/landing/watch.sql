@@ -1,4 +1,4 @@
--- One row about the slot :slot, none if it is gone. What a version doesn't have yet is empty.
+-- One row about the slot :slot, or none if it doesn't exist. Columns that a version doesn't have are empty.
 select
     s.active,
     coalesce(to_jsonb(s) ->> 'wal_status', '') as wal_status,

@@ -1,1 +1,1 @@
-"""An archive in a notebook: its files, transactions and tables, read without Spark."""
+"""Archives in notebooks: files, transactions and tables as DataFrames, without Spark."""

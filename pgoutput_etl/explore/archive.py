@@ -1,13 +1,13 @@
-"""An archive in a notebook: its messages, transactions and changes as DataFrames.
+"""An archive's messages, transactions and changes as DataFrames.
 
-    from pgoutput_etl.explore import read_archive
+    from pgoutput_etl.explore.archive import read_archive
 
-    archive = read_archive("landing/shop")                   # pandas, with all that is asked for in memory
-    archive = read_archive("s3a://lake/landing/shop", spark) # Spark, of any size
+    archive = read_archive("landing/shop")                   # pandas: each frame is in memory
+    archive = read_archive("s3a://lake/landing/shop", spark) # Spark: archives of any size
 
-Both have the same frames with the same columns (archive_rows.py, table_rows.py). `read_archive` looks into all files
-once, as jobs/inspect.py does; a frame reads them again when it is asked for, and only as far as that takes. There is no
-ledger, no target, and nothing is written. What is damaged doesn't stop it: the archive's repr says so.
+Both have the same frames with the same columns (archive_rows.py, table_rows.py). `read_archive` inspects all files
+once, as jobs/inspect.py does; each frame reads them again. Needs no ledger and no target, and writes nothing. Damaged
+files don't stop it; the archive's repr mentions them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pgoutput_etl.explore.archive_rows import (
     RowView,
     change_batches,
     message_batches,
-    named_file,
     own_transactions,
     transaction_batches,
+    with_path,
 )
-from pgoutput_etl.explore.html import page, sentence
+from pgoutput_etl.explore.html import report_html, summary_line
 from pgoutput_etl.explore.table_rows import RowQuery, table_batches
 from pgoutput_etl.inspection.archive import Inspection, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local, read_local
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-OfFile = Callable[[str, bytes], Iterator[pa.RecordBatch]]
+FileReader = Callable[[str, bytes], Iterator[pa.RecordBatch]]  # from a path and its content
 
 Lsns = tuple[int | str | None, int | str | None]
 
@@ -62,8 +62,8 @@ Times = tuple[datetime | str | None, datetime | str | None]
 
 ANY: tuple[None, None] = (None, None)
 
-# Whole numbers stay whole where some are missing.
-_PANDAS = {
+# Nullable types, so that integers don't become floats where values are missing.
+_PANDAS_TYPES = {
     pa.int16(): pd.Int16Dtype(),
     pa.int32(): pd.Int32Dtype(),
     pa.int64(): pd.Int64Dtype(),
@@ -75,22 +75,22 @@ FrameT = TypeVar("FrameT")
 
 
 class ArchiveView(ABC, Generic[FrameT]):
-    """What both kinds of archive share. report: the figures of jobs/inspect.py."""
+    """The methods of both kinds of archive. report: the figures of jobs/inspect.py."""
 
-    def __init__(self, found: Inspection, view: RowView) -> None:
-        self.report: ArchiveReport = report_on(found)
-        self._inspection = found
+    def __init__(self, inspection: Inspection, view: RowView) -> None:
+        self.report: ArchiveReport = report_on(inspection)
+        self._inspection = inspection
         self._view = view
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {sentence(self.report)}>"
+        return f"<{type(self).__name__}: {summary_line(self.report)}>"
 
     def _repr_html_(self) -> str:
-        return page(self.report)
+        return report_html(self.report)
 
     @property
     def files(self) -> pd.DataFrame:
-        """As they were listed: path, status, size and content_bytes, framing, messages, first and last commit."""
+        """A row per listed file: path, status, size, content_bytes, framing, messages, first_commit, last_commit."""
         rows = [
             {
                 **{name: getattr(file, name) for name in ("path", "status", "size", "content_bytes", "framing")},
@@ -104,15 +104,15 @@ class ArchiveView(ABC, Generic[FrameT]):
 
     @property
     def transactions(self) -> FrameT:
-        """A row per transaction, or sending of one: xid, kind, fate, commit_lsn, commit_time, changes,
-        aborted_changes, bytes, gid, origin, file; in the order of their commits, then those that have none."""
+        """A row each time a transaction was sent: xid, kind, fate, commit_lsn, commit_time, changes, aborted_changes,
+        bytes, gid, origin, file. In commit order, then transactions without a commit."""
         view, own = self._view, own_transactions(self._inspection)
         return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
 
     @property
     def changes(self) -> FrameT:
-        """A row per change: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq, relation, file, offset,
-        lsn; as they stand in the archive. No values: `rows` has them."""
+        """A row per change, in archive order: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq,
+        relation, file, offset, lsn. Only `rows` has cell values."""
         view = self._view
         return self._frame(lambda p, c: change_batches(p, c, view), CHANGES)
 
@@ -129,11 +129,11 @@ class ArchiveView(ABC, Generic[FrameT]):
         time: Times = ANY,
         names: str | None = None,
     ) -> FrameT:
-        """Those that all that is given takes, as `jobs/inspect.py --messages`: a shell pattern of schema.table; a
-        transaction or subtransaction; LSNs and times of commits, from and to, numbers and datetimes or text; a regular
-        expression, looked for in names. Raises ValueError for a text that is no LSN or time."""
-        told, limit = self._contexts(_message_filter(table, xid, lsn, time, names)), self._view.max_size
-        return self._frame(lambda p, c: message_batches(told[p], c, limit), MESSAGES)
+        """Messages that meet all conditions, as in `jobs/inspect.py --messages`. table: shell pattern of schema.table;
+        xid: of a transaction or subtransaction; lsn: first and last LSN; time: first and last commit time; names:
+        regular expression to search in names. Raises ValueError for text that is not an LSN or a time."""
+        contexts, limit = self._contexts(_message_filter(table, xid, lsn, time, names)), self._view.max_size
+        return self._frame(lambda p, c: message_batches(contexts[p], c, limit), MESSAGES)
 
     def rows(
         self,
@@ -143,19 +143,19 @@ class ArchiveView(ABC, Generic[FrameT]):
         key: Iterable[str] | None = None,
         fate: str | None = "committed",
     ) -> FrameT:
-        """The changes of "schema.table" with what is in them, as a table in mode append has them (docs/modes.md), in
-        the order in which they took effect. `where`: columns and what is in them, a value or PostgreSQL's text; of a
-        change to the key, before or after it; TRUNCATEs always. A DELETE has the key alone. `key`: of a table with
-        REPLICA IDENTITY FULL. `fate`: None for all, also what was aborted."""
-        view, asked = self._view, self._query(table, where, key, fate)
-        in_order = ("_pg_commit_lsn", "_pg_seq")
-        return self._frame(lambda p, c: table_batches(p, c, view, asked), asked.schema, in_order)
+        """The changes of "schema.table" with their values, in commit order, in the columns of mode append
+        (docs/modes.md). where: values or PostgreSQL's texts by column; a change of the key matches by its old or its
+        new key, a TRUNCATE always, and a DELETE has key columns only. key: for a table with REPLICA IDENTITY FULL.
+        fate: a transaction status, or None for all."""
+        view, query = self._view, self._query(table, where, key, fate)
+        order = ("_pg_commit_lsn", "_pg_seq")
+        return self._frame(lambda p, c: table_batches(p, c, view, query), query.schema, order)
 
     @abstractmethod
     def _frame(
-        self, of_file: OfFile, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
+        self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> FrameT:
-        """What `of_file` gives of each path and content, and what there is of no file. It may be called elsewhere."""
+        """The batches that `read_file`, which may run on executors, makes of each file, and the rows of `more`."""
 
     def _query(
         self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, status: str | None
@@ -175,31 +175,29 @@ def _status_of(name: str) -> TransactionStatus:
 
 
 def _message_filter(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> MessageFilter:
-    first, last = (parse_lsn(each) if isinstance(each, str) else each for each in lsn)
-    begin, end = (_microseconds(each) for each in time)
-    return MessageFilter(table, xid, first, last, begin, end, names)
+    first, last = (parse_lsn(limit) if isinstance(limit, str) else limit for limit in lsn)
+    return MessageFilter(table, xid, first, last, _microseconds(time[0]), _microseconds(time[1]), names)
 
 
 def _microseconds(time: datetime | str | None) -> int | None:
     if time is None:
         return None
-    at = parse_time(time) if isinstance(time, str) else parse_time(time.isoformat())
-    return microseconds_of(at)
+    return microseconds_of(parse_time(time if isinstance(time, str) else time.isoformat()))
 
 
 class Archive(ArchiveView[pd.DataFrame]):
-    """Frames are pandas': whole numbers as Int64, which knows NULL, times with their zone. What is asked for has to fit
-    into memory: a million rows of `changes` take 110 MB, and twice that while they are made."""
+    """An archive with pandas frames: nullable integers, times with time zones. Each frame must fit into memory: a
+    million rows of `changes` take 110 MB, and twice that while the frame is made."""
 
     def _frame(
-        self, of_file: OfFile, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
+        self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> pd.DataFrame:
         paths = self._view.tasks
-        found = [b for path in paths for b in named_file(path, of_file(path, _content(path))) if b.num_rows]
-        table = pa.Table.from_batches([*found, *(more.to_batches() if more is not None else ())], schema)
+        batches = [b for path in paths for b in with_path(path, read_file(path, _content(path))) if b.num_rows]
+        table = pa.Table.from_batches([*batches, *(more.to_batches() if more is not None else ())], schema)
         if order:
             table = table.sort_by([(name, "ascending") for name in order])
-        frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts="strict")
+        frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS_TYPES.get, maps_as_pydicts="strict")
         return frame
 
 
@@ -207,29 +205,29 @@ def _content(path: str) -> bytes:
     try:
         return read_local(path)
     except OSError as error:
-        raise ArchiveError(f"{path}: it can't be read: {error.strerror}") from None
+        raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
     except OverflowError as error:
         raise ArchiveError(str(error)) from None
 
 
 class SparkArchive(ArchiveView["SparkDataFrame"]):
-    """Frames are Spark's, lazy, in no order: `seq` and `_pg_seq` order the changes of a commit. The driver holds what
-    jobs/inspect.py holds; a file is read by one task."""
+    """An archive with lazy, unordered Spark frames: `seq` and `_pg_seq` order the changes of a commit. The driver holds
+    as much as jobs/inspect.py does; one task reads a file."""
 
-    def __init__(self, spark: SparkSession, found: Inspection, view: RowView) -> None:
-        super().__init__(found, view)
+    def __init__(self, spark: SparkSession, inspection: Inspection, view: RowView) -> None:
+        super().__init__(inspection, view)
         self.spark = spark
 
     def _frame(
         self,
-        of_file: OfFile,
+        read_file: FileReader,
         schema: pa.Schema,
-        order: Sequence[str] = (),  # noqa: ARG002  # Spark's frames have none
+        order: Sequence[str] = (),  # noqa: ARG002  # Spark's frames are unordered
         more: pa.Table | None = None,
     ) -> SparkDataFrame:
         from pgoutput_etl.explore.on_spark import frame_of_files, frame_of_rows
 
-        frame = frame_of_files(self.spark, self._view, of_file, schema)
+        frame = frame_of_files(self.spark, self._view, read_file, schema)
         return frame if more is None else frame.unionByName(frame_of_rows(self.spark, more))
 
 
@@ -248,31 +246,31 @@ def read_archive(
 def read_archive(
     paths: Paths, spark: SparkSession | None = None, *, framing: str = "auto", types: Mapping[str, str] | None = None
 ) -> Archive | SparkArchive:
-    """Looks into one slot's archive, or a part of it: files, folders and globs, in any order.
+    """Inspects some or all of one slot's archive: files, folders and globs, in any order.
 
-    Without `spark` they are files of this machine, and frames are pandas'; with it, they are on any file system that
-    Spark reads. `types`: what users' types are, as in the configuration. Raises ConfigError if there is no such path.
+    Without `spark`, paths are local and frames are pandas'; with it, paths are on any file system that Spark reads.
+    types: as in the configuration. Raises ConfigError for a path that doesn't exist.
     """
     listed = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
-    of_framing = _framing(framing)
+    file_framing = _framing(framing)
     if spark is not None:
         from pgoutput_etl.explore.on_spark import inspect_on_spark
 
-        found, limit = inspect_on_spark(spark, listed, of_framing)
-        view = RowView.of_inspection(found, types or {}, of_framing, limit)
-        return SparkArchive(spark, found, view)
-    elsewhere = [path for path in listed if not is_local(path)]
-    if elsewhere:
-        raise ConfigError(f"{elsewhere[0]} is not on this machine: read_archive(…, spark) reads it")
+        inspection, limit = inspect_on_spark(spark, listed, file_framing)
+        view = RowView.of_inspection(inspection, types or {}, file_framing, limit)
+        return SparkArchive(spark, inspection, view)
+    remote = [path for path in listed if not is_local(path)]
+    if remote:
+        raise ConfigError(f"{remote[0]} is not a local path: use read_archive(…, spark)")
     landed = list_local(listed)
-    # In this process alone: in others, a script that calls this at its top would be run once more.
-    with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), of_framing) as runner:
-        found = inspect_archive(landed, runner, lambda _said: None)
-    return Archive(found, RowView.of_inspection(found, types or {}, of_framing))
+    # One process: further ones would run a script that calls this at module level once more.
+    with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
+        inspection = inspect_archive(landed, runner, lambda _line: None)
+    return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))
 
 
 def _framing(name: str) -> Framing:
     try:
         return Framing(name)
     except ValueError:
-        raise ConfigError(f"framing: expected one of {', '.join(each.value for each in Framing)}") from None
+        raise ConfigError(f"framing: expected one of {', '.join(framing.value for framing in Framing)}") from None

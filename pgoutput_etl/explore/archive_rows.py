@@ -1,7 +1,7 @@
-"""The rows of an archive that somebody explores: messages, transactions and changes, a file at a time, as Arrow.
+"""Messages, transactions and changes of an archive as Arrow batches, one file at a time.
 
-Every sending of every transaction is there, with its fate: what was aborted, is open or came twice, too. No row has a
-cell's value: those are for who asks for one table's (table_rows.py).
+Includes all transactions with their status, also aborted, open and resent ones. No row has cell values; see
+table_rows.py for those.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from pgoutput_etl.transactions.outcome import Outcome
 from pgoutput_etl.transactions.status_lookup import ABORTED, STATUSES, StatusColumns, StatusLookup
 from pgoutput_etl.types import UserTypes
 
-_ROWS_TOGETHER = 8192
+_ROWS_PER_BATCH = 8192
 
-_MESSAGES_IN_A_FILE = 1 << 39
+# The factors of `_pg_seq` in mode append.
+_MESSAGES_PER_FILE = 1 << 39
 
-# As appended.py has them: `seq` orders the changes of a commit.
-_OF_A_MESSAGE = 2
+_ROWS_PER_MESSAGE = 2
 
 
 MESSAGES = pa.schema(
     [
         ("file", pa.string()),
         ("offset", pa.int64()),  # of its frame, in the decompressed file
-        ("lsn", pa.int64()),  # where the framing has it
+        ("lsn", pa.int64()),  # if the framing has LSNs
         ("xid", pa.int64()),
         ("subxid", pa.int64()),
-        ("kind", pa.string()),  # the protocol's name; Damage for bytes that can't be read
-        ("table", pa.string()),  # schema.table at that place; of a Truncate all, with commas
-        ("what", pa.string()),  # in words, without values
+        ("kind", pa.string()),  # the protocol's name; Damage for unreadable bytes
+        ("table", pa.string()),  # schema.table at that position; comma-separated for a Truncate
+        ("what", pa.string()),  # a description without values
         ("fate", pa.string()),
         ("commit_lsn", pa.int64()),
         ("commit_time", TIMESTAMP),
@@ -63,18 +63,18 @@ TRANSACTIONS = pa.schema(
         ("fate", pa.string()),
         ("commit_lsn", pa.int64()),
         ("commit_time", TIMESTAMP),
-        ("changes", pa.int64()),  # that count, if it was committed; all of them, if it was aborted
-        ("aborted_changes", pa.int64()),  # of subtransactions, or all
+        ("changes", pa.int64()),  # without aborted changes, unless the transaction was aborted
+        ("aborted_changes", pa.int64()),
         ("bytes", pa.int64()),
         ("gid", pa.string()),
         ("origin", pa.string()),
-        ("file", pa.string()),  # it begins in
+        ("file", pa.string()),  # where it begins
     ]
 )
 
 CHANGES = pa.schema(
     [
-        ("table", pa.string()),  # schema.table at that place
+        ("table", pa.string()),  # schema.table at that position
         ("op", pa.string()),  # I, U, D, T
         ("bytes", pa.int64()),
         ("xid", pa.int64()),
@@ -93,7 +93,7 @@ CHANGES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """What the rows of any file are told with, once all files were looked into. Goes to executors."""
+    """Everything needed to read the rows of any inspected file. Sent to executors."""
 
     tasks: Mapping[str, ScanTask]
     statuses: StatusLookup
@@ -104,16 +104,16 @@ class RowView:
 
     @classmethod
     def of_inspection(
-        cls, found: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE
+        cls, inspection: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE
     ) -> RowView:
-        history, known = found.assembled.assembly.relations, found.assembled.assembly.types
+        history, known = inspection.assembled.assembly.relations, inspection.assembled.assembly.types
         versions = {oid: history.versions(oid) for oid in history.oids()}
         user_types = UserTypes.of(known.values(), types)
-        return cls(found.tasks, found.assembled.statuses(), versions, user_types, framing, max_size)
+        return cls(inspection.tasks, inspection.assembled.statuses(), versions, user_types, framing, max_size)
 
     def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, StatusColumns]]:
-        """Message rows of one file, each batch with what became of them. Raises ArchiveError if it isn't the file that
-        was looked into any more."""
+        """One file's message rows with their transactions' status. Raises ArchiveError if the file has changed since
+        the inspection."""
         task = self.tasks[path]
         scanned = scan_part(path, content, task, KnownContents({}), self.framing, True, self.max_size)
         for batch in scanned.rows:
@@ -123,11 +123,11 @@ class RowView:
 
 
 def message_batches(context: InspectionContext, content: bytes, max_size: int = MAX_SIZE) -> Iterator[pa.RecordBatch]:
-    """MESSAGES of one file: every message that the scene wants."""
+    """MESSAGES of one file: every message that the context's filter accepts."""
     lines: list[MessageLine] = []
     print_lines(context, content, lines.append, max_size)
-    for begin in range(0, len(lines), _ROWS_TOGETHER):
-        yield _as_messages(lines[begin : begin + _ROWS_TOGETHER])
+    for begin in range(0, len(lines), _ROWS_PER_BATCH):
+        yield _as_messages(lines[begin : begin + _ROWS_PER_BATCH])
 
 
 def _as_messages(lines: list[MessageLine]) -> pa.RecordBatch:
@@ -150,13 +150,13 @@ def _times(microseconds: pa.Array) -> pa.Array:
 def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """CHANGES of one file."""
     for rows, decided in view.rows(path, content):
-        yield _as_changes(path, *only(rows, decided, pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS))), view)
+        is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS))
+        yield _as_changes(path, *filter_rows(rows, decided, is_change), view)
 
 
-def only(rows: pa.RecordBatch, decided: StatusColumns, chosen: pa.Array) -> tuple[pa.RecordBatch, StatusColumns]:
-    """Those of the rows."""
-    columns = (c.filter(chosen) for c in (decided.commit_lsn, decided.commit_ts, decided.top_xid, decided.scope))
-    return rows.filter(chosen), StatusColumns(decided.status[chosen.to_numpy(zero_copy_only=False)], *columns)
+def filter_rows(rows: pa.RecordBatch, decided: StatusColumns, mask: pa.Array) -> tuple[pa.RecordBatch, StatusColumns]:
+    columns = (c.filter(mask) for c in (decided.commit_lsn, decided.commit_ts, decided.top_xid, decided.scope))
+    return rows.filter(mask), StatusColumns(decided.status[mask.to_numpy(zero_copy_only=False)], *columns)
 
 
 def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: RowView) -> pa.RecordBatch:
@@ -181,48 +181,46 @@ def status_names(statuses: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
-    """`_pg_seq` of a table in mode append, but for the second row of an UPDATE without a key."""
-    return pc.multiply(pc.add(pc.multiply(file, _MESSAGES_IN_A_FILE), ordinal), _OF_A_MESSAGE)
+    """`_pg_seq` of mode append, except for the second row of an UPDATE without a key."""
+    return pc.multiply(pc.add(pc.multiply(file, _MESSAGES_PER_FILE), ordinal), _ROWS_PER_MESSAGE)
 
 
 def versions_of(rows: pa.RecordBatch, decided: StatusColumns, versions: RelationVersions) -> npt.NDArray[np.int64]:
-    """Per row of this relation, which version held; -1 for none."""
-    placed = pa.RecordBatch.from_arrays(
+    """The number of the relation's version for each row; -1 for none."""
+    positions = pa.RecordBatch.from_arrays(
         [rows.column("file"), rows.column("ordinal"), decided.scope], names=["file", "ordinal", "scope"]
     )
-    found: npt.NDArray[np.int64] = versions_in_force(placed, versions)
-    return found
+    numbers: npt.NDArray[np.int64] = versions_in_force(positions, versions)
+    return numbers
 
 
 def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int, RelationVersions]) -> pa.Array:
-    """schema.table of each row, or its OID where nothing describes it."""
+    """schema.table of each row, or "OID n" without a Relation message."""
     names: list[str] = []
     numbers = np.zeros(rows.num_rows, np.int64)
     relations = rows.column("relation")
     for oid in relations.unique().to_pylist():
-        chosen = pc.equal(relations, oid)
+        mask = pc.equal(relations, oid)
         names.append(f"OID {oid}")
-        of_rows = np.full(pc.sum(chosen).as_py(), len(names) - 1)
+        row_numbers = np.full(pc.sum(mask).as_py(), len(names) - 1)
         if oid in versions:
-            held = versions_of(*only(rows, decided, chosen), versions[oid])
-            of_rows += held + 1
+            row_numbers += versions_of(*filter_rows(rows, decided, mask), versions[oid]) + 1
             names += [f"{relation.namespace}.{relation.name}" for relation in versions[oid].relations]
-        numbers[chosen.to_numpy(zero_copy_only=False)] = of_rows
+        numbers[mask.to_numpy(zero_copy_only=False)] = row_numbers
     return pa.array(names, pa.string()).take(pa.array(numbers))
 
 
 def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
-    """TRANSACTIONS of one file: the ordinary ones that begin and end in it. own_transactions has all others."""
+    """TRANSACTIONS that are ordinary and begin and end in one file; own_transactions has all others."""
     fragments = _FragmentSums()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
         fragments.add(rows, decided)
         fragment = rows.column("unit")
-        chosen = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(fragment, HEAD))
+        is_commit = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(fragment, HEAD))
         own = view.statuses.fragments_of(rows.column("file")[0].as_py())
-        commits.append(
-            only(rows, decided, pc.and_(chosen, pc.invert(pc.is_in(fragment.cast(pa.int64()), pa.array(own)))))
-        )
+        is_own = pc.is_in(fragment.cast(pa.int64()), pa.array(own))
+        commits.append(filter_rows(rows, decided, pc.and_not(is_commit, is_own)))
     for rows, decided in commits:
         if rows.num_rows:
             yield _as_transactions(path, rows, decided, fragments)
@@ -230,8 +228,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
 
 @dataclass(slots=True)
 class _FragmentSums:
-    """Bytes, changes and aborted changes by the number of the unit, from NO_UNIT (-1) on. A Truncate is as many changes
-    as it names tables."""
+    """Bytes, changes and aborted changes by fragment, from NO_FRAGMENT (-1) on. A Truncate counts once per table."""
 
     sizes: npt.NDArray[np.int64]
     changes: npt.NDArray[np.int64]
@@ -244,22 +241,22 @@ class _FragmentSums:
         fragment = rows.column("unit").to_numpy() + 1
         size = pc.subtract(rows.column("end"), rows.column("begin")).to_numpy(zero_copy_only=False)
         is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
-        self.sizes = _added(self.sizes, np.bincount(fragment, size).astype(np.int64))
-        self.changes = _added(self.changes, np.bincount(fragment[is_change]))
-        self.aborted = _added(self.aborted, np.bincount(fragment[is_change & (decided.status == ABORTED)]))
+        self.sizes = _sum_padded(self.sizes, np.bincount(fragment, size).astype(np.int64))
+        self.changes = _sum_padded(self.changes, np.bincount(fragment[is_change]))
+        self.aborted = _sum_padded(self.aborted, np.bincount(fragment[is_change & (decided.status == ABORTED)]))
 
 
-def _added(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _sum_padded(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
-    found = longer.copy()
-    found[: len(shorter)] += shorter
-    return found
+    total = longer.copy()
+    total[: len(shorter)] += shorter
+    return total
 
 
-def _at(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """0 behind the end."""
-    found: npt.NDArray[np.int64] = np.append(numbers, 0)[np.minimum(places, len(numbers))]
-    return found
+def _take_padded(numbers: npt.NDArray[np.int64], indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The numbers at the given indexes, 0 beyond the end."""
+    taken: npt.NDArray[np.int64] = np.append(numbers, 0)[np.minimum(indexes, len(numbers))]
+    return taken
 
 
 def _as_transactions(
@@ -272,9 +269,9 @@ def _as_transactions(
         "fate": status_names(decided.status),
         "commit_lsn": decided.commit_lsn,
         "commit_time": _times(decided.commit_ts),
-        "changes": pa.array(_at(fragments.changes, fragment)),
-        "aborted_changes": pa.array(_at(fragments.aborted, fragment)),
-        "bytes": pa.array(_at(fragments.sizes, fragment)),
+        "changes": pa.array(_take_padded(fragments.changes, fragment)),
+        "aborted_changes": pa.array(_take_padded(fragments.aborted, fragment)),
+        "bytes": pa.array(_take_padded(fragments.sizes, fragment)),
         "gid": pa.nulls(count, pa.string()),
         "origin": rows.column("origin"),
         "file": pa.repeat(pa.scalar(path), count),
@@ -282,14 +279,15 @@ def _as_transactions(
     return pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
 
 
-def own_transactions(found: Inspection) -> pa.Table:
-    """TRANSACTIONS that are streamed, prepared, go from one file to another, or whose end is not there."""
-    outcomes = [*found.assembled.ended, *found.assembled.open]
-    return pa.Table.from_pylist([_own_transaction(found, outcome) for outcome in outcomes], TRANSACTIONS)
+def own_transactions(inspection: Inspection) -> pa.Table:
+    """TRANSACTIONS that are streamed, prepared or open, or continue in another file."""
+    outcomes = [*inspection.assembled.ended, *inspection.assembled.open]
+    return pa.Table.from_pylist([_own_transaction(inspection, outcome) for outcome in outcomes], TRANSACTIONS)
 
 
-def _own_transaction(found: Inspection, outcome: Outcome) -> dict[str, object]:
-    told = transaction_report(found, outcome)
+def _own_transaction(inspection: Inspection, outcome: Outcome) -> dict[str, object]:
+    report = transaction_report(inspection, outcome)
+    totals = (inspection.total.own_fragments.get(fragment, FragmentTotals()) for fragment in outcome.fragments)
     commit_ts = outcome.commit_ts
     return {
         "xid": outcome.xid,
@@ -297,21 +295,19 @@ def _own_transaction(found: Inspection, outcome: Outcome) -> dict[str, object]:
         "fate": outcome.status.value,
         "commit_lsn": outcome.commit_lsn,
         "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
-        "changes": told.changes,
-        "aborted_changes": sum(
-            found.total.own_fragments.get(fragment, FragmentTotals()).aborted for fragment in outcome.fragments
-        ),
-        "bytes": told.size,
+        "changes": report.changes,
+        "aborted_changes": sum(fragment.aborted for fragment in totals),
+        "bytes": report.size,
         "gid": outcome.gid,
         "origin": outcome.origin,
-        "file": told.file or None,
+        "file": report.file or None,
     }
 
 
-def named_file(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What can't be typed says which file it is in, not which number."""
+def with_path(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Adds the file's path to errors about values, which name only the file's number."""
     try:
         yield from batches
     except ArchiveError as error:
-        said = str(error)
-        raise ArchiveError(said if said.startswith(path) else f"{path}: {said}") from None
+        text = str(error)
+        raise ArchiveError(text if text.startswith(path) else f"{path}: {text}") from None

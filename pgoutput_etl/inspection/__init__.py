@@ -1,1 +1,1 @@
-"""What an archive contains: files, transactions, relations, messages and damage. Needs no Spark."""
+"""Reports an archive's files, transactions, relations, messages and damage. Needs no Spark."""

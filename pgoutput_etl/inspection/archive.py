@@ -1,6 +1,6 @@
-"""What is in an archive: all of its files looked into, put in order, and put together as apply would.
+"""Inspects an archive: scans all files, orders them and assembles transactions as apply does.
 
-Needs no ledger and no target. It never stops at what is damaged: where apply would, this says so and goes on.
+Needs no ledger and no target. Damage at which apply would stop is reported, and the inspection continues.
 """
 
 from __future__ import annotations
@@ -31,29 +31,28 @@ Progress = Callable[[str], None]
 
 
 class Runner(Protocol):
-    """Where files are looked into: here (local_files.py), or on Spark (inspecting.py)."""
+    """Scans files in local processes (local_runner.py) or on Spark (ingest/inspection_runner.py)."""
 
     def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
-        """By number. What was scanned before under a number is forgotten."""
+        """Inspections by file number; replaces earlier scans of the same numbers."""
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        """Of all that was scanned, as looking.ends."""
+        """file_scan.ends of all scanned files."""
 
     def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
-        """Of all that was scanned, as looking.count, by file."""
+        """file_scan.count of each scanned file."""
 
     def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
-        """Of all that was scanned, as looking.commits, by file."""
+        """file_scan.commits of each scanned file."""
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
-        """The lines of messages, in order."""
+        """Emits the files' message lines in order."""
 
 
 @dataclass(slots=True)
 class Inspection:
-    """An archive once it is looked into. files: by number, as they were listed; looks, counted: by the number under
-    which a file is read, of those that are. errors: by path, why nothing of a file can be read, or not to its end.
-    """
+    """An inspected archive. inspections, paths, counts: by the number of each file that is read. errors: by path, the
+    reason why a file can't be read, or not to its end."""
 
     landed: list[LandedFile]
     inspections: dict[int, FileInspection]
@@ -63,124 +62,117 @@ class Inspection:
     counts: dict[int, FragmentCounts]
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
-    tasks: dict[str, ScanTask]  # how those that are read are, by path
+    tasks: dict[str, ScanTask]  # by path, of files that are read
     missing: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     total: FragmentCounts = field(default_factory=FragmentCounts)
 
     @property
     def scans(self) -> dict[int, FileScan]:
-        return {number: look.scan for number, look in self.inspections.items() if look.scan is not None}
+        return {n: inspection.scan for n, inspection in self.inspections.items() if inspection.scan is not None}
 
     def messages(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for scan in self.scans.values():
-            found.update(scan.messages)
-        return found
+            counts.update(scan.messages)
+        return counts
 
     def transactions(self) -> Counter[str]:
-        """By fate, of those that have ended; and those that are open."""
-        found = transactions_by_status(self.assembled.ended, self.total.statistics)
-        found["open"] = len(self.assembled.open)
-        return found
+        """Numbers of transactions by status, including open ones."""
+        counts = transactions_by_status(self.assembled.ended, self.total.statistics)
+        counts["open"] = len(self.assembled.open)
+        return counts
 
     def accounts(self) -> Counter[str]:
-        """Bytes by what became of them, of all files whose content can be had."""
-        found: Counter[str] = Counter()
-        for of_file in self.total.statistics.accounts().values():
-            found.update(of_file)
+        """Decompressed bytes by their use, for all readable files."""
+        sizes: Counter[str] = Counter()
+        for file_sizes in self.total.statistics.accounts().values():
+            sizes.update(file_sizes)
         for part in self.selection.with_status(FileStatus.DUPLICATE).values():
-            found["resent"] += part.consumed
+            sizes["resent"] += part.consumed
         for number in self.assembled.excluded_files:
-            found["quarantined"] += self.scans[number].consumed
-        return found
+            sizes["quarantined"] += self.scans[number].consumed
+        return sizes
 
     def content_bytes(self) -> int:
-        """Decompressed: what was read, of duplicates, too."""
+        """Decompressed bytes that were read, including duplicates."""
         read = sum(scan.consumed - scan.offset for scan in self.scans.values())
         return read + sum(part.consumed for part in self.selection.with_status(FileStatus.DUPLICATE).values())
 
     def census(self) -> MessageCensus:
-        found = MessageCensus()
-        for look in self.inspections.values():
-            found.merge(look.census)
-        return found
+        census = MessageCensus()
+        for inspection in self.inspections.values():
+            census.merge(inspection.census)
+        return census
 
     def settings(self) -> SettingsSample:
-        found: SettingsSample = Counter()
-        for look in self.inspections.values():
-            found.update(look.settings)
-        return found
+        sample: SettingsSample = Counter()
+        for inspection in self.inspections.values():
+            sample.update(inspection.settings)
+        return sample
 
     @property
     def is_damaged(self) -> bool:
-        """Whether apply would stop at it, or put anything in quarantine."""
-        in_order = all(each.is_beginning and not each.is_excluded for each in self.assembled.breaks)
+        """True if apply would stop, or quarantine anything."""
+        in_order = all(gap.is_beginning and not gap.is_excluded for gap in self.assembled.breaks)
         damaged = any(scan.damages for scan in self.scans.values())
         return bool(self.errors or self.missing or damaged or not in_order)
 
 
 def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Progress) -> Inspection:
-    """`landed`: the files of one slot's archive, or some of them, in any order."""
+    """landed: some or all files of one slot's archive, in any order."""
     files = candidates(landed, KnownFiles.of({}))
-    progress(f"looking into {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
+    progress(f"scanning {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
     tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
-    inspections = runner.scan(tasks)
-    found = _arranged(files, tasks, inspections, runner, progress)
-    progress("putting transactions together")
-    for number in sorted(found.inspections):
-        found.assembled.add(found.inspections[number])
-    begun = found.assembled.assembly.streams_begun()
+    inspection = _select(files, tasks, runner.scan(tasks), runner, progress)
+    progress("assembling transactions")
+    for number in sorted(inspection.inspections):
+        inspection.assembled.add(inspection.inspections[number])
+    begun = inspection.assembled.assembly.streams_begun()
     ends = runner.ends(frozenset(begun)) if begun else []
-    found.assembled.finish((xid, fragment) for xid, fragment in ends if fragment[0] in found.inspections)
-    progress("counting")
-    _count(found, runner, files)
-    return found
+    inspection.assembled.finish((xid, fragment) for xid, fragment in ends if fragment[0] in inspection.inspections)
+    progress("counting changes")
+    _count(inspection, runner, files)
+    return inspection
 
 
-def _arranged(
+def _select(
     files: Mapping[int, LandedFile],
     tasks: Mapping[str, ScanTask],
     inspections: Mapping[int, FileInspection],
     runner: Runner,
     progress: Progress,
 ) -> Inspection:
-    """In the order in which apply reads them, each content once."""
+    """Selects the files to read as apply does: in its order, each content once."""
     paths = {file.path for file in files.values()}
-    errors = {files[n].path: look.error for n, look in inspections.items() if look.error is not None}
-    scans = {n: look.scan for n, look in inspections.items() if look.scan is not None}
-    arrangement = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
-    to_read = arrangement.to_read
-    if arrangement.rescan:
-        progress("looking again, as a file that others follow ends within a message")
+    errors = {files[n].path: inspection.error for n, inspection in inspections.items() if inspection.error is not None}
+    scans = {n: inspection.scan for n, inspection in inspections.items() if inspection.scan is not None}
+    selection = select_files({n: files[n] for n in scans}, scans, {}, KnownFiles.of({}), paths)
+    to_read = selection.to_read
+    if selection.rescan:
+        progress("scanning again, as a file before others ends within a message")
         tasks = tasks_of(to_read)
         inspections = runner.scan(tasks)
         cut_off = {
             path: ScanTask(task.number, task.size) for path, task in tasks.items() if inspections[task.number].error
         }
         errors |= {path: inspections[task.number].error or "" for path, task in cut_off.items()}
-        if cut_off:  # what is there of them
+        if cut_off:  # scan their readable beginning
             inspections, tasks = {**inspections, **runner.scan(cut_off)}, {**tasks, **cut_off}
-    left = {path for path in errors if _is_being_compressed(path, paths)}
-    errors = {path: error for path, error in errors.items() if path not in left}
-    remarks = *arrangement.remarks, *(f"{path}: left alone, as it is still being compressed" for path in sorted(left))
+    incomplete = {path for path in errors if _is_being_compressed(path, paths)}
     read = {n: inspections[n] for n in to_read if n in inspections and inspections[n].scan is not None}
-    sizes = {files[n].path: scan.size for n, scan in scans.items()}
-    missing = tuple(said for _, said in missing_numbers(sorted(paths, key=natural_order)))
-    read_paths = {number: part.path for number, part in to_read.items()}
-    read_as = {path: task for path, task in tasks.items() if task.number in read}
     return Inspection(
-        list(files.values()),
-        read,
-        read_paths,
-        arrangement,
-        LenientAssembly(),
-        {},
-        errors,
-        sizes,
-        read_as,
-        missing,
-        remarks,
+        landed=list(files.values()),
+        inspections=read,
+        paths={number: part.path for number, part in to_read.items()},
+        selection=selection,
+        assembled=LenientAssembly(),
+        counts={},
+        errors={path: error for path, error in errors.items() if path not in incomplete},
+        sizes={files[n].path: scan.size for n, scan in scans.items()},
+        tasks={path: task for path, task in tasks.items() if task.number in read},
+        missing=tuple(line for _, line in missing_numbers(sorted(paths, key=natural_order))),
+        remarks=(*selection.remarks, *(f"{path}: skipped, still being compressed" for path in sorted(incomplete))),
     )
 
 
@@ -189,66 +181,67 @@ def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
     return plain != path and plain in paths
 
 
-def _count(found: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
-    assembled = found.assembled
-    others = frozenset(files) - found.inspections.keys()
+def _count(inspection: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
+    assembled = inspection.assembled
+    unread = frozenset(files) - inspection.inspections.keys()
     statuses = StatusLookup.of(
-        (*assembled.ended, *assembled.open), assembled.watermarks, assembled.excluded_files | others
+        (*assembled.ended, *assembled.open), assembled.watermarks, assembled.excluded_files | unread
     )
-    counted = runner.count(statuses, {})
-    total = _together(counted.values())
+    counts = runner.count(statuses, {})
+    total = _sum_counts(counts.values())
     if assembled.assembly.was_damaged and not assembled.breaks:
         held_from = {oid: cutoff.lsn for oid, cutoff in find_cutoffs(assembled.assembly, total.statistics, ()).items()}
         if held_from:
-            counted = runner.count(statuses, held_from)
-            total = _together(counted.values())
+            counts = runner.count(statuses, held_from)
+            total = _sum_counts(counts.values())
     if assembled.needs_history:
         commits = CommitColumns()
-        for number, of_file in runner.commits(statuses).items():
-            if number in found.inspections:
-                commits.add(number, *of_file)
+        for number, columns in runner.commits(statuses).items():
+            if number in inspection.inspections:
+                commits.add(number, *columns)
         commits.add_outcomes(assembled.ended)
-        others_commits = find_foreign_transactions(commits, found.paths)
-        found.missing += others_commits.wrong
-        found.remarks += others_commits.open
-    found.counts, found.total = {n: c for n, c in counted.items() if n in found.inspections}, total
+        foreign = find_foreign_transactions(commits, inspection.paths)
+        inspection.missing += foreign.wrong
+        inspection.remarks += foreign.open
+    inspection.counts = {n: c for n, c in counts.items() if n in inspection.inspections}
+    inspection.total = total
 
 
-def _together(counted: Iterable[FragmentCounts]) -> FragmentCounts:
+def _sum_counts(counts: Iterable[FragmentCounts]) -> FragmentCounts:
     total = FragmentCounts()
-    for each in counted:
-        total.merge(each)
+    for file_counts in counts:
+        total.merge(file_counts)
     return total
 
 
 def inspection_contexts(
-    found: Inspection, wanted: MessageFilter, shows_values: bool, as_json: bool
+    inspection: Inspection, wanted: MessageFilter, shows_values: bool, as_json: bool
 ) -> list[InspectionContext]:
-    """Of all files that are read, in order."""
-    assembled = found.assembled
-    units: dict[int, dict[int, Outcome]] = {}
+    """The contexts of all files that are read, in order."""
+    assembled = inspection.assembled
+    outcomes: dict[int, dict[int, Outcome]] = {}
     for outcome in (*assembled.ended, *assembled.open):
         for file, fragment in outcome.fragments:
-            units.setdefault(file, {})[fragment] = replace(outcome, fragments=())
-    marks: dict[int, dict[int, int]] = {}
-    for mark in assembled.watermarks:
-        marks.setdefault(mark.file, {})[mark.epoch] = mark.lsn
+            outcomes.setdefault(file, {})[fragment] = replace(outcome, fragments=())
+    watermarks: dict[int, dict[int, int]] = {}
+    for watermark in assembled.watermarks:
+        watermarks.setdefault(watermark.file, {})[watermark.epoch] = watermark.lsn
     history = assembled.assembly.relations
     versions = {oid: history.versions(oid) for oid in history.oids()}
     user_types = UserTypes.of(assembled.assembly.types.values(), {})
     in_stream = False
-    listed = []
-    for number, scan in sorted(found.scans.items()):
+    contexts = []
+    for number, scan in sorted(inspection.scans.items()):
         inside = scan.begins == FileBeginning.INSIDE.value or (scan.begins == FileBeginning.EITHER.value and in_stream)
-        of_file = units.get(number, {}), marks.get(number, {})
-        listed.append(
+        contexts.append(
             InspectionContext(
-                found.paths[number],
+                inspection.paths[number],
                 number,
                 Framing(scan.framing),
                 inside,
                 scan.consumed,
-                *of_file,
+                outcomes.get(number, {}),
+                watermarks.get(number, {}),
                 versions,
                 user_types,
                 wanted,
@@ -256,6 +249,5 @@ def inspection_contexts(
                 as_json,
             )
         )
-        ends = scan.ends_in_stream
-        in_stream = inside if ends is None else ends
-    return listed
+        in_stream = inside if scan.ends_in_stream is None else scan.ends_in_stream
+    return contexts

@@ -1,8 +1,8 @@
-"""One landed file as a look into an archive has it: scanned as apply scans it, and counted once all are scanned.
+"""Inspects a landed file in two steps, so that files can be inspected in parallel.
 
-Two steps, so that files can be looked into side by side: `inspect_file` scans a file, and says what the assembly of all
-files has to know; `count`, once that has decided what became of every transaction, says what the file's rows amount to.
-In between the rows are kept without their tuples, a few bytes each."""
+`inspect_file` scans a file as apply does and returns the assembly's input. `count` summarizes the file's rows after the
+assembly has decided every transaction's status. Between the steps rows are stored without tuples, a few bytes each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.inspection.server_settings import SettingsSample, sampled_settings
+from pgoutput_etl.inspection.server_settings import SettingsSample, sample_settings
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Framing
@@ -44,7 +44,7 @@ _ABORTED = STATUSES.index(TransactionStatus.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class FileInspection:
-    """What is known of a file once it is scanned. error: why nothing of it can be read; the rest is empty then."""
+    """A scanned file. error: the reason why it can't be read; the other fields are empty then."""
 
     number: int
     scan: FileScan | None = None
@@ -57,16 +57,15 @@ class FileInspection:
 def inspect_file(
     path: str, content: bytes, task: ScanTask, framing: Framing = Framing.AUTO, max_size: int = MAX_SIZE
 ) -> tuple[FileInspection, bytes]:
-    """The look, and the rows without their tuples (HEAD_SCHEMA, an Arrow stream). Raises nothing: what is damaged is
-    told."""
+    """The inspection, and the rows without tuples as an Arrow stream of HEAD_SCHEMA. Reports damage instead of raising
+    errors."""
     try:
         scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
     except ArchiveError as error:
         return FileInspection(task.number, error=str(error)), b""
-    controls = control_rows(scanned.rows)
-    noted = scanned.census or MessageCensus()
-    found = FileInspection(task.number, scanned.summary, None, tuple(controls), noted, sampled_settings(scanned.rows))
-    return found, _heads(scanned.batches)
+    controls, census = tuple(control_rows(scanned.rows)), scanned.census or MessageCensus()
+    inspection = FileInspection(task.number, scanned.summary, None, controls, census, sample_settings(scanned.rows))
+    return inspection, _heads(scanned.batches)
 
 
 def _heads(batches: list[pa.RecordBatch]) -> bytes:
@@ -76,14 +75,14 @@ def _heads(batches: list[pa.RecordBatch]) -> bytes:
     with pa.ipc.new_stream(sink, HEAD_SCHEMA) as writer:
         for block in (*(block for batch in bare for block in packer.add(batch)), *packer.rest()):
             writer.write_batch(block.select(HEAD_SCHEMA.names))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    heads: bytes = sink.getvalue().to_pybytes()
+    return heads
 
 
 def _without_tuples(batch: pa.RecordBatch) -> pa.RecordBatch:
     for name in ("old", "new", "body"):
-        at = batch.schema.get_field_index(name)
-        batch = batch.set_column(at, batch.schema.field(at), pa.nulls(batch.num_rows, pa.binary()))
+        position = batch.schema.get_field_index(name)
+        batch = batch.set_column(position, batch.schema.field(position), pa.nulls(batch.num_rows, pa.binary()))
     return batch
 
 
@@ -95,14 +94,14 @@ def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
 
 
 def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-    """Xid and unit of the ordinary transactions within a file that have one of these xids."""
-    found = []
+    """Xid and fragment of a file's ordinary transactions with one of the given xids."""
+    fragments = []
     for block in _blocks(heads):
         if block["kind"] == BlockKind.COMMIT.value:
             rows = unpacked(block, ["top_xid", "file", "unit"])
-            chosen = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
-            found += [(row["top_xid"], (row["file"], row["unit"])) for row in chosen.to_pylist()]
-    return found
+            rows = rows.filter(pc.is_in(rows.column("top_xid"), pa.array(sorted(xids), pa.int64())))
+            fragments += [(row["top_xid"], (row["file"], row["unit"])) for row in rows.to_pylist()]
+    return fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class FragmentSize:
 
 @dataclass(frozen=True, slots=True)
 class FragmentTotals:
-    """Changes of a unit, those of them that were aborted, and bytes."""
+    """changes: including aborted ones. size: bytes."""
 
     changes: int = 0
     aborted: int = 0
@@ -129,10 +128,10 @@ class FragmentTotals:
 
 @dataclass(slots=True)
 class FragmentCounts:
-    """What rows amount to.
+    """Totals of a file's rows.
 
-    changes: rows by relation, tag and fate. digits: ordinary committed transactions by the digits of their number of
-    changes. own_units: those with an outcome of their own. times: of the first and the last commit.
+    changes: rows by relation, tag and transaction status. digits: ordinary committed transactions by the digits of
+    their number of changes. own_fragments: fragments with an Outcome. times: of the first and the last commit.
     """
 
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
@@ -148,19 +147,18 @@ class FragmentCounts:
         self.digits.update(other.digits)
         self.biggest = sorted([*self.biggest, *other.biggest], key=lambda u: (-u.size, u.file))[:BIGGEST]
         self.own_fragments.update(other.own_fragments)
-        self.times = joined_span(self.times, other.times)
+        self.times = _merge_ranges(self.times, other.times)
 
 
-def joined_span(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
-    """What both span together."""
+def _merge_ranges(one: tuple[int, int] | None, other: tuple[int, int] | None) -> tuple[int, int] | None:
     if one is None or other is None:
         return one or other
     return min(one[0], other[0]), max(one[1], other[1])
 
 
 def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) -> FragmentCounts:
-    """Of one file's rows. `held_from`: as TallyRequest has it."""
-    found = FragmentCounts(BatchStatistics(StatisticsRequest(held_from)))
+    """Totals of one file's rows. held_from: see StatisticsRequest."""
+    counts = FragmentCounts(BatchStatistics(StatisticsRequest(held_from)))
     fragments = _FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for block in _blocks(heads):
@@ -168,24 +166,24 @@ def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) ->
         rows = statuses.of_batch(unpacked(block, _COUNTED))
         if not rows.num_rows:
             continue
-        found.statistics.add(kind, relation, rows, 0, statuses)
+        counts.statistics.add(kind, relation, rows, 0, statuses)
         decided = statuses.decide(rows)
         fragments.add(rows, decided, kind is BlockKind.CHANGE)
         if kind is BlockKind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
-            _count_changes(found, relation, rows, decided)
+            _count_changes(counts, relation, rows, decided)
     own = statuses.fragments_of(fragments.file)
     for rows, decided in commits:
         is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
-        _count_commits(found, fragments, rows, decided, is_own)
-    found.own_fragments = {(fragments.file, fragment): fragments.size(fragment) for fragment in own.tolist()}
-    return found
+        _count_commits(counts, fragments, rows, decided, is_own)
+    counts.own_fragments = {(fragments.file, fragment): fragments.totals(fragment) for fragment in own.tolist()}
+    return counts
 
 
 def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, Integers]:
-    """Xid, LSN and fate (as a place in FATES) of the ordinary transactions within a file."""
-    found: list[tuple[Integers, Integers, Integers]] = []
+    """Xid, LSN and status (an index of STATUSES) of a file's ordinary transactions."""
+    parts: list[tuple[Integers, Integers, Integers]] = []
     for block in _blocks(heads):
         if block["kind"] == BlockKind.COMMIT.value:
             rows = statuses.of_batch(unpacked(block, DECIDED_BY))
@@ -193,40 +191,39 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
             xid, lsn = (
                 pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
             )
-            found.append((xid, lsn, decided.status.astype(np.int64)))
-    nothing = np.zeros(0, np.int64)
-    xid, lsn, status = (np.concatenate([nothing, *(part[i] for part in found)]) for i in (0, 1, 2))
+            parts.append((xid, lsn, decided.status.astype(np.int64)))
+    empty = np.zeros(0, np.int64)
+    xid, lsn, status = (np.concatenate([empty, *(part[i] for part in parts)]) for i in (0, 1, 2))
     is_known = lsn >= 0
     return xid[is_known], lsn[is_known], status[is_known]
 
 
-def _count_changes(found: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-    of_fates = pa.array(decided.status)
-    pairs = pa.RecordBatch.from_arrays([rows.column("tag"), of_fates], names=["tag", "fate"])
-    for row in pa.Table.from_batches([pairs]).group_by(["tag", "fate"]).aggregate([([], "count_all")]).to_pylist():
-        found.changes[relation, row["tag"], STATUSES[row["fate"]].value] += row["count_all"]
+def _count_changes(counts: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
+    arrays = [rows.column("tag"), pa.array(decided.status)]
+    pairs = pa.Table.from_arrays(arrays, names=["tag", "status"])
+    for row in pairs.group_by(["tag", "status"]).aggregate([([], "count_all")]).to_pylist():
+        counts.changes[relation, row["tag"], STATUSES[row["status"]].value] += row["count_all"]
 
 
 def _count_commits(
-    found: FragmentCounts,
+    totals: FragmentCounts,
     fragments: _FragmentCounter,
     rows: pa.RecordBatch,
     decided: StatusColumns,
     is_own: npt.NDArray[np.bool_],
 ) -> None:
-    """Ordinary transactions; one with an outcome of its own is counted with the others that have."""
+    """Counts ordinary transactions without an Outcome; the others are in own_fragments."""
     fragment = rows.column("unit").to_numpy(zero_copy_only=False)
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
     is_committed = decided.status == _COMMITTED
     done = counts[is_committed & ~is_own]
     for digits, number in enumerate(np.bincount(_digits(done)).tolist()):
-        found.digits[digits] += number
+        totals.digits[digits] += number
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
-        found.times = joined_span(found.times, (limits["min"], limits["max"]))
+        totals.times = _merge_ranges(totals.times, (limits["min"], limits["max"]))
     sizes = np.where(is_own, -1, fragments.bytes[fragment + 1])
-    of_biggest = np.argsort(-sizes, kind="stable")[:BIGGEST]
-    listed = [
+    biggest = [
         FragmentSize(
             fragments.file,
             decided.top_xid[i].as_py(),
@@ -236,14 +233,14 @@ def _count_commits(
             decided.commit_lsn[i].as_py(),
             decided.commit_ts[i].as_py(),
         )
-        for i in of_biggest.tolist()
+        for i in np.argsort(-sizes, kind="stable")[:BIGGEST].tolist()
         if not is_own[i]
     ]
-    found.merge(FragmentCounts(biggest=listed))
+    totals.merge(FragmentCounts(biggest=biggest))
 
 
 def _digits(numbers: Integers) -> Integers:
-    """How many a number has; 0 has none."""
+    """Number of decimal digits; 0 for 0."""
     return np.searchsorted(_POWERS, numbers, side="right")
 
 
@@ -253,7 +250,7 @@ def _no_fragments() -> Integers:
 
 @dataclass(slots=True)
 class _FragmentCounter:
-    """Changes, those of them that were aborted, and bytes of each unit, of one file's rows."""
+    """Counts changes, aborted changes and bytes per fragment, at index fragment + 1, of one file."""
 
     file: int = 0
     changes: Integers = field(default_factory=_no_fragments)
@@ -262,7 +259,7 @@ class _FragmentCounter:
 
     def add(self, rows: pa.RecordBatch, decided: StatusColumns, are_changes: bool) -> None:
         self.file = rows.column("file")[0].as_py()
-        fragment = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_UNIT is -1
+        fragment = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_FRAGMENT is -1
         room = int(fragment.max()) + 1
         if room > len(self.changes):
             more = np.zeros(max(room, 2 * len(self.changes)) - len(self.changes), np.int64)
@@ -274,8 +271,8 @@ class _FragmentCounter:
             self.changes += np.bincount(fragment, minlength=len(self.changes))
             self.aborted += np.bincount(fragment[decided.status == _ABORTED], minlength=len(self.changes))
 
-    def size(self, fragment: int) -> FragmentTotals:
-        at = fragment + 1
-        if at >= len(self.bytes):
+    def totals(self, fragment: int) -> FragmentTotals:
+        i = fragment + 1
+        if i >= len(self.bytes):
             return FragmentTotals()
-        return FragmentTotals(int(self.changes[at]), int(self.aborted[at]), int(self.bytes[at]))
+        return FragmentTotals(int(self.changes[i]), int(self.aborted[i]), int(self.bytes[i]))

@@ -1,12 +1,12 @@
-"""Files put together into transactions as apply does it, but without stopping where one can't follow what came before.
+"""Assembles transactions from files as apply does, but without stopping at a file that can't follow the ones before it.
 
-Where apply would stop, a *break* is noted, and assembly begins anew with the file behind it: what was open before the
-break stays open, and of what the file goes on with the beginning is missing.
+Where apply would stop, the assembly records a break and restarts with the next file: transactions open before the break
+stay open, and transactions that the file continues lack their beginning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 @dataclass(frozen=True, slots=True)
 class SequenceBreak:
-    """file: the number of the one that can't follow. is_beginning: nothing was before it, as where one looks at a file
-    from the middle of an archive. is_left_out: nor could it be taken up by itself; its rows count as none."""
+    """file: the file that can't follow the files before it. is_beginning: it is the first file, from the middle of an
+    archive. is_excluded: it can't be assembled by itself either, so its rows don't count."""
 
     file: int
     reason: str
@@ -34,25 +34,25 @@ class SequenceBreak:
 
 @dataclass(slots=True)
 class LenientAssembly:
-    """All files in order, and what became of their transactions."""
+    """The files' transactions and their outcomes."""
 
     assembly: Assembly = field(default_factory=Assembly)
     breaks: list[SequenceBreak] = field(default_factory=list)
     _unknown_prepared: int = 0  # before the last break
     _ended: list[Outcome] = field(default_factory=list)
     _open: list[Outcome] = field(default_factory=list)  # before a break
-    _marks: list[Watermark] = field(default_factory=list)
-    _first: int = 0  # of the files since the last break
+    _watermarks: list[Watermark] = field(default_factory=list)
+    _first: int = 0  # the first file since the last break
     _is_empty: bool = True
 
-    def add(self, look: FileInspection) -> None:
-        scan = look.scan
+    def add(self, inspection: FileInspection) -> None:
+        scan = inspection.scan
         assert scan is not None
         before = self.assembly.state()
         try:
-            self.assembly.add_file(scan, look.controls)
+            self.assembly.add_file(scan, inspection.controls)
         except SequenceError as error:
-            self._break(scan, look.controls, before, str(error))
+            self._break(scan, inspection.controls, before, str(error))
         else:
             tail = before["tail"]
             if tail is not None and (tail["kind"], tail["of"]["xid"]) == ("segment", None):
@@ -60,16 +60,15 @@ class LenientAssembly:
         self._is_empty = False
 
     def _lose_head(self, scan: FileScan, reason: str) -> None:
-        """It goes on with a stream segment the beginning of which is missing, and so the stream's xid."""
+        """Quarantines a file's head that continues a stream segment without a beginning, and so without an xid."""
         if scan.begins == FileBeginning.INSIDE.value:
             self._ended.append(Outcome(TransactionStatus.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
-    def _break(self, scan: FileScan, controls: Iterable[Control], before: dict[str, Any], reason: str) -> None:
-        listed = list(controls)
+    def _break(self, scan: FileScan, controls: Sequence[Control], before: dict[str, Any], reason: str) -> None:
         is_beginning = self._is_empty
-        self._restart(scan.file, before, _missing_tail(scan, listed, reason))
+        self._restart(scan.file, before, _missing_tail(scan, controls, reason))
         try:
-            self.assembly.add_file(scan, listed)
+            self.assembly.add_file(scan, controls)
         except SequenceError as error:
             self._restart(scan.file, before, None)
             self._first = scan.file + 1
@@ -79,19 +78,19 @@ class LenientAssembly:
         self.breaks.append(SequenceBreak(scan.file, reason, is_beginning))
 
     def _restart(self, file: int, before: dict[str, Any], tail: dict[str, Any] | None) -> None:
-        """Without what the file changed before it was refused."""
+        """Restarts without the changes that the file made before it was refused."""
         assembly = self.assembly
         self._ended += _without(file, assembly.outcomes)
         self._open += _without(file, assembly.open_outcomes())
-        self._marks += [mark for mark in assembly.watermarks if mark.file != file]
+        self._watermarks += [watermark for watermark in assembly.watermarks if watermark.file != file]
         self._unknown_prepared += len(assembly.unknown_prepared)
         self._first = file
-        nothing: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
-        state = {**before, **nothing, "tail": tail, "was_damaged": True}
+        empty: dict[str, Any] = {"streams": [], "prepared": [], "cut_off_lsn": None, "cut_off_gids": []}
+        state = {**before, **empty, "tail": tail, "was_damaged": True}
         self.assembly = Assembly.from_state(state, assembly.relations, assembly.types)
 
     def finish(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
-        """Once all files are in; `ends` as Assembly.replace_streams has them."""
+        """Ends the assembly after the last file. ends: see Assembly.replace_streams."""
         self.assembly.replace_streams((xid, fragment) for xid, fragment in ends if fragment[0] >= self._first)
 
     @property
@@ -104,7 +103,7 @@ class LenientAssembly:
 
     @property
     def watermarks(self) -> list[Watermark]:
-        return [*self._marks, *self.assembly.watermarks]
+        return [*self._watermarks, *self.assembly.watermarks]
 
     @property
     def unknown_prepared(self) -> int:
@@ -112,38 +111,38 @@ class LenientAssembly:
 
     @property
     def needs_history(self) -> bool:
-        """Whether any transaction may be one that came before, or another server's."""
-        return bool(self._marks or self.breaks) or self.assembly.needs_history
+        """True if a transaction may have been committed before, or may be another server's."""
+        return bool(self._watermarks or self.breaks) or self.assembly.needs_history
 
     @property
     def excluded_files(self) -> frozenset[int]:
-        return frozenset(each.file for each in self.breaks if each.is_excluded)
+        return frozenset(gap.file for gap in self.breaks if gap.is_excluded)
 
     def statuses(self) -> StatusLookup:
         return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.excluded_files)
 
 
 def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    kept = [replace(o, fragments=tuple(fragment for fragment in o.fragments if fragment[0] != file)) for o in outcomes]
-    return [outcome for outcome in kept if outcome.fragments]
+    others = [replace(o, fragments=tuple(f for f in o.fragments if f[0] != file)) for o in outcomes]
+    return [outcome for outcome in others if outcome.fragments]
 
 
-def _missing_tail(scan: FileScan, controls: list[Control], reason: str) -> dict[str, Any] | None:
-    """What must have been open where the file begins, in the form of Assembly.state."""
+def _missing_tail(scan: FileScan, controls: Iterable[Control], reason: str) -> dict[str, Any] | None:
+    """The transaction that must be open where the file begins, in the form of Assembly.state."""
     if scan.begins == FileBeginning.EITHER.value:
         return None
-    of: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
+    transaction: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
     if scan.begins == FileBeginning.INSIDE.value:
-        return {"kind": "segment", "of": of}
+        return {"kind": "segment", "of": transaction}
     for row in controls:
         if not isinstance(row, ControlRow):
             continue
         message = decode(row.body, False) if row.fragment == HEAD and row.body[:1] in (b"C", b"P") else None
         match message:
             case Prepare():
-                return {"kind": "prepared", "of": {**of, "xid": message.xid, "gid": message.gid}}
+                return {"kind": "prepared", "of": {**transaction, "xid": message.xid, "gid": message.gid}}
             case Commit():
-                return {"kind": "transaction", "of": {**of, "lsn": message.commit_lsn}}
+                return {"kind": "transaction", "of": {**transaction, "lsn": message.commit_lsn}}
             case _:
                 pass
-    return {"kind": "transaction", "of": of}
+    return {"kind": "transaction", "of": transaction}

@@ -1,4 +1,4 @@
-"""Files of this machine, found and looked into without Spark: by this process, or by several side by side."""
+"""Lists and inspects local files without Spark, in this process or in several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.transactions.outcome import FragmentId
 from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 
-_WORTH_PROCESSES = 1 << 23  # bytes: to start them takes as long as to look into about as much
+_MIN_BYTES_FOR_PROCESSES = 1 << 23  # starting processes takes about as long as inspecting this many bytes
 
 _A = TypeVar("_A")
 
@@ -33,30 +33,30 @@ _B = TypeVar("_B")
 
 
 def is_local(path: str) -> bool:
-    """Whether Spark would be asked for it only to read what lies here."""
+    """True for paths of this machine's file system, which need no Spark."""
     return path.startswith("file:/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
 
 
 def list_local(paths: Iterable[str]) -> list[LandedFile]:
-    """The files that are named, all below folders that are, and all that globs match. As Spark does it, names with a
-    leading dot or underscore are left out, unless they are the ones that were named. Raises ConfigError for a path
-    that there is nothing of, and ArchiveError for a folder that can't be read."""
-    found: dict[str, LandedFile] = {}
+    """The named files, all files below named folders, and all matches of globs. As in Spark, names with a leading dot
+    or underscore are skipped unless named themselves. Raises ConfigError for a path without a match, and ArchiveError
+    for a folder that can't be read."""
+    files: dict[str, LandedFile] = {}
     for path in paths:
-        matches = _matches(_plain(path))
+        matches = _matches(_without_scheme(path))
         if not matches:
-            raise ConfigError(f"there is no {path}")
+            raise ConfigError(f"{path} does not exist")
         for match in matches:
             for file in _files_below(match):
                 try:
                     status = file.stat()
                 except OSError:
-                    raise ConfigError(f"there is no {file}") from None
-                found[str(file)] = LandedFile(str(file), status.st_size, status.st_mtime_ns // 1000)
-    return list(found.values())
+                    raise ConfigError(f"{file} does not exist") from None
+                files[str(file)] = LandedFile(str(file), status.st_size, status.st_mtime_ns // 1000)
+    return list(files.values())
 
 
-def _plain(path: str) -> str:
+def _without_scheme(path: str) -> str:
     if not path.startswith("file:"):
         return path
     return unquote("/" + path.removeprefix("file:").lstrip("/"))
@@ -65,16 +65,17 @@ def _plain(path: str) -> str:
 def _matches(path: str) -> list[Path]:
     if os.path.lexists(path):
         return [Path(path)]
-    return sorted({Path(match) for pattern in _braces(path) for match in glob(pattern, recursive=True)})  # noqa: PTH207
+    patterns = _expand_braces(path)
+    return sorted({Path(match) for pattern in patterns for match in glob(pattern, recursive=True)})  # noqa: PTH207
 
 
-def _braces(pattern: str) -> list[str]:
-    """Hadoop's globs know {a,b}."""
+def _expand_braces(pattern: str) -> list[str]:
+    """Expands {a,b}, which Hadoop's globs allow."""
     before, brace, rest = pattern.partition("{")
     inside, end, after = rest.partition("}")
     if not brace or not end:
         return [pattern]
-    return [expanded for each in inside.split(",") for expanded in _braces(before + each + after)]
+    return [expanded for choice in inside.split(",") for expanded in _expand_braces(before + choice + after)]
 
 
 def _files_below(path: Path) -> Iterator[Path]:
@@ -87,13 +88,12 @@ def _files_below(path: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
-    raise ArchiveError(f"{error.filename}: it can't be read: {error.strerror}")
+    raise ArchiveError(f"{error.filename}: can't be read: {error.strerror}")
 
 
 @dataclass(slots=True)
 class LocalRunner:
-    """See inspection.Runner. folder: what is kept between the steps goes there. processes: at most; 1 for none beside
-    this one."""
+    """See archive.Runner. folder: for intermediate files. processes: the maximum; 1 runs all in this process."""
 
     folder: Path
     framing: Framing = Framing.AUTO
@@ -109,45 +109,44 @@ class LocalRunner:
 
     def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         size = sum(task.size for task in tasks.values())
-        if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _WORTH_PROCESSES:
-            # Not forked: Arrow's threads don't live on in a fork.
+        if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _MIN_BYTES_FOR_PROCESSES:
+            # Arrow's threads don't survive a fork.
             self._pool = ProcessPoolExecutor(min(self.processes, len(tasks)), get_context("spawn"))
         inspections = self._map(partial(_scan, self.folder, self.framing), tasks.items())
-        return {found.number: found for found in inspections}
+        return {inspection.number: inspection for inspection in inspections}
 
     def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        return [end for found in self._map(partial(_ends, xids), self._heads()) for end in found]
+        return [end for file_ends in self._map(partial(_ends, xids), self._heads()) for end in file_ends]
 
     def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
         heads = self._heads()
-        counted = self._map(partial(_count, statuses, dict(held_from)), heads)
-        return {int(path.stem): found for path, found in zip(heads, counted, strict=True)}
+        counts = self._map(partial(_count, statuses, dict(held_from)), heads)
+        return {int(path.stem): file_counts for path, file_counts in zip(heads, counts, strict=True)}
 
     def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
         heads = self._heads()
-        found = self._map(partial(_commits, statuses), heads)
-        return {int(path.stem): each for path, each in zip(heads, found, strict=True)}
+        columns = self._map(partial(_commits, statuses), heads)
+        return {int(path.stem): file_columns for path, file_columns in zip(heads, columns, strict=True)}
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         if self._pool is None:
             for context in contexts:
                 _print_messages(context, emit)
             return
-        told: deque[Future[Path]] = deque()
+        printed: deque[Future[Path]] = deque()
         waiting = iter(enumerate(contexts))
         while True:
-            for number, context in islice(waiting, 2 * self.processes - len(told)):  # no more than that lies on disk
-                told.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", context))
-            if not told:
+            for number, context in islice(waiting, 2 * self.processes - len(printed)):  # limits the files on disk
+                printed.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", context))
+            if not printed:
                 return
-            path = told.popleft().result()
+            path = printed.popleft().result()
             with path.open(encoding="utf-8", newline="\n") as lines:
                 for line in lines:
                     emit(line.removesuffix("\n"))
             path.unlink()
 
     def _map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
-        """In order."""
         if self._pool is None:
             return map(function, items)
         listed = list(items)
@@ -158,7 +157,7 @@ class LocalRunner:
 
 
 def read_local(path: str) -> bytes:
-    """Raises OSError, and OverflowError for a file that has more bytes than can be looked into at once."""
+    """Raises OSError, and OverflowError for a file with more bytes than one scan can read."""
     file = Path(path)
     size = file.stat().st_size
     if size > MAX_SIZE:
@@ -168,15 +167,14 @@ def read_local(path: str) -> bytes:
 
 def _scan(folder: Path, framing: Framing, item: tuple[str, ScanTask]) -> FileInspection:
     path, task = item
-    kept = folder / f"{task.number}.heads"
     try:
-        found, heads = inspect_file(path, read_local(path), task, framing)
+        inspection, heads = inspect_file(path, read_local(path), task, framing)
     except OSError as error:
-        found, heads = FileInspection(task.number, error=f"{path}: it can't be read: {error.strerror}"), b""
+        inspection, heads = FileInspection(task.number, error=f"{path}: can't be read: {error.strerror}"), b""
     except OverflowError as error:
-        found, heads = FileInspection(task.number, error=str(error)), b""
-    kept.write_bytes(heads)
-    return found
+        inspection, heads = FileInspection(task.number, error=str(error)), b""
+    (folder / f"{task.number}.heads").write_bytes(heads)
+    return inspection
 
 
 def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, FragmentId]]:

@@ -1,4 +1,4 @@
-"""The messages of a file, one line each: where it stands, whose it is, what it says. Values only where asked for."""
+"""Prints a file's messages, one per line: position, transaction and content. Cell values only on request."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ _UNCHANGED, _BINARY = ord("u"), ord("b")
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages. None: any. table: shell pattern of schema.table; xid: the transaction's or the subtransaction's;
-    times: of the transaction's commit, microseconds since 2000-01-01 UTC; names: a regular expression, looked for in
-    the names that a message bears.
-    """
+    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: of the transaction or the
+    subtransaction. times: of the transaction's commit, microseconds since 2000-01-01 UTC. names: a regular expression
+    to search in the message's names."""
 
     table: str | None = None
     xid: int | None = None
@@ -70,7 +69,7 @@ class MessageFilter:
             return False
         if self.xid is not None and self.xid not in (line.xid, line.subxid):
             return False
-        if not _within(line.place, self.first_lsn, self.last_lsn):
+        if not _within(line.position, self.first_lsn, self.last_lsn):
             return False
         if not _within(line.committed_at, self.first_time, self.last_time):
             return False
@@ -78,7 +77,7 @@ class MessageFilter:
 
 
 def as_time(microseconds: int | None) -> str | None:
-    """Since 2000-01-01 UTC, as ISO 8601 has it."""
+    """Microseconds since 2000-01-01 UTC as ISO 8601."""
     return None if microseconds is None else time_of(microseconds).isoformat(" ")
 
 
@@ -90,8 +89,8 @@ def _within(value: int | None, first: int | None, last: int | None) -> bool:
 
 @dataclass(slots=True)
 class MessageLine:
-    """One message. place: its LSN where the framing has it, else its transaction's commit's. fate: what became of its
-    transaction, if it is known. values: column -> text, only where asked for."""
+    """One message. position: its LSN if the framing has LSNs, else its transaction's commit LSN. fate: the status of
+    the transaction, if known. values: texts by kind of tuple and column; empty unless requested."""
 
     path: str
     offset: int
@@ -108,7 +107,7 @@ class MessageLine:
     values: dict[str, dict[str, str | None]] = field(default_factory=dict)
 
     @property
-    def place(self) -> int | None:
+    def position(self) -> int | None:
         return self.commit_lsn if self.lsn is None else self.lsn
 
     def text(self) -> str:
@@ -132,8 +131,8 @@ def _row(values: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InspectionContext:
-    """What the messages of one file are told with. outcomes: of its units; versions: of the relations, by OID; marks:
-    by stretch. Small, whatever the file's size, and goes to other processes."""
+    """Everything needed to print a file's messages. outcomes: by fragment; watermarks: by epoch; versions: by relation
+    OID. Small whatever the file's size, as it is sent to other processes."""
 
     path: str
     file: int
@@ -152,46 +151,46 @@ class InspectionContext:
 def print_messages(
     context: InspectionContext, content: bytes, emit: Callable[[str], object], max_size: int = MAX_SIZE
 ) -> None:
-    """Gives the text of each line that is wanted to `emit`."""
+    """Emits the text of each accepted line."""
     print_lines(context, content, lambda line: emit(line.json() if context.as_json else line.text()), max_size)
 
 
 def print_lines(
     context: InspectionContext, content: bytes, emit: Callable[[MessageLine], object], max_size: int = MAX_SIZE
 ) -> None:
-    """Gives each line that is wanted to `emit`. What can't be read is a line, too."""
+    """Emits each accepted line, and a line for each unreadable part."""
     printer: MessagePrinter | None = None
     try:
         data = read_content(content, context.path, max_size).data[: context.end]
         if context.framing is Framing.AUTO:
-            return  # nothing in it
+            return  # an empty file
         printer = MessagePrinter(context, data, emit)
         printer.run()
     except ArchiveError as error:
-        at = 0 if printer is None else printer.offset
-        emit(MessageLine(context.path, at, None, None, None, "Damage", f"can't be read from here on: {error}"))
+        offset = 0 if printer is None else printer.offset
+        emit(MessageLine(context.path, offset, None, None, None, "Damage", f"can't be read from here on: {error}"))
 
 
 def vanished_file_line(context: InspectionContext) -> str:
-    """The line of a file that was there when it was looked into."""
-    line = MessageLine(context.path, 0, None, None, None, "Damage", "it can't be read any more")
+    """The line for a file that was readable when it was scanned."""
+    line = MessageLine(context.path, 0, None, None, None, "Damage", "can no longer be read")
     return line.json() if context.as_json else line.text()
 
 
 class MessagePrinter(Scanner):
-    """Reads a file as the scan does, message by message, and keeps nothing."""
+    """Reads a file as the scan does, message by message, without making rows."""
 
     def __init__(self, context: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
-        part = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
-        super().__init__(part, context.begins_in_stream, head_too=True)
+        request = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
+        super().__init__(request, context.begins_in_stream, head_too=True)
         self.context = context
         self.emit = emit
 
     def _take(self, *_: object) -> None:
-        """None: each message by itself."""
+        """Disables the bulk path, so that every message is decoded."""
 
     def _append(self, *_: object, **__: object) -> None:
-        """No rows."""
+        """Makes no rows."""
 
     def _message(self, message: PgoutputMessage, frame: Frame) -> None:
         before = self.fragment
@@ -199,7 +198,7 @@ class MessagePrinter(Scanner):
         fragment = self.fragment if self.fragment is not None else before
         if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
             fragment = None
-        lsn = frame.lsn or None  # of messages that stand nowhere in the WAL
+        lsn = frame.lsn or None  # 0 for messages without a position in the WAL
         self._emit(self._line(message, frame.offset, lsn, NO_FRAGMENT if fragment is None else fragment.number))
 
     def _damage(self, gap: Gap) -> None:
@@ -213,13 +212,12 @@ class MessagePrinter(Scanner):
 
     def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, fragment: int) -> MessageLine:
         line = MessageLine(self.context.path, offset, lsn, None, None, type(message).__name__, "")
-        self._owner_of(line, message, fragment)
-        MessageDescription(
-            self.context, line, (self.context.file, self.ordinal), self.context.outcomes.get(fragment)
-        ).describe(message)
+        self._set_transaction(line, message, fragment)
+        position, outcome = (self.context.file, self.ordinal), self.context.outcomes.get(fragment)
+        MessageDescription(self.context, line, position, outcome).describe(message)
         return line
 
-    def _owner_of(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
+    def _set_transaction(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
         outcome = self.context.outcomes.get(number)
         fragment = self.fragment
         line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
@@ -233,8 +231,8 @@ class MessagePrinter(Scanner):
             known = fragment if fragment is not None and fragment.number == number else self._ended_fragment
             if known is not None:
                 line.xid, line.commit_lsn, line.committed_at = known.xid, known.commit_lsn, known.commit_ts
-                mark = self.context.watermarks.get(len(self.summary.epochs) - 1, -1)
-                is_new = known.commit_lsn is None or known.commit_lsn > mark
+                watermark = self.context.watermarks.get(len(self.summary.epochs) - 1, -1)
+                is_new = known.commit_lsn is None or known.commit_lsn > watermark
                 line.fate = TransactionStatus.COMMITTED.value if is_new else TransactionStatus.RESENT.value
         if line.xid is None:
             line.xid = getattr(message, "xid", None)
@@ -251,9 +249,9 @@ class MessagePrinter(Scanner):
 
 @dataclass(slots=True)
 class MessageDescription:
-    """What one message says, put into its line."""
+    """Describes a message in its line."""
 
-    scene: InspectionContext
+    context: InspectionContext
     line: MessageLine
     position: tuple[int, int]
     outcome: Outcome | None
@@ -307,7 +305,7 @@ class MessageDescription:
 
     def _relation(self, message: Relation) -> None:
         name = f"{message.namespace}.{message.name}"
-        types = [column_type(c.type_oid, c.type_modifier, self.scene.user_types).name for c in message.columns]
+        types = [column_type(c.type_oid, c.type_modifier, self.context.user_types).name for c in message.columns]
         columns = ", ".join(
             f"{c.name} {t}{' key' if c.is_key else ''}" for c, t in zip(message.columns, types, strict=True)
         )
@@ -320,12 +318,12 @@ class MessageDescription:
         kind = "transactional" if message.transactional else "not transactional"
         what = f"Message {message.prefix!r}, {kind}, {len(message.content):,} bytes"
         self._named(what, message.prefix)
-        if self.scene.shows_values:
+        if self.context.shows_values:
             self.line.values["content"] = {"content": _text(message.content)}
 
     def _change(self, message: Insert | Update | Delete | Truncate) -> None:
         oids = message.relation_oids if isinstance(message, Truncate) else (message.relation_oid,)
-        relations = [self._in_force(oid) for oid in oids]
+        relations = [self._relation_of(oid) for oid in oids]
         tables = tuple(
             f"OID {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
             for oid, relation in zip(oids, relations, strict=True)
@@ -334,11 +332,8 @@ class MessageDescription:
         self.line.names += tuple(c.name for r in relations if r is not None for c in r.columns)
         self.line.what = f"{type(message).__name__} {', '.join(tables)}"
         if isinstance(message, Truncate):
-            for bit, said in (
-                (TruncateOption.CASCADE, " cascade"),
-                (TruncateOption.RESTART_IDENTITY, " restart identity"),
-            ):
-                self.line.what += said if message.options & bit else ""
+            self.line.what += " cascade" if message.options & TruncateOption.CASCADE else ""
+            self.line.what += " restart identity" if message.options & TruncateOption.RESTART_IDENTITY else ""
             return
         old_kind = getattr(message, "old_kind", None)
         for kind in ("old", "new"):
@@ -347,14 +342,12 @@ class MessageDescription:
                 is_key = kind == "old" and old_kind is not None and old_kind.value == "K"
                 self._tuple("key" if is_key else kind, data, relations[0], is_key)
 
-    def _in_force(self, oid: int) -> Relation | None:
-        versions = self.scene.versions.get(oid)
-        number = (
-            None
-            if versions is None
-            else versions.at(self.position, None if self.outcome is None else self.outcome.scope)
-        )
-        return None if versions is None or number is None else versions.relations[number]
+    def _relation_of(self, oid: int) -> Relation | None:
+        versions = self.context.versions.get(oid)
+        if versions is None:
+            return None
+        number = versions.at(self.position, None if self.outcome is None else self.outcome.scope)
+        return None if number is None else versions.relations[number]
 
     def _tuple(self, kind: str, data: TupleData, relation: Relation | None, is_key: bool) -> None:
         names = [f"column {i + 1}" for i in range(len(data.kinds))]
@@ -362,7 +355,7 @@ class MessageDescription:
             names = [column.name for column in relation.columns]
         sent = [i for i, k in enumerate(data.kinds) if k != _UNCHANGED and not (is_key and data.values[i] is None)]
         unchanged = [names[i] for i, k in enumerate(data.kinds) if k == _UNCHANGED]
-        if self.scene.shows_values:
+        if self.context.shows_values:
             self.line.values[kind] = {
                 names[i]: None if (value := data.values[i]) is None else _shown(data.kinds[i], value) for i in sent
             }

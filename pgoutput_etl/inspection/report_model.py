@@ -8,8 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """status: read, duplicate (its content is another file's), left (still being written or compressed) or unreadable.
-    size: on storage; content_bytes: decompressed. reconnections: how often the server began from an earlier point."""
+    """status: read, duplicate (same content as another file), left (still being written or compressed) or unreadable.
+    size: on storage; content_bytes: decompressed. reconnections: number of times the server restarted from an earlier
+    point."""
 
     path: str
     status: str
@@ -27,7 +28,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class TransactionReport:
-    """kind: ordinary, streamed or prepared. size: bytes. The commit's LSN and time are None where it was not seen."""
+    """kind: ordinary, streamed or prepared. size: bytes. commit_lsn, commit_time: None without a Commit message."""
 
     xid: int | None
     kind: str
@@ -50,7 +51,7 @@ class ColumnReport:
 
 @dataclass(frozen=True, slots=True)
 class VersionReport:
-    """From message `ordinal` of `file` on. streamed: within one streamed transaction at first."""
+    """A relation's description, valid from message `ordinal` of `file` on. streamed: within a streamed transaction."""
 
     schema: str
     table: str
@@ -63,7 +64,7 @@ class VersionReport:
 
 @dataclass(frozen=True, slots=True)
 class RelationReport:
-    """committed: changes by kind. others: changes that do not count, by what became of them."""
+    """committed: changes by kind. others: changes that were not committed, by status."""
 
     oid: int
     schema: str | None
@@ -75,7 +76,7 @@ class RelationReport:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """What is in an archive. sizes: committed transactions by how many changes they have ("10-99": so many)."""
+    """sizes: numbers of committed transactions by their number of changes, such as "10-99"."""
 
     files: tuple[FileReport, ...]
     bytes: int

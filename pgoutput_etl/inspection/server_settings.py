@@ -1,7 +1,7 @@
-"""A server's settings, as far as the values that it sent show them.
+"""Server settings inferred from values, as no message contains them.
 
-Nothing in an archive says them. Some of each relation's first values in a file are looked at, of types whose text
-depends on a setting; what is kept is the setting, never a value.
+Samples each relation's first rows in a file, for types whose text depends on a setting. Only settings are stored, never
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pgoutput_etl.protocol.decoder import decode, read_tuple
 from pgoutput_etl.protocol.messages import Relation, TupleData
 from pgoutput_etl.scan.message_row import HEAD
 
-_ROWS_OF_A_RELATION = 20
+_ROWS_PER_RELATION = 20
 
 _ISO = re.compile(rb"\d{4,}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?([+-]\d\d(?::\d\d){0,2})?)?(?: BC)?")
 
@@ -32,68 +32,68 @@ _TEXT, _BINARY = ord("t"), ord("b")
 FORMAT, OTHER = "values", "other"
 
 
-SettingsSample = Counter[tuple[str, str]]  # (setting, what it shows as) -> how many values show it
+SettingsSample = Counter[tuple[str, str]]  # number of values by (setting, value of the setting)
 
 
-def sampled_settings(batches: Iterable[pa.RecordBatch]) -> SettingsSample:
-    """Of a file's message rows (MESSAGE_SCHEMA). What no Relation message of the file describes shows its format
-    alone."""
-    kept = list(batches)
-    described = _described(kept)
-    seen: SettingsSample = Counter()
-    for oid, ordinal, new in _sampled(kept):
-        entries = described.get(oid, [])
+def sample_settings(batches: Iterable[pa.RecordBatch]) -> SettingsSample:
+    """Samples a file's message rows (MESSAGE_SCHEMA). Rows without a Relation message in the file show their format
+    only."""
+    rows = list(batches)
+    relations = _relations(rows)
+    sample: SettingsSample = Counter()
+    for oid, ordinal, new in _first_tuples(rows):
+        entries = relations.get(oid, [])
         index = bisect_right(entries, ordinal, key=lambda entry: entry[0])
-        _look_at(seen, new, entries[index - 1][1] if index else None)
-    return seen
+        _add_settings(sample, new, entries[index - 1][1] if index else None)
+    return sample
 
 
-def _described(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[int, Relation]]]:
-    found: dict[int, list[tuple[int, Relation]]] = {}
+def _relations(batches: list[pa.RecordBatch]) -> dict[int, list[tuple[int, Relation]]]:
+    relations: dict[int, list[tuple[int, Relation]]] = {}
     for batch in batches:
         rows = batch.filter(pc.equal(batch.column("tag"), "R"))
         for row in rows.select(["ordinal", "unit", "xid", "body"]).to_pylist():
             if row["unit"] == HEAD and row["xid"] is None:
-                continue  # within a stream segment, or not: not known yet
+                continue  # the head may be within a stream segment, which isn't known yet
             relation = decode(row["body"], row["xid"] is not None)
             if isinstance(relation, Relation):
-                found.setdefault(relation.oid, []).append((row["ordinal"], relation))
-    return found
+                relations.setdefault(relation.oid, []).append((row["ordinal"], relation))
+    return relations
 
 
-def _sampled(batches: list[pa.RecordBatch]) -> Iterator[tuple[int, int, TupleData]]:
-    taken: Counter[int] = Counter()
+def _first_tuples(batches: list[pa.RecordBatch]) -> Iterator[tuple[int, int, TupleData]]:
+    counts: Counter[int] = Counter()
     for batch in batches:
         relation = batch.column("relation").fill_null(-1).to_numpy(zero_copy_only=False)
         has_new = batch.column("new").is_valid().to_numpy(zero_copy_only=False)
         for oid in np.unique(relation[has_new]).tolist():
-            room = _ROWS_OF_A_RELATION - taken[oid]
-            at = np.flatnonzero(has_new & (relation == oid))[:room] if room > 0 else ()
-            taken[oid] += len(at)
-            for i in at:
-                yield oid, batch.column("ordinal")[int(i)].as_py(), read_tuple(batch.column("new")[int(i)].as_py())
+            room = _ROWS_PER_RELATION - counts[oid]
+            indexes = np.flatnonzero(has_new & (relation == oid))[:room].tolist() if room > 0 else []
+            counts[oid] += len(indexes)
+            for i in indexes:
+                yield oid, batch.column("ordinal")[i].as_py(), read_tuple(batch.column("new")[i].as_py())
 
 
-def _look_at(seen: SettingsSample, new: TupleData, relation: Relation | None) -> None:
+def _add_settings(sample: SettingsSample, new: TupleData, relation: Relation | None) -> None:
     for kind in new.kinds:
         if kind in (_TEXT, _BINARY):
-            seen[FORMAT, "text" if kind == _TEXT else "binary"] += 1
+            sample[FORMAT, "text" if kind == _TEXT else "binary"] += 1
     if relation is None or len(relation.columns) != len(new.kinds):
         return
     for column, kind, value in zip(relation.columns, new.kinds, new.values, strict=True):
         if kind == _TEXT and value is not None:
-            for setting in _shown_by(column.type_oid, value):
-                seen[setting] += 1
+            for setting in _infer_settings(column.type_oid, value):
+                sample[setting] += 1
 
 
-def _shown_by(type_oid: int, value: bytes) -> list[tuple[str, str]]:
+def _infer_settings(type_oid: int, value: bytes) -> list[tuple[str, str]]:
     if value in _INFINITE:
         return []
     match type_oid:
         case 1082 | 1114 | 1184:
-            found = _ISO.fullmatch(value)
-            style = ("DateStyle", OTHER if found is None else "ISO")
-            zone = None if found is None else found[1]
+            match = _ISO.fullmatch(value)
+            style = ("DateStyle", OTHER if match is None else "ISO")
+            zone = None if match is None else match[1]
             return [style] if zone is None else [style, ("TimeZone", f"UTC{_offset(zone)}")]
         case 1186:
             return [("IntervalStyle", _interval_style(value))]

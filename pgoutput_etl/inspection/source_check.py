@@ -1,7 +1,7 @@
-"""Whether the transactions of an archive can be one server's: what continuity.py asks of a ledger, asked of files.
+"""Checks that an archive's transactions come from one server, as source_continuity.py does with a ledger.
 
-What is behind commits that the archive has was sent before, so that it is among them; and no transaction is committed
-twice. xids are used again, but only after 2^32 of them.
+A commit with a lower LSN than commits before it was sent again, so the archive must have it already. No transaction is
+committed twice: an xid is reused only after 2^32 others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pgoutput_etl.transactions.status_lookup import STATUSES
 
 Integers = npt.NDArray[np.int64]
 
-# 2^32 transactions, of which none takes less than 32 bytes of WAL.
+# Bytes of WAL: 2^32 transactions, each at least 32 bytes.
 XIDS_WRAP_WITHIN = 2**37
 
 _DONE = tuple(
-    STATUSES.index(fate)
-    for fate in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
+    STATUSES.index(status)
+    for status in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
 )
 
 _RESENT = STATUSES.index(TransactionStatus.RESENT)
@@ -31,7 +31,7 @@ _RESENT = STATUSES.index(TransactionStatus.RESENT)
 
 @dataclass(slots=True)
 class CommitColumns:
-    """Commits by file, as arrays that go along with each other: xid, LSN, fate as a place in FATES."""
+    """Commits by file, as parallel arrays: xid, LSN and status as an index of STATUSES."""
 
     parts: list[tuple[int, Integers, Integers, Integers]] = field(default_factory=list)
 
@@ -47,8 +47,8 @@ class CommitColumns:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTransactions:
-    """wrong: what can't be one server's, the first of each kind. open: what is only right if files before these have
-    it. Each names file, LSN and xid."""
+    """wrong: the first commit of each kind that can't come from the same server. open: commits that must be in earlier
+    files. Each line names file, LSN and xid."""
 
     wrong: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
@@ -63,26 +63,27 @@ def find_foreign_transactions(commits: CommitColumns, paths: Mapping[int, str]) 
     order = np.lexsort((lsn, xid))
     order = order[is_done[order]]
     wrong: list[str] = []
-    before: list[str] = []
+    earlier: list[str] = []
     resent = np.flatnonzero(status == _RESENT)
     known = set(zip(xid[order].tolist(), lsn[order].tolist(), strict=True)) if len(resent) else set()
     unknown = [i for i in resent.tolist() if (int(xid[i]), int(lsn[i])) not in known]
     if unknown:
         i = min(unknown, key=lambda i: (int(file[i]), int(lsn[i])))
-        said = (
-            f"{paths.get(int(file[i]), '')}: the commit at {format_lsn(int(lsn[i]))} of transaction {xid[i]} is behind "
-            "commits that came before it, and was not among them"
+        line = (
+            f"{paths.get(int(file[i]), '')}: the commit at {format_lsn(int(lsn[i]))} of transaction {xid[i]} has a "
+            "lower LSN than commits before it, but is not among them"
         )
         if int(lsn[i]) < int(lsn[is_done].min(initial=2**63 - 1)):
-            before.append(f"{said}: right only if it is in files before these")
+            earlier.append(f"{line}; it must be in earlier files")
         else:
-            wrong.append(f"{said}: none that was sent again")
+            wrong.append(f"{line}, so it was not sent again")
     same = (np.diff(xid[order]) == 0) & (np.diff(lsn[order]) > 0) & (np.diff(lsn[order]) < XIDS_WRAP_WITHIN)
     twice = np.flatnonzero(same)
     if len(twice):
         first, second = order[twice[0]], order[twice[0] + 1]
         wrong.append(
             f"{paths.get(int(file[second]), '')}: transaction {xid[second]} was committed at "
-            f"{format_lsn(int(lsn[second]))}, and at {format_lsn(int(lsn[first]))}: these are two servers' transactions"
+            f"{format_lsn(int(lsn[second]))} and at {format_lsn(int(lsn[first]))}: the archive has transactions of two "
+            "servers"
         )
-    return ForeignTransactions(tuple(wrong), tuple(before))
+    return ForeignTransactions(tuple(wrong), tuple(earlier))

@@ -1,4 +1,4 @@
-"""What all jobs have in common on a command line: arguments, exit codes, a report for people or for programs."""
+"""The jobs' common command line: arguments, exit codes, and a report as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A job as it is typed. name: as in jobs/NAME.py; run: gives the exit code."""
+    """A job's command line. name: as in jobs/NAME.py; run: returns the exit code."""
 
     name: str
     description: str
@@ -36,9 +36,9 @@ class Command:
         self.add_arguments(parser)
         return parser
 
-    def main(self, prog: str | None = None, given: Sequence[str] | None = None) -> int:
-        """`prog`: what was typed, `given`: and what behind it; what the process was started with, if None."""
-        return self.run(self.parser(prog or f"jobs/{self.name}.py").parse_args(given))
+    def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
+        """prog: the program's name in messages; arguments: sys.argv's if None."""
+        return self.run(self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments))
 
 
 class JobReport(Protocol):
@@ -52,7 +52,7 @@ R = TypeVar("R", bound=JobReport)
 
 
 def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Callable[[R], None]) -> int:
-    """Does a job that has a configuration, and prints what it reports, or why it could not; gives the exit code."""
+    """Runs a job with its configuration, prints its report or its error, and returns the exit code."""
     try:
         config = load_config(arguments.config, arguments.set)
         report = job(config)
@@ -67,10 +67,10 @@ def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Cal
 
 
 class JobRequest(Protocol):
-    """What a job is asked for beside its configuration."""
+    """A job's arguments besides its configuration."""
 
     def check(self) -> None:
-        """Raises ConfigError for what can't be asked for together."""
+        """Raises ConfigError for arguments that don't go together."""
 
 
 Q = TypeVar("Q", bound=JobRequest)
@@ -83,7 +83,7 @@ def run_request(
     do: Callable[[SparkSession, Config, Q, Callable[[str], None]], R],
     show: Callable[[R], None],
 ) -> int:
-    """As run_job; what is asked for is checked before Spark starts."""
+    """Like run_job, but checks the request before Spark starts."""
 
     def job(config: Config) -> R:
         request.check()
@@ -95,7 +95,7 @@ def run_request(
 
 @contextmanager
 def session(job: str, config: Config) -> Iterator[SparkSession]:
-    """Spark for as long as a job takes."""
+    """A Spark session that ends with the job."""
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets)
@@ -108,33 +108,33 @@ def session(job: str, config: Config) -> Iterator[SparkSession]:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", required=True, metavar="FILE", help="the YAML file of the nightly job")
+    parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
 
 
 def add_usual(parser: argparse.ArgumentParser) -> None:
-    """What every job with a configuration has last in its help."""
+    """Adds the arguments that every job with a configuration lists last in its help."""
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file")
     add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the report for programs")
-    parser.add_argument("--quiet", action="store_true", help="show no progress on standard error")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--quiet", action="store_true", help="print no progress to standard error")
 
 
 T = TypeVar("T")
 
 
 def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """With what is wrong said as argparse says it."""
+    """Reports a ValueError of `parse` as argparse's own errors."""
 
-    def parsed(text: str) -> T:
+    def parse_argument(text: str) -> T:
         try:
             return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parsed
+    return parse_argument
 
 
 lsn: Callable[[str], int] = _argument(parse_lsn)

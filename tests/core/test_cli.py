@@ -47,21 +47,21 @@ def test_a_configuration_that_is_not_there_ends_a_job_with_2(
     assert str(missing) in printed.err
 
 
-@pytest.mark.parametrize(("given", "code"), [([], 2), (["--help"], 0), (["nightly"], 2)])
-def test_what_jobs_there_are(given: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(given) == code
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0), (["nightly"], 2)])
+def test_usage_lists_all_jobs(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == code
     printed = capsys.readouterr()
-    told, other = (printed.out, printed.err) if code == 0 else (printed.err, printed.out)
-    assert all(job in told for job in JOBS)
+    usage, other = (printed.out, printed.err) if code == 0 else (printed.err, printed.out)
+    assert all(job in usage for job in JOBS)
     assert other == ""
-    assert ("there is no job 'nightly'" in told) == (given == ["nightly"])
+    assert ("unknown job 'nightly'" in usage) == (arguments == ["nightly"])
 
 
-def test_the_installed_command_looks_into_files(tmp_path: Path) -> None:
+def test_the_installed_command_inspects_files(tmp_path: Path) -> None:
     installed = Path(sys.executable).with_name("pgoutput-etl")
-    given: list[str | Path] = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]
-    done = subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run_inspect: list[str | Path] = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]
+    done = subprocess.run(run_inspect, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["transactions"]
-    told = subprocess.run([installed, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("0.")
+    version = subprocess.run([installed, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("0.")

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, collected
+from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, merge_digests
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.copy_format import records
@@ -88,7 +88,7 @@ def test_a_server_computes_the_digests_of_what_it_prints(
     header, rows = printed(server, f"public.{name}", tmp_path)
     table = ServerTable("public", name, tuple(header))
     want = expected(rows, ranges)
-    assert collected(answers(asked, table.digests(ranges))) == want
+    assert merge_digests(answers(asked, table.digests(ranges))) == want
     assert abs(len(want) - used) <= 12, "the rows are spread"
 
     some = sorted(want)[::2]
@@ -124,7 +124,7 @@ def test_spark_asks_for_a_share_of_the_ranges_and_the_columns_that_it_wants(
     table, ranges = ServerTable("public", 'Odd "one', tuple(header), False), Ranges((0,), (-400, -100, 200))
     want = expected(rows, ranges)
     share = f'SELECT "range","rows","first","second" FROM ({table.digests(ranges)}) AS q  WHERE range IN (1, 3)'
-    assert collected(answers(asked, share)) == {number: want[number] for number in (1, 3)}
+    assert merge_digests(answers(asked, share)) == {number: want[number] for number in (1, 3)}
     one = f'SELECT "t0","xmin" FROM ({table.rows(ranges, [1, 3])}) AS q  WHERE range IN (3)'
     keys = [int(row[0] or "") for row in rows if int(row[0] or "") >= 200]
     assert sorted(int(row["t0"]) for row in answers(asked, one)) == sorted(keys)

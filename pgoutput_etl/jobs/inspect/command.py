@@ -1,9 +1,8 @@
-"""Looks into landed files: what is in them, without Delta, a ledger or a configuration.
+"""Reports what landed files contain, without Delta, a ledger or a configuration.
 
-One slot's archive, or a part of it, at a time: files, folders or globs. Files of this machine are read by Python alone,
-on all of its cores: Spark would take longer to start than most archives take to look into, and have the same cores.
-What lies elsewhere (s3a://, abfss://, hdfs://, …) is read by Spark, on its cluster; --spark asks for that for files
-that all of a cluster sees under one path.
+Takes some or all of one slot's archive: files, folders or globs. Local files are read without Spark, on all cores, as
+Spark takes longer to start than most archives take to inspect. Files elsewhere (s3a://, abfss://, hdfs://, …) are read
+by Spark; --spark also reads local paths with Spark, for files that the whole cluster sees under the same path.
 """
 
 from __future__ import annotations
@@ -49,44 +48,45 @@ def expression(text: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, a folder or a glob")
     choices = [framing.value for framing in Framing]
-    parser.add_argument("--framing", choices=choices, default="auto", help="how messages stand in the files")
+    parser.add_argument("--framing", choices=choices, default="auto", help="how the files separate messages")
     add_output(parser)
-    parser.add_argument("--spark", action="store_true", help="read by Spark what this machine could read alone")
-    of_messages = parser.add_argument_group("messages")
-    of_messages.add_argument("--messages", action="store_true", help="print the messages themselves, one per line")
-    of_messages.add_argument("--values", action="store_true", help="with what is in the rows, which else is hidden")
-    of_messages.add_argument("--table", metavar="PATTERN", help="about these tables: schema.table, as a shell pattern")
-    of_messages.add_argument("--xid", type=int, help="of this transaction or subtransaction")
-    of_messages.add_argument("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="one may be left out")
-    of_messages.add_argument(
-        "--from-time", type=time, metavar="TIME", help="committed then or later: ISO 8601, UTC if no zone"
+    parser.add_argument("--spark", action="store_true", help="read local files with Spark, too")
+    messages = parser.add_argument_group("messages")
+    messages.add_argument("--messages", action="store_true", help="print the messages, one per line")
+    messages.add_argument("--values", action="store_true", help="print cell values, which are hidden otherwise")
+    messages.add_argument("--table", metavar="PATTERN", help="only for these tables: schema.table, as a shell pattern")
+    messages.add_argument("--xid", type=int, help="only of this transaction or subtransaction")
+    messages.add_argument("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="either may be omitted")
+    messages.add_argument(
+        "--from-time", type=time, metavar="TIME", help="committed at or after: ISO 8601, UTC without a zone"
     )
-    of_messages.add_argument("--to-time", type=time, metavar="TIME", help="committed then or earlier")
-    of_messages.add_argument(
-        "--grep", type=expression, metavar="REGEX", help="in names: of tables, columns, types, origins, prefixes"
+    messages.add_argument("--to-time", type=time, metavar="TIME", help="committed at or before")
+    messages.add_argument(
+        "--grep", type=expression, metavar="REGEX", help="search in names of tables, columns, types, origins, prefixes"
     )
 
 
-def _refuse_alone(arguments: argparse.Namespace) -> None:
+def _require_messages(arguments: argparse.Namespace) -> None:
     names = ("values", "table", "xid", "from_time", "to_time", "grep")
-    given = [name for name in names if getattr(arguments, name) not in (None, False)]
-    given += ["lsn"] if arguments.lsn != (None, None) else []
-    if given and not arguments.messages:
-        raise ConfigError(f"--{given[0].replace('_', '-')} is about messages: say --messages, too")
+    filters = [name for name in names if getattr(arguments, name) not in (None, False)]
+    filters += ["lsn"] if arguments.lsn != (None, None) else []
+    if filters and not arguments.messages:
+        raise ConfigError(f"--{filters[0].replace('_', '-')} needs --messages")
 
 
-def found_files(arguments: argparse.Namespace, using: ExitStack) -> tuple[list[LandedFile], Runner]:
+def list_files(arguments: argparse.Namespace, stack: ExitStack) -> tuple[list[LandedFile], Runner]:
+    """The files, and the runner that reads them until `stack` closes."""
     framing = Framing(arguments.framing)
     if not arguments.spark and all(is_local(path) for path in arguments.paths):
         landed = list_local(arguments.paths)
-        folder = Path(using.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
-        return landed, using.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
+        return landed, stack.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
     from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
     from pgoutput_etl.spark.session import end_session, start_session
 
     spark = start_session("pgoutput_etl inspect", {})
-    using.callback(end_session, spark)
-    return list_on_spark(spark, arguments.paths), using.enter_context(SparkRunner(spark, framing))
+    stack.callback(end_session, spark)
+    return list_on_spark(spark, arguments.paths), stack.enter_context(SparkRunner(spark, framing))
 
 
 def _print(line: str) -> None:
@@ -94,19 +94,19 @@ def _print(line: str) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    _refuse_alone(arguments)
-    with ExitStack() as using:
-        landed, runner = found_files(arguments, using)
+    _require_messages(arguments)
+    with ExitStack() as stack:
+        landed, runner = list_files(arguments, stack)
         progress = Progress(arguments.quiet)
-        found = inspect_archive(landed, runner, progress)
-        report = report_on(found)
+        inspection = inspect_archive(landed, runner, progress)
+        report = report_on(inspection)
         if arguments.messages:
             first, last = arguments.lsn
-            begin, end = (at and microseconds_of(at) for at in (arguments.from_time, arguments.to_time))
+            begin, end = (limit and microseconds_of(limit) for limit in (arguments.from_time, arguments.to_time))
             wanted = MessageFilter(arguments.table, arguments.xid, first, last, begin, end, arguments.grep)
-            runner.print_messages(inspection_contexts(found, wanted, arguments.values, arguments.json), _print)
-            for said in (*report.unreadable, *report.damages, *report.gaps):
-                progress(f"damaged or missing: {said}")
+            runner.print_messages(inspection_contexts(inspection, wanted, arguments.values, arguments.json), _print)
+            for line in (*report.unreadable, *report.damages, *report.gaps):
+                progress(f"damaged or missing: {line}")
         elif arguments.json:
             _print(report_json(report))
         else:
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     except PgoutputEtlError as error:
         print_error(error)
         return exit_code_of(error)
-    except BrokenPipeError:  # whoever read the lines has seen enough
+    except BrokenPipeError:  # the reader of standard output closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code

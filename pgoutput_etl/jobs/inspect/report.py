@@ -1,4 +1,4 @@
-"""An archive's inspection, printed for people and for programs."""
+"""An inspection's report, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pgoutput_etl.inspection.report_model import (
 )
 from pgoutput_etl.inspection.server_settings import FORMAT
 
-_SHOWN = 20
+_MAX_ROWS = 20
 
 _KINDS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 
@@ -45,9 +45,9 @@ def print_report(report: ArchiveReport, console: Console | None = None) -> None:
         for line in _versions(relation):
             console.print(printable(line), markup=False, soft_wrap=True)
     if report.biggest:
-        console.print(_transactions("The biggest transactions", report.biggest))
+        console.print(_transactions("Biggest transactions", report.biggest))
     if report.open:
-        console.print(_transactions("Open: their end is not in these files", report.open[:_SHOWN]))
+        console.print(_transactions("Open transactions: their end is not in these files", report.open[:_MAX_ROWS]))
     for line in _ending(report):
         console.print(printable(line), markup=False)
 
@@ -65,36 +65,36 @@ def _heading(report: ArchiveReport) -> list[str]:
         lines.append(f"Commits from {report.first_commit_lsn} to {report.last_commit_lsn}.")
     if report.last_commit_time is not None:
         lines.append(f"Committed from {report.first_commit_time} to {report.last_commit_time}.")
-    ended = ", ".join(f"{count:,} {status}" for status, count in report.transactions.items() if count)
-    lines.append(f"Transactions: {ended or 'none'}.")
+    counts = ", ".join(f"{count:,} {status}" for status, count in report.transactions.items() if count)
+    lines.append(f"Transactions: {counts or 'none'}.")
     if report.sizes:
         sizes = ", ".join(f"{count:,} with {name} changes" for name, count in report.sizes.items())
-        lines.append(f"Of the committed ones: {sizes}.")
+        lines.append(f"Committed transactions: {sizes}.")
     return lines
 
 
 def _settings(report: ArchiveReport) -> str:
-    shown = {setting: ", ".join(values) for setting, values in report.settings.items()}
-    formats = shown.pop(FORMAT, None)
-    said = [] if formats is None else [f"Values in {formats.replace(', ', ' and ')} form"]
-    said += [f"{setting} {value}" for setting, value in shown.items()]
-    return "; ".join(said) + "." if said else "No values to tell settings from."
+    settings = {setting: ", ".join(values) for setting, values in report.settings.items()}
+    formats = settings.pop(FORMAT, None)
+    parts = [] if formats is None else [f"Values in {formats.replace(', ', ' and ')} format"]
+    parts += [f"{setting} {value}" for setting, value in settings.items()]
+    return "; ".join(parts) + "." if parts else "No values to infer settings from."
 
 
 def _files(files: Sequence[FileReport]) -> Table:
     rows = grid("file", ("bytes", "messages"), ("framing", "first commit", "last commit", "status"))
-    for file in files[:_SHOWN]:
+    for file in files[:_MAX_ROWS]:
         counts = f"{file.size:,}", f"{sum(file.messages.values()):,}"
-        again = f", sent again {file.reconnections:,} times" if file.reconnections else ""
-        texts = (file.framing, file.first_commit_lsn, file.last_commit_lsn, file.status + again)
+        resent = f", resent {file.reconnections:,} times" if file.reconnections else ""
+        texts = (file.framing, file.first_commit_lsn, file.last_commit_lsn, file.status + resent)
         rows.add_row(Text(printable(file.path)), *counts, *(text or "" for text in texts))
-    if len(files) > _SHOWN:
-        rows.add_row(f"… and {len(files) - _SHOWN:,} more")
+    if len(files) > _MAX_ROWS:
+        rows.add_row(f"… and {len(files) - _MAX_ROWS:,} more")
     return rows
 
 
 def _relations(relations: Iterable[RelationReport]) -> Table:
-    rows = grid("table", ("OID", "versions", *_KINDS.values()), ["not counted"])
+    rows = grid("table", ("OID", "versions", *_KINDS.values()), ["not committed"])
     for relation in relations:
         counts = (len(relation.versions), *(relation.committed[tag] for tag in _KINDS))
         others = ", ".join(f"{count:,} {status}" for status, count in relation.others.items())
@@ -103,14 +103,14 @@ def _relations(relations: Iterable[RelationReport]) -> Table:
 
 
 def _name(relation: RelationReport) -> str:
-    return "not described here" if relation.schema is None else f"{relation.schema}.{relation.table}"
+    return "no Relation message" if relation.schema is None else f"{relation.schema}.{relation.table}"
 
 
 def _versions(relation: RelationReport) -> list[str]:
     lines = []
     for number, version in enumerate(relation.versions, start=1):
-        which = f" (version {number})" if len(relation.versions) > 1 else ""
-        lines.append(f"{version.schema}.{version.table}{which}: {_columns(version)}")
+        suffix = f" (version {number})" if len(relation.versions) > 1 else ""
+        lines.append(f"{version.schema}.{version.table}{suffix}: {_columns(version)}")
     return lines
 
 
@@ -123,13 +123,13 @@ def _transactions(title: str, transactions: Iterable[TransactionReport]) -> Tabl
     grid = Table(title=title, title_justify="left")
     for name in ("xid", "changes", "bytes"):
         grid.add_column(name, justify="right")
-    for name in ("kind", "fate", "committed", "gid", "begins in"):
+    for name in ("kind", "status", "committed", "gid", "begins in"):
         grid.add_column(name, overflow="fold")
-    for each in transactions:
-        counts = str(each.xid or ""), f"{each.changes:,}", f"{each.size:,}"
-        committed = " ".join(text for text in (each.commit_lsn, each.commit_time) if text)
-        names = (Text(printable(text)) for text in (each.gid or "", each.file))
-        grid.add_row(*counts, each.kind, each.fate, committed, *names)
+    for transaction in transactions:
+        counts = str(transaction.xid or ""), f"{transaction.changes:,}", f"{transaction.size:,}"
+        committed = " ".join(text for text in (transaction.commit_lsn, transaction.commit_time) if text)
+        names = (Text(printable(text)) for text in (transaction.gid or "", transaction.file))
+        grid.add_row(*counts, transaction.kind, transaction.fate, committed, *names)
     return grid
 
 
@@ -140,19 +140,16 @@ def _ending(report: ArchiveReport) -> list[str]:
     for prefix, count in report.prefixes.items():
         lines.append(
             f"Messages with the prefix {prefix!r}: {count['transactional']:,} transactional, "
-            f"{count['non_transactional']:,} not, {count['size']:,} bytes."
+            f"{count['non_transactional']:,} non-transactional, {count['size']:,} bytes."
         )
     lines += [f"Can't be read: {line}" for line in (*report.unreadable, *report.damages)]
     lines += [f"Missing, or out of order: {line}" for line in report.gaps]
-    lines += _shortened(report.remarks)
+    lines += report.remarks[:_MAX_ROWS]
+    if len(report.remarks) > _MAX_ROWS:
+        lines.append(f"… and {len(report.remarks) - _MAX_ROWS:,} more remarks")
     parts = ", ".join(f"{size:,} {name}" for name, size in report.accounts.items())
-    lines.append(f"Of {report.content_bytes:,} bytes of content: {parts or 'none'}.")
+    lines.append(f"Content, {report.content_bytes:,} bytes: {parts or 'none'}.")
     if report.unknown_prepared:
-        lines.append(f"Ends of prepared transactions that were never sent: {report.unknown_prepared:,}.")
+        lines.append(f"Prepared transactions that ended but were never sent: {report.unknown_prepared:,}.")
     lines.append("Damaged: see above." if report.is_damaged else "Nothing is damaged or missing.")
     return lines
-
-
-def _shortened(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - _SHOWN
-    return [*lines] if more <= 0 else [*lines[:_SHOWN], f"… and {more:,} more remarks"]

@@ -1,1 +1,1 @@
-"""Compacts, vacuums and trims the tables and the ledger."""
+"""Compacts and vacuums a source's tables and trims its ledger."""

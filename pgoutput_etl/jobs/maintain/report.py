@@ -1,4 +1,4 @@
-"""What maintenance tells: what would be done, or was, with files and bytes before and after."""
+"""Maintenance's summary, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pgoutput_etl.jobs.maintain.retention import FileCounts
 
 @dataclass(frozen=True, slots=True)
 class MaintainedTable:
-    """name: schema.table, or of a table of the ledger. after: None in a dry run. steps: what would be or was done.
-    left: why less than was asked for. rows: of the ledger's, that would go or went."""
+    """name: schema.table, or "ledger: table". after: None in a dry run. steps: planned or finished steps. left: reasons
+    for skipped steps. rows: ledger rows to delete, or deleted."""
 
     name: str
     path: str
@@ -30,7 +30,7 @@ class MaintainedTable:
 
 @dataclass(frozen=True, slots=True)
 class MaintainSummary:
-    """batch: that says where tables stand now; 0 if none was needed."""
+    """batch: the number of the batch that records the tables' new versions; 0 if no version changed."""
 
     source: str
     executed: bool
@@ -50,7 +50,7 @@ def print_maintenance(summary: MaintainSummary, console: Console | None = None) 
     console = console or own_console()
     if summary.tables:
         console.print(_table(summary.tables))
-    for line in _remarks(summary):
+    for line in _lines(summary):
         console.print(printable(line), markup=False)
 
 
@@ -75,20 +75,20 @@ def _change(before: int | None, after: int | None) -> str:
     return f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
 
 
-def _remarks(summary: MaintainSummary) -> list[str]:
+def _lines(summary: MaintainSummary) -> list[str]:
     lines = list(summary.remarks)
     lines += [f"{table.name}: {why}" for table in summary.tables for why in table.left]
     rows = sum(table.rows for table in summary.tables)
     if rows:
-        lines.append(f"Rows of the ledger that nothing asks for any more: {rows:,}{' deleted' * summary.executed}.")
+        lines.append(f"Obsolete ledger rows{' deleted' * summary.executed}: {rows:,}.")
     listed = [table for table in summary.tables if table.before.stored_bytes is not None]
-    others = len(summary.tables) - len(listed)
-    but = f", without tables whose files can't be listed ({others:,})" if others else ""
+    unlisted = len(summary.tables) - len(listed)
+    scope = f", without {unlisted:,} tables whose files can't be listed" if unlisted else ""
     before = sum(table.before.stored_bytes or 0 for table in listed)
     if not summary.executed:
-        return [*lines, f"{before:,} bytes on storage{but}. Nothing was done: --execute does it."]
+        return [*lines, f"Bytes on storage: {before:,}{scope}. Dry run: nothing was changed; use --execute."]
     after = sum((table.after or table.before).stored_bytes or 0 for table in listed)
-    lines.append(f"Bytes on storage: {before:,} before, {after:,} now{but}.")
+    lines.append(f"Bytes on storage: {before:,} before, {after:,} now{scope}.")
     if summary.batch:
-        lines.append(f"Where tables stand now is in the ledger's batch {summary.batch}.")
+        lines.append(f"Batch {summary.batch} of the ledger records the tables' new versions.")
     return lines

@@ -1,4 +1,4 @@
-"""What maintain is asked to do: steps, tables and days to keep."""
+"""Maintenance's arguments."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from pgoutput_etl.errors import ConfigError
 
 STEPS = ("retention", "optimize", "vacuum", "checkpoint")
 
-LEAST_KEEP_DAYS = 7  # Delta's own limit, which is not switched off
+MIN_KEEP_DAYS = 7  # Delta's own limit, which stays in force
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """only: some of STEPS. keep_days: of files that no version needs; ledger_keep_days: of the ledger's rows."""
+    """only: some of STEPS. keep_days: age at which VACUUM removes unused files. ledger_keep_days: age at which obsolete
+    ledger rows are deleted."""
 
     tables: tuple[str, ...] = ("*",)
     only: tuple[str, ...] = STEPS
     zorder: bool = False
-    keep_days: int = LEAST_KEEP_DAYS
+    keep_days: int = MIN_KEEP_DAYS
     ledger_keep_days: int = 30
     execute: bool = False
 
     def check(self) -> None:
         """Raises ConfigError."""
-        if self.keep_days < LEAST_KEEP_DAYS:
+        if self.keep_days < MIN_KEEP_DAYS:
             raise ConfigError(
-                f"--keep-days: expected {LEAST_KEEP_DAYS} or more: a run, or somebody who reads an earlier version, "
-                "may need younger files"
+                f"--keep-days: expected {MIN_KEEP_DAYS} or more: runs and readers of earlier versions may need younger "
+                "files"
             )
         if self.ledger_keep_days < 1:
             raise ConfigError("--ledger-keep-days: expected 1 or more")

@@ -1,4 +1,4 @@
-"""What is done to one Delta table to keep it fast and small: measured, compacted, vacuumed, its log checkpointed."""
+"""Measures, compacts, vacuums and checkpoints a Delta table."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.ingest.scan import literal_paths
-from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, counted
+from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, count_files
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
 from pgoutput_etl.spark.delta_history import changes_files
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
 
-# What loses to another commit at the same moment, and can be tried again at any time.
+# Raised when another commit wins; the operation can be repeated at any time.
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -47,13 +47,13 @@ _SIZES = {
     "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
 }
 
-# Otherwise Delta, from 4.1 on, takes the table's own retention, a week, whatever it is told.
-_HOURS_COUNT = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
+# Without this, Delta 4.1 and later ignore the given hours and use the table's own retention, a week.
+_HONOR_HOURS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 
 
 @contextmanager
 def _without_console(spark: SparkSession) -> Iterator[None]:
-    """VACUUM prints on standard output what it did, which is the report's."""
+    """VACUUM prints its result to standard output, which is reserved for the report."""
     jvm = cast(Any, spark)._jvm
     console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
     before = console.out()
@@ -66,34 +66,33 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
-    """A Delta table, by its folder or its name in a catalog."""
+    """A Delta table. path: its folder or its name in a catalog."""
 
     spark: SparkSession
     path: str
 
     def measure(self) -> FileCounts:
-        """Reads no data: lists what is stored, and asks the log which files the newest version has. Unity Catalog lets
-        nobody list the files of a table that it manages: there the log alone is asked."""
+        """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
+        allow listing the files of a managed table, so its counts come from the log alone."""
         if is_catalog_place(self.path) and is_platform_session():
-            [found] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
-            return FileCounts(found["numFiles"], found["sizeInBytes"], None, None, None)
+            [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
+            return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None)
         current = read_table(self.spark, self.path).inputFiles()
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
         folder = folder_of(self.spark, self.path)
         stored = reader.load(literal_paths([folder])).select("path", "length").toArrow().to_pylist()
-        return counted({row["path"]: row["length"] for row in stored}, current)
+        return count_files({row["path"]: row["length"] for row in stored}, current)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version that may have other files than the one before it, and the operations of the commits
-        behind the given one."""
+        """The newest version that may have changed files, and the operations of all commits after the given version."""
         history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
         rows = history.select("version", "operation").collect()
         newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
         return newest, [row["operation"] for row in rows if row["version"] > version]
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
-        """Puts small files together, by the Z-order of these columns if there are any. No row changes. False if Delta
-        has no statistics of these columns, and so can't order by them."""
+        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
+        Delta has no statistics for these columns and so can't order by them."""
         try:
             self._optimize(order)
         except AnalysisException:
@@ -113,8 +112,8 @@ class DeltaFolder:
             (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
 
     def vacuum(self, hours: int) -> None:
-        """Removes files that no version of the last so many hours needs; Delta checks that they are enough."""
-        with session_settings(self.spark, _HOURS_COUNT) as session:
+        """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
+        with session_settings(self.spark, _HONOR_HOURS) as session:
             if is_connect(session):
                 session.sql(f"VACUUM {identifier(self.path)} RETAIN {hours:d} HOURS").collect()
                 return
@@ -122,7 +121,7 @@ class DeltaFolder:
                 delta_table(session, self.path).vacuum(hours)
 
     def checkpoint(self) -> str | None:
-        """Writes one of the log, so that readers need not go through its commits; or why that can't be asked for."""
+        """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
         jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
         try:
             if jvm is None:
@@ -131,17 +130,17 @@ class DeltaFolder:
                 cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
             )
         except (AttributeError, TypeError):
-            return "this Spark can't be asked for a checkpoint; Delta writes one every few commits itself"
+            return "this Spark can't write a checkpoint on request; Delta writes one every few commits itself"
         log.checkpoint()
         return None
 
     def delete(self, condition: Column) -> None:
-        """By a MERGE with one row, as a Connect session has no other way. `condition`: of columns `t.…`."""
+        """Deletes by a MERGE with one row, the only way in a Connect session. condition: refers to columns `t.…`."""
         one = self.spark.range(1).toDF("_one").alias("s")
         delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
 
     def delete_others(self, condition: Column, kept: DataFrame, key: Sequence[str]) -> None:
-        """All rows with the condition, of columns `t.…`, but for those that have one of these keys."""
+        """Deletes rows that meet the condition on columns `t.…`, except those whose key is in `kept`."""
         same = reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in key))
         merge = delta_table(self.spark, self.path).alias("t").merge(kept.alias("s"), same)
         merge.whenNotMatchedBySourceDelete(condition).execute()

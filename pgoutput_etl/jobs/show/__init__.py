@@ -1,1 +1,1 @@
-"""Prints some rows of a Delta table."""
+"""Prints rows of a Delta table."""

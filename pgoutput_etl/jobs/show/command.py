@@ -1,4 +1,4 @@
-"""Shows some rows of a Delta table."""
+"""Prints rows of a Delta table."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pgoutput_etl.spark.session import end_session, start_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", help="the table's folder, or its name in a catalog, as the summary of a run has it")
-    parser.add_argument("--rows", type=int, default=20)
-    parser.add_argument("--version", type=int, help="as it was at this Delta version")
+    parser.add_argument("path", help="the table's folder or its name in a catalog, as in a run's summary")
+    parser.add_argument("--rows", type=int, default=20, help="number of rows (default: %(default)s)")
+    parser.add_argument("--version", type=int, help="the Delta version to read (default: the newest)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     spark = start_session("pgoutput_etl show", {})
     try:
-        shown = StringIO()
-        with redirect_stdout(shown):
+        output = StringIO()
+        with redirect_stdout(output):
             read_table(spark, arguments.path, arguments.version).show(arguments.rows, truncate=40)
-        for line in shown.getvalue().splitlines():
+        for line in output.getvalue().splitlines():
             print(printable(line))
     except AnalysisException as error:
         print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)

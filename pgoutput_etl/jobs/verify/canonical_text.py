@@ -1,9 +1,4 @@
-"""Two tables' rows told apart: as texts, by digests of ranges of their keys, and by what is equal in another spelling.
-
-Either side prints a row as PostgreSQL's text of each value. A row's texts, each with its length before it, have an MD5;
-a range of keys has the number of its rows and the sums of the two halves of these MD5s, which depend on no order. A
-PostgreSQL server computes the same by itself (server_queries.py), so that of ranges that agree nothing is fetched.
-"""
+"""Values as PostgreSQL prints them, and one canonical spelling for values that PostgreSQL may print in several ways."""
 
 from __future__ import annotations
 
@@ -22,12 +17,12 @@ from pgoutput_etl.types.printing import print_text
 
 Text = str | None
 
-_INTEGERS = (pa.int16(), pa.int32(), pa.int64())
+INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedColumn:
-    """A column that both sides have. by_value: one value may be spelled in several ways."""
+    """A column that both sides have. by_value: the same value may have several spellings."""
 
     name: str
     type: ColumnType
@@ -37,92 +32,93 @@ class ComparedColumn:
         return compares_by_value(self.type)
 
 
-def compares_by_value(of: ColumnType) -> bool:
-    """Whether texts may differ and mean one value: floats (fewer digits before PostgreSQL 12), timestamptz (another
+def compares_by_value(column_type: ColumnType) -> bool:
+    """True if different texts may mean the same value: floats (fewer digits before PostgreSQL 12), timestamptz (another
     TimeZone), documents in a VARIANT, hstore, vector and geometry."""
-    if of.element is not None and compares_by_value(of.element):
+    if column_type.element is not None and compares_by_value(column_type.element):
         return True
-    if of.storage is not Storage.PLAIN or of.printer is not None or of.to_utc is not None:
+    if column_type.storage is not Storage.PLAIN or column_type.printer is not None or column_type.to_utc is not None:
         return True
-    return bool(pa.types.is_floating(of.arrow))
+    return bool(pa.types.is_floating(column_type.arrow))
 
 
-def texts_of(of: ColumnType, array: pa.Array) -> list[Text]:
+def texts_of(column_type: ColumnType, array: pa.Array) -> list[Text]:
     """Stored values as PostgreSQL prints them."""
-    if pa.types.is_string(of.arrow) and of.printer is None:
+    if pa.types.is_string(column_type.arrow) and column_type.printer is None:
         texts: list[Text] = array.to_pylist()
         return texts
-    if of.arrow in _INTEGERS and of.printer is None:
+    if column_type.arrow in INTEGERS and column_type.printer is None:
         return [None if value is None else str(value) for value in array.to_pylist()]
-    return [None if text is None else text.decode() for text in print_text(of, array)]
+    return [None if text is None else text.decode() for text in print_text(column_type, array)]
 
 
-def canonical(of: ColumnType, texts: Sequence[Text]) -> list[Text]:
-    """Of texts of one value, one; a text that is none of the type's is left as it is."""
-    if not compares_by_value(of):
+def canonical_texts(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
+    """One spelling for each value. A text that the type can't parse stays unchanged."""
+    if not compares_by_value(column_type):
         return list(texts)
-    if of.holds_variant:
-        return [None if text is None else _canonical_document(of, text) for text in texts]
+    if column_type.holds_variant:
+        return [None if text is None else _canonical_document(column_type, text) for text in texts]
     try:
-        return _respelled(of, texts)
+        return _reprint(column_type, texts)
     except ValueTextError:
-        return [_respelled_alone(of, text) for text in texts]
+        return [_reprint_one(column_type, text) for text in texts]
 
 
-def _respelled(of: ColumnType, texts: Sequence[Text]) -> list[Text]:
-    loaded = load_text(of, [None if text is None else text.encode() for text in texts])
-    found = texts_of(of, loaded.array)
+def _reprint(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
+    loaded = load_text(column_type, [None if text is None else text.encode() for text in texts])
+    printed = texts_of(column_type, loaded.array)
     for i, text in loaded.unrepresentable.items():
-        found[i] = text
-    return found
+        printed[i] = text
+    return printed
 
 
-def _respelled_alone(of: ColumnType, text: Text) -> Text:
+def _reprint_one(column_type: ColumnType, text: Text) -> Text:
     try:
-        return _respelled(of, [text])[0]
+        return _reprint(column_type, [text])[0]
     except ValueTextError:
         return text
 
 
-def _canonical_document(of: ColumnType, text: str) -> str:
+def _canonical_document(column_type: ColumnType, text: str) -> str:
+    delimiter = column_type.delimiter
     try:
-        if of.element is None:
-            return _document(text)
-        turned = map_elements(
-            text.encode(), of.delimiter, lambda element: _document(element.decode()).encode(), of.delimiter
+        if column_type.element is None:
+            return _canonical_json(text)
+        array = map_elements(
+            text.encode(), delimiter, lambda element: _canonical_json(element.decode()).encode(), delimiter
         )
     except (ValueError, RefusedError, RecursionError):
         return text
-    return text if turned is None else turned.decode()
+    return text if array is None else array.decode()
 
 
 class _Number(str):
-    """Of any size, without rounding; one spelling for each."""
+    """A JSON number of any size in its canonical spelling, unrounded."""
 
     __slots__ = ()
 
 
-def _document(text: str) -> str:
-    return _spelled(json.loads(text, parse_float=_number, parse_int=_number, parse_constant=str))
+def _canonical_json(text: str) -> str:
+    return _print_json(json.loads(text, parse_float=_parse_number, parse_int=_parse_number, parse_constant=str))
 
 
-def _spelled(value: Any) -> str:
+def _print_json(value: Any) -> str:
     match value:
         case _Number():
             return str(value)
         case dict():
-            return "{" + ",".join(f"{json.dumps(key)}:{_spelled(value[key])}" for key in sorted(value)) + "}"
+            return "{" + ",".join(f"{json.dumps(key)}:{_print_json(value[key])}" for key in sorted(value)) + "}"
         case list():
-            return "[" + ",".join(map(_spelled, value)) + "]"
+            return "[" + ",".join(map(_print_json, value)) + "]"
         case _:
             return json.dumps(value)
 
 
-def _number(text: str) -> _Number:
+def _parse_number(text: str) -> _Number:
     sign, digits, exponent = Decimal(text).as_tuple()
     if not any(digits):
         return _Number("0")
-    shown = "".join(map(str, digits)).lstrip("0")
-    kept = shown.rstrip("0")
+    integer = "".join(map(str, digits)).lstrip("0")
+    mantissa = integer.rstrip("0")
     assert isinstance(exponent, int)
-    return _Number(f"{'-' if sign else ''}{kept}e{exponent + len(shown) - len(kept)}")
+    return _Number(f"{'-' if sign else ''}{mantissa}e{exponent + len(integer) - len(mantissa)}")

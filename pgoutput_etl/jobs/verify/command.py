@@ -1,7 +1,7 @@
-"""Says whether Delta and PostgreSQL hold the same rows; writes nothing.
+"""Checks that Delta and PostgreSQL hold the same rows; writes nothing.
 
-Compares tables with a server (--jdbc), or one table with PostgreSQL's CSV (--csv) or another Delta table (--delta): by
-digests of ranges of keys, and row by row where these differ. Values are shown only if --values is said.
+Compares tables with a server (--jdbc), or one table with PostgreSQL's CSV (--csv) or another Delta table (--delta):
+first digests of key ranges, then the rows of ranges that differ. Prints cell values only with --values.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from pgoutput_etl.jobs.verify.run import verify
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     side = parser.add_mutually_exclusive_group(required=True)
+    side.add_argument("--jdbc", metavar="URL", help="a live server; user and password come from PGUSER and PGPASSWORD")
+    side.add_argument("--csv", metavar="PATH", help="output of COPY … TO … WITH (FORMAT csv, HEADER)")
     side.add_argument(
-        "--jdbc", metavar="URL", help="a server, as it is now; user and password from PGUSER and PGPASSWORD"
+        "--delta", metavar="PATH", help="another Delta table's current version: a folder, or `catalog`.`schema`.`table`"
     )
-    side.add_argument("--csv", metavar="PATH", help="what COPY … TO … WITH (FORMAT csv, HEADER) wrote")
-    side.add_argument(
-        "--delta", metavar="PATH", help="another Delta table, as it is now: a folder, or `catalog`.`schema`.`table`"
-    )
-    parser.add_argument("--tables", type=words, metavar="PATTERN,…", help="with --jdbc: of all tables, these")
-    parser.add_argument("--table", metavar="SCHEMA.TABLE", help="with --csv and --delta: which table it is")
+    parser.add_argument("--tables", type=words, metavar="PATTERN,…", help="with --jdbc: tables to compare")
+    parser.add_argument("--table", metavar="SCHEMA.TABLE", help="with --csv and --delta: the table to compare")
     parser.add_argument("--at-lsn", type=lsn, metavar="LSN", help="the LSN at which --csv or --delta was taken")
-    parser.add_argument("--values", action="store_true", help="show the values of rows that differ")
+    parser.add_argument("--values", action="store_true", help="print the values of rows that differ")
     parser.add_argument(
-        "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="of how many such rows (default: %(default)s)"
+        "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="differing rows to list (default: %(default)s)"
     )
     parser.add_argument(
-        "--connections", type=int, default=4, metavar="N", help="to the server, at a time (default: %(default)s)"
+        "--connections", type=int, default=4, metavar="N", help="parallel connections (default: %(default)s)"
     )
     add_usual(parser)
 

@@ -1,4 +1,9 @@
-"""Ranges of keys that are compared by digest, and the arithmetic of those digests."""
+"""Ranges of keys and their digests.
+
+A row's texts, each preceded by its length, have an MD5. A range's digest is its number of rows and the sums of both
+halves of these MD5s, so it doesn't depend on the rows' order. A PostgreSQL server computes the same digests itself
+(server_digest.py), and only rows of ranges that differ are fetched.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,9 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Any
 
-from pgoutput_etl.jobs.verify.canonical_text import (
-    _INTEGERS,
-    ComparedColumn,
-    Text,
-)
+from pgoutput_etl.jobs.verify.canonical_text import INTEGERS, ComparedColumn, Text
 
-HALF_BITS = 60  # of a half of an MD5 that counts: what a bigint holds of whole hexadecimal digits
+HALF_BITS = 60  # the bits of an MD5's half that count: as many whole hexadecimal digits as a bigint holds
 
 _MODULUS = 1 << HALF_BITS
 
@@ -29,21 +30,21 @@ MAX_RANGES = 256
 LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
-def encoded(texts: Iterable[Text]) -> bytes:
-    """No two rows have one encoding: each text with the number of its characters before it, NULL as a hyphen."""
+def encode_row(texts: Iterable[Text]) -> bytes:
+    """An encoding that is unique per row: each text after its number of characters, NULL as a hyphen."""
     return "".join("-" if text is None else f"{len(text)}:{text}" for text in texts).encode()
 
 
 @dataclass(slots=True)
 class Digest:
-    """Of the rows of a range, in any order. first, second: sums of halves of their MD5s, modulo 2^60."""
+    """A range's digest, for rows in any order. first, second: sums of the halves of the rows' MD5s, modulo 2^60."""
 
     rows: int = 0
     first: int = 0
     second: int = 0
 
     def add(self, row: Sequence[Text]) -> None:
-        hexadecimal = md5(encoded(row), usedforsecurity=False).hexdigest()
+        hexadecimal = md5(encode_row(row), usedforsecurity=False).hexdigest()
         self.rows += 1
         self.first = (self.first + int(hexadecimal[:HALF_DIGITS], 16)) % _MODULUS
         self.second = (self.second + int(hexadecimal[HALF_DIGITS : 2 * HALF_DIGITS], 16)) % _MODULUS
@@ -53,18 +54,16 @@ class Digest:
         return Digest(self.rows + other.rows, first, second)
 
 
-def differing(ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -> list[int]:
-    """The ranges whose rows are not the same, of all that either side has."""
-    nothing = Digest()
-    return [i for i in sorted({*ours, *theirs}) if ours.get(i, nothing) != theirs.get(i, nothing)]
+def differing_ranges(ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -> list[int]:
+    empty = Digest()
+    return [i for i in sorted({*ours, *theirs}) if ours.get(i, empty) != theirs.get(i, empty)]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """How rows are put into ranges, the same way on both sides. columns: positions, in a row, of what decides.
+    """The rule that assigns rows to ranges, the same on both sides. columns: positions of the columns that decide.
 
-    starts: of a key's integer, where each range but the first begins; None: by the MD5 of the columns' texts, in so
-    many buckets.
+    starts: the integer at which each range but the first begins, or None for buckets by the MD5 of the columns' texts.
     """
 
     columns: tuple[int, ...]
@@ -77,17 +76,17 @@ class Ranges:
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """Of ranges of integers: the least and the greatest of each."""
+        """The least and the greatest integer of each range."""
         starts = self.starts or ()
         return list(zip((LEAST, *starts), (*(start - 1 for start in starts), GREATEST), strict=True))
 
     def range_of(self, row: Sequence[Text]) -> int:
-        """A key that is no integer (NULL, or a file's nonsense) is in the first range."""
+        """A key that is not an integer (NULL, or a malformed field of a file) is in the first range."""
         if self.starts is None:
             if self.buckets == 1:
                 return 0
-            texts = encoded(row[i] for i in self.columns)
-            return md5(texts, usedforsecurity=False).digest()[0] * self.buckets // 256
+            encoded = encode_row(row[i] for i in self.columns)
+            return md5(encoded, usedforsecurity=False).digest()[0] * self.buckets // 256
         try:
             number = int(row[self.columns[0]] or "")
         except ValueError:
@@ -98,10 +97,10 @@ class Ranges:
 def plan_ranges(
     columns: Sequence[ComparedColumn], key: Sequence[int], rows: int, limits: tuple[int | None, int | None]
 ) -> Ranges:
-    """`key`: its positions; none for a bag, of which all columns decide. `limits`: the least and the greatest of the
-    key's first column here, if that is of integers."""
+    """key: positions of the key's columns; empty for a bag, where all columns decide. limits: least and greatest value
+    of the key's first column, if that column holds integers."""
     deciding = tuple(key) or tuple(range(len(columns)))
-    if key and columns[key[0]].type.arrow in _INTEGERS:
+    if has_integer_key(columns, key):
         return Ranges((key[0],), _starts(rows, *limits))
     if any(columns[i].by_value for i in deciding):
         return Ranges(deciding, None)
@@ -109,22 +108,22 @@ def plan_ranges(
 
 
 def has_integer_key(columns: Sequence[ComparedColumn], key: Sequence[int]) -> bool:
-    return bool(key) and columns[key[0]].type.arrow in _INTEGERS
+    return bool(key) and columns[key[0]].type.arrow in INTEGERS
 
 
 def _starts(rows: int, least: int | None, greatest: int | None) -> tuple[int, ...]:
-    """Ranges of one width, as many as rows ask for."""
-    wanted = min(-(-rows // ROWS_IN_RANGE), MAX_RANGES)
-    if least is None or greatest is None or wanted < 2:
+    """Starts of ranges of equal width, about one per ROWS_IN_RANGE rows."""
+    count = min(-(-rows // ROWS_IN_RANGE), MAX_RANGES)
+    if least is None or greatest is None or count < 2:
         return ()
-    width = max(-(-(greatest - least + 1) // wanted), 1)
+    width = max(-(-(greatest - least + 1) // count), 1)
     return tuple(range(least + width, greatest + 1, width))
 
 
-def collected(rows: Iterable[Mapping[str, Any]]) -> dict[int, Digest]:
-    """Digests that came in parts: rows with range, rows, first and second."""
-    found: dict[int, Digest] = {}
+def merge_digests(rows: Iterable[Mapping[str, Any]]) -> dict[int, Digest]:
+    """Digests by range, from rows with partial digests: range, rows, first and second."""
+    digests: dict[int, Digest] = {}
     for row in rows:
         part = Digest(int(row["rows"]), int(row["first"]) % _MODULUS, int(row["second"]) % _MODULUS)
-        found[int(row["range"])] = found.get(int(row["range"]), Digest()).plus(part)
-    return {number: digest for number, digest in found.items() if digest.rows}
+        digests[int(row["range"])] = digests.get(int(row["range"]), Digest()).plus(part)
+    return {number: digest for number, digest in digests.items() if digest.rows}

@@ -1,4 +1,4 @@
-"""What a verification tells: whether rows are the same, and what of those that are not."""
+"""A verification's summary, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side",
 
 @dataclass(frozen=True, slots=True)
 class LastWriter:
-    """A transaction that touched keys last whose rows differ, and how many."""
+    """The transaction that last touched `rows` of the differing rows."""
 
     xid: int | None
     commit_lsn: int
@@ -30,9 +30,10 @@ class LastWriter:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row. kind: only_delta, only_other or differs; columns: those that differ. xmin: of the row on a server.
+    """One differing row. kind: only_delta, only_other or differs; columns: names of the differing columns; xmin: the
+    server row's xmin.
 
-    delta, other: the texts of all compared columns, if values were asked for; else None.
+    delta, other: the texts of all compared columns, or None without --values.
     """
 
     kind: str
@@ -48,11 +49,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """rows, other_rows: on both sides. columns: which differ, in how many rows. written_since: differing rows that a
-    transaction wrote whose xid is newer than any that was applied. unknown: values that the archive never sent, which
-    are not compared. by_value: columns compared by value, not by spelling. not_compared: columns, and why.
+    """rows, other_rows: row counts of both sides. columns: number of differing rows by column. written_since: differing
+    rows whose xmin is newer than every applied xid. unknown: values that the archive never sent and that are therefore
+    not compared. by_value: columns compared by value, not by spelling. not_compared: the reason by column.
 
-    why_not: the table as a whole was not compared. is_held: it stands at an earlier commit, or is gone.
+    why_not: the reason why the whole table was not compared. is_held: the table is held, or is missing.
     """
 
     schema: str
@@ -85,8 +86,8 @@ class VerifiedTable:
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
-    """against: what Delta was compared with. last_commit_lsn: at which Delta was read. server_lsns: where the server's
-    WAL ended before and after."""
+    """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
+    end of the server's WAL before and after the comparison."""
 
     source: str
     against: str
@@ -112,67 +113,68 @@ def print_verification(summary: VerifySummary, console: Console | None = None) -
     if compared:
         console.print(_table(compared))
     for table in summary.tables:
-        for line in _of_table(table):
+        for line in _table_lines(table):
             console.print(printable(line), markup=False)
     differing = [table.name for table in compared if table.differing]
     held = [table.name for table in summary.tables if table.is_held]
     if differing:
-        console.print(f"Not the same: {', '.join(differing)}.", markup=False)
+        console.print(f"Tables that differ: {', '.join(differing)}.", markup=False)
     elif not held:
-        console.print(f"The same rows on both sides: {len(compared):,} tables.", markup=False)
+        console.print(f"Tables with the same rows on both sides: {len(compared):,}.", markup=False)
 
 
 def _heading(summary: VerifySummary) -> list[str]:
-    lines = [f"Delta as of LSN {format_lsn(summary.last_commit_lsn)}, against {summary.against}."]
+    lsn = format_lsn(summary.last_commit_lsn)
+    lines = [f"Delta as of LSN {lsn}, compared with {summary.against}."]
     if summary.server_lsns is not None:
         before, after = summary.server_lsns
         lines.append(
-            f"The server's WAL ended at {before} before, and at {after} after. Rows written behind "
-            f"{format_lsn(summary.last_commit_lsn)} may show as differences."
+            f"The server's WAL ended at {before} before the comparison and at {after} after it. Rows written after "
+            f"{lsn} may appear as differences."
         )
     return [*lines, *summary.remarks]
 
 
 def _table(tables: Iterable[VerifiedTable]) -> Table:
-    rows = grid("table", ("rows", "there", "ranges", "differing", "only Delta", "only there", "other values"))
+    rows = grid("table", ("rows", "other rows", "ranges", "differing", "only Delta", "only other", "different values"))
     for t in tables:
         counts = (t.rows, t.other_rows, t.ranges, t.ranges_differing, t.only_delta, t.only_other, t.differs)
         rows.add_row(Text(t.name), *(f"{n:,}" for n in counts))
     return rows
 
 
-def _of_table(table: VerifiedTable) -> list[str]:
+def _table_lines(table: VerifiedTable) -> list[str]:
     if table.why_not is not None:
         return [f"Not compared: {table.name}: {table.why_not}"]
     lines = [f"{table.name}, column {name}: not compared: {why}" for name, why in table.not_compared.items()]
     if table.by_value:
-        lines.append(f"{table.name}: by value, whatever its spelling: {', '.join(table.by_value)}")
+        lines.append(f"{table.name}: compared by value, not by spelling: {', '.join(table.by_value)}")
     if table.unknown:
-        lines.append(f"{table.name}: values that the archive never sent, and so not compared: {table.unknown:,}")
+        lines.append(f"{table.name}: values never sent to the archive, not compared: {table.unknown:,}")
     if table.columns:
         lines.append(f"{table.name}: differing: {', '.join(f'{c} ({n:,} rows)' for c, n in table.columns.items())}")
     if table.written_since:
         lines.append(
-            f"{table.name}: {table.written_since:,} of these rows were written there by transactions newer than any "
-            "that was applied: the next night may bring them"
+            f"{table.name}: {table.written_since:,} of these rows were written on the server by transactions newer "
+            "than all applied ones: the next night may bring them"
         )
     lines += [
-        f"{table.name}: {touched.rows:,} rows last touched by transaction {touched.xid}, committed at "
-        f"{format_lsn(touched.commit_lsn)}, {touched.commit_ts}"
-        for touched in table.transactions
+        f"{table.name}: {writer.rows:,} rows last touched by transaction {writer.xid}, committed at "
+        f"{format_lsn(writer.commit_lsn)}, {writer.commit_ts}"
+        for writer in table.transactions
     ]
-    return lines + [f"{table.name}: {_said(difference)}" for difference in table.differences]
+    return lines + [f"{table.name}: {_difference_line(difference)}" for difference in table.differences]
 
 
-def _said(row: Difference) -> str:
+def _difference_line(row: Difference) -> str:
     parts = [_KINDS[row.kind] if row.rows == 1 else f"{_KINDS[row.kind]}, {row.rows:,} times"]
     if row.columns:
         parts.append(f"in {', '.join(row.columns)}")
     if row.commit_lsn is not None:
-        parts.append(f"touched last by transaction {row.xid} at {format_lsn(row.commit_lsn)}, {row.commit_ts}")
+        parts.append(f"last touched by transaction {row.xid} at {format_lsn(row.commit_lsn)}, {row.commit_ts}")
     if row.xmin is not None:
-        parts.append(f"written there by transaction {row.xmin}")
-    for side, values in (("Delta", row.delta), ("there", row.other)):
+        parts.append(f"written on the server by transaction {row.xmin}")
+    for side, values in (("Delta", row.delta), ("other side", row.other)):
         if values is not None:
             parts.append(f"{side}: " + ", ".join(f"{n}={'NULL' if v is None else repr(v)}" for n, v in values.items()))
     return "; ".join(parts)

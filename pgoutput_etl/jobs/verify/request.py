@@ -1,4 +1,4 @@
-"""What a verification was asked for, as far as it can be judged without looking at anything."""
+"""A verification's arguments, and the checks that need no Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_LIMIT = 20
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """Exactly one of jdbc (a URL), csv (a file, folder or glob) and delta (a table's folder) is the other side. table:
-    "schema.table", of the latter two. tables: shell patterns. at_lsn: at which a CSV or Delta table was taken."""
+    the "schema.table" that csv or delta holds. tables: shell patterns. at_lsn: the LSN of csv's or delta's rows."""
 
     tables: tuple[str, ...] | None = None
     jdbc: str | None = None
@@ -28,43 +28,43 @@ class VerifyRequest:
     connections: int = 4
 
     def check(self) -> None:
-        """Raises ConfigError for what can't be."""
+        """Raises ConfigError for arguments that don't go together."""
         if sum(side is not None for side in (self.jdbc, self.csv, self.delta)) != 1:
-            raise ConfigError("expected one of --jdbc, --csv and --delta: what to compare with")
+            raise ConfigError("expected one of --jdbc, --csv and --delta")
         if self.jdbc is None:
             if self.table is None or self.tables is not None:
-                raise ConfigError("--csv and --delta hold one table: expected --table schema.table, and no --tables")
+                raise ConfigError("--csv and --delta hold one table: expected --table schema.table, not --tables")
         else:
             if self.table is not None:
-                raise ConfigError("--table is for --csv and --delta; with --jdbc it is --tables, which takes patterns")
+                raise ConfigError("--table is for --csv and --delta; --jdbc takes --tables, with patterns")
             if self.at_lsn is not None:
-                raise ConfigError("--at-lsn is for --csv and --delta: a server is as of now")
+                raise ConfigError("--at-lsn is for --csv and --delta; --jdbc always compares the current rows")
             check_url(self.jdbc)
         if self.limit < 0 or not 1 <= self.connections <= 64:
             raise ConfigError("expected --limit 0 or more, and --connections from 1 to 64")
 
     @property
     def against(self) -> str:
-        """For the report; of a URL without its parameters."""
+        """The other side for the report: a path, or a URL without its parameters."""
         return str(self.csv or self.delta or (self.jdbc or "").partition("?")[0])
 
 
 def batch_at(points: Sequence[tuple[int, int]], lsn: int) -> tuple[int, int]:
-    """The batch that had reached an LSN, and no more than it, with its own. `points`: (batch, last commit LSN) of those
-    that are done. Of several at one LSN the last. Raises RunError if all went further."""
-    found = max(((at, batch) for batch, at in points if at <= lsn), default=None)
-    if found is None:
-        first = min((at for _, at in points), default=None)
-        reached = "no batch is done yet" if first is None else f"the first batch ended at {format_lsn(first)}"
-        raise RunError(f"--at-lsn {format_lsn(lsn)}: {reached}, and none before")
-    return found[1], found[0]
+    """The last batch that ended at or before an LSN, and the LSN at which it ended. points: (batch, last commit LSN) of
+    finished batches. Raises RunError if all of them ended later."""
+    batch = max(((end, number) for number, end in points if end <= lsn), default=None)
+    if batch is None:
+        first = min((end for _, end in points), default=None)
+        why = "no batch is done yet" if first is None else f"the first batch ended at {format_lsn(first)}"
+        raise RunError(f"--at-lsn {format_lsn(lsn)}: no batch ended at or before it; {why}")
+    return batch[1], batch[0]
 
 
-def refuse_between(lsn: int, reached: int, next_commit: int | None) -> None:
+def refuse_commits_between(lsn: int, reached: int, next_commit: int | None) -> None:
     """Raises RunError if commits between the batch and the LSN were applied together with later ones."""
     if next_commit is not None:
         raise RunError(
-            f"--at-lsn {format_lsn(lsn)}: no batch ended there. The one before ended at {format_lsn(reached)}, and the "
-            f"commit at {format_lsn(next_commit)} was applied by the next one. Take the rows at an LSN that a night "
-            "ends at (its --endpos), or without writes until the next night"
+            f"--at-lsn {format_lsn(lsn)}: no batch ended there. The batch before it ended at {format_lsn(reached)}, "
+            f"and the next batch applied the commit at {format_lsn(next_commit)}. Take the rows at an LSN at which a "
+            "night ends (its --endpos), or without writes until the next night"
         )

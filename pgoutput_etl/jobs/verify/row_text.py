@@ -1,6 +1,6 @@
-"""Rows as PostgreSQL's texts, on Spark: t0, t1 … of the compared columns, from Delta tables and from CSV.
+"""Rows as PostgreSQL's texts, on Spark: t0, t1 … for the compared columns of Delta tables and CSV files.
 
-`unknown` lists the positions of values that the archive never sent, which are NULL in t…; NULL if there are none.
+`unknown` lists the positions of values that were never sent to the archive, which are NULL in t…; NULL without any.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.listing import reading_files, size_limit
 from pgoutput_etl.ingest.scan import per_file
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical, texts_of
-from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, collected
+from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, texts_of
+from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.load.delta_types import delta_type, to_event
 from pgoutput_etl.load.net_effect import entries_of_target
 from pgoutput_etl.postgres.copy_format import header, records
@@ -36,14 +36,14 @@ def text_names(width: int) -> list[str]:
 
 
 def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame:
-    """t…, unknown, and the stamps lsn, ts and xid. A table that isn't this package's has none of these."""
+    """t…, unknown, and lsn, ts and xid of the last writer; only t… have values if another program wrote the table."""
     is_ours = set(METADATA_COLUMNS) <= set(rows.columns)
     odd = entries_of_target() if is_ours else F.lit(None).cast("array<struct<key: string, value: string>>")
-    stamps = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
-    chosen = rows.select(
+    writer = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
+    selected = rows.select(
         *(_stored(rows, column).alias(f"c{i}") for i, column in enumerate(columns)),
         odd.alias("odd"),
-        *((F.col(of) if is_ours else F.lit(None).cast(kind)).alias(name) for of, kind, name in stamps),
+        *((F.col(stored) if is_ours else F.lit(None).cast(kind)).alias(name) for stored, kind, name in writer),
     )
     fields = [*((name, pa.string()) for name in text_names(len(columns))), ("unknown", pa.list_(pa.int32()))]
     schema = pa.schema([*fields, ("lsn", pa.int64()), ("ts", _TIME), ("xid", pa.int64())])
@@ -53,13 +53,13 @@ def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame
         for batch in batches:
             yield texts_of_batch(batch, columns, as_text, schema)
 
-    return chosen.mapInArrow(convert, spark_schema(schema))
+    return selected.mapInArrow(convert, spark_schema(schema))
 
 
 def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:
-    """Another table may have as PostgreSQL's text what this package's has as a type of its own."""
-    there = rows.schema[column.name].dataType
-    return isinstance(there, StringType) and delta_type(column.type) != there
+    """True if the column holds PostgreSQL's text where this package would store another type."""
+    data_type = rows.schema[column.name].dataType
+    return isinstance(data_type, StringType) and delta_type(column.type) != data_type
 
 
 def _stored(rows: DataFrame, column: ComparedColumn) -> Column:
@@ -90,29 +90,30 @@ def texts_of_batch(
 
 
 def copied_files(spark: SparkSession, option: str, path: str) -> tuple[list[str], DataFrame]:
-    """What COPY or pg_dump wrote, a file or all below a folder: paths; path and content. `option`: that named it.
+    """Output of COPY or pg_dump, one file or all files below a folder: their paths, and a frame of path and content.
+    option: the command-line option that named the path.
 
-    Raises ConfigError if there is nothing, or a file is too large.
+    Raises ConfigError if the path doesn't exist or a file is too large.
     """
     try:
         files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"{option}: there is no {path}") from None
+            raise ConfigError(f"{option}: {path} does not exist") from None
         raise
     limit = size_limit(spark)
     listed = files.select("path", "length").toArrow().to_pylist()
     for file in listed:
         if file["length"] > limit:
             raise ConfigError(
-                f"{option}: {file['path']} has {file['length']:,} bytes, and Spark's binaryFile carries {limit:,}: "
-                "write it in several files, COPY (SELECT … WHERE …) TO …, and name their folder"
+                f"{option}: {file['path']} has {file['length']:,} bytes, but Spark's binaryFile reads at most "
+                f"{limit:,}: write several files with COPY (SELECT … WHERE …) TO …, and name their folder"
             )
     return [file["path"] for file in listed], files.select("path", "content")
 
 
 def csv_header(spark: SparkSession, path: str) -> list[str]:
-    """The columns' names. Raises ConfigError if there is no such file, if files differ, or one is too large."""
+    """The columns' names. Raises ConfigError if no file exists, headers differ, or a file is too large."""
     paths, files = copied_files(spark, "--csv", path)
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
@@ -121,14 +122,14 @@ def csv_header(spark: SparkSession, path: str) -> list[str]:
             yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
     with reading_files(paths):
-        found = {tuple(row["names"]) for row in files.mapInArrow(names, spark_schema(schema)).toArrow().to_pylist()}
-    if len(found) != 1:
-        raise ConfigError(f"--csv: expected files with one header at {path}, found {len(found)}")
-    return list(found.pop())
+        headers = {tuple(row["names"]) for row in files.mapInArrow(names, spark_schema(schema)).toArrow().to_pylist()}
+    if len(headers) != 1:
+        raise ConfigError(f"--csv: expected files with the same header at {path}, found {len(headers)} headers")
+    return list(headers.pop())
 
 
 def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataFrame:
-    """t…: the fields at these positions, in this order."""
+    """t…: the fields at the given positions, in the given order."""
     schema = pa.schema([(name, pa.string()) for name in text_names(len(positions))])
     max_size = size_limit(spark)
 
@@ -140,18 +141,18 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
     return files.mapInArrow(parse, spark_schema(schema))
 
 
-_ROWS_AT_ONCE = 10_000
+_ROWS_PER_BATCH = 10_000
 
 
 def text_batches(
-    found: Iterator[list[str | None]], positions: Sequence[int], schema: pa.Schema
+    lines: Iterator[list[str | None]], positions: Sequence[int], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    next(found, None)  # the header
+    next(lines, None)  # the header
     columns: list[list[str | None]] = [[] for _ in positions]
-    for record in found:
+    for line in lines:
         for column, position in zip(columns, positions, strict=True):
-            column.append(record[position])
-        if len(columns[0]) == _ROWS_AT_ONCE:
+            column.append(line[position])
+        if len(columns[0]) == _ROWS_PER_BATCH:
             yield _batch(columns, schema)
             columns = [[] for _ in positions]
     yield _batch(columns, schema)
@@ -162,38 +163,40 @@ def _batch(columns: Sequence[Sequence[str | None]], schema: pa.Schema) -> pa.Rec
 
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:
-    """By range; of ranges without rows none."""
+    """Digests by range, without empty ranges."""
 
     def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found: dict[int, Digest] = {}
+        digests: dict[int, Digest] = {}
         for batch in batches:
             for row in zip(*(batch.column(i).to_pylist() for i in range(width)), strict=True):
-                found.setdefault(ranges.range_of(row), Digest()).add(row)
-        rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in found.items()]
+                digests.setdefault(ranges.range_of(row), Digest()).add(row)
+        rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in digests.items()]
         yield pa.RecordBatch.from_pylist(rows, _DIGESTS)
 
     parts = texts.select(*text_names(width)).mapInArrow(digest, spark_schema(_DIGESTS))
-    return collected(parts.toArrow().to_pylist())
+    return merge_digests(parts.toArrow().to_pylist())
 
 
-def rows_within(texts: DataFrame, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
-    """The rows of some ranges, of values that can be spelled in several ways one spelling; all else as it is."""
-    wanted = frozenset(which)
+def rows_in_ranges(
+    texts: DataFrame, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]
+) -> DataFrame:
+    """The rows of the given ranges, with canonical_texts texts for columns that are compared by value."""
+    wanted = frozenset(numbers)
     width = len(columns)
     schema = texts.schema
 
-    def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def select(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = [batch.column(f"t{i}").to_pylist() for i in range(width)]
-            mask = pa.array([ranges.range_of(row) in wanted for row in zip(*found, strict=True)], pa.bool_())
-            yield spelled_once(batch.filter(mask), columns)
+            fields = [batch.column(f"t{i}").to_pylist() for i in range(width)]
+            mask = pa.array([ranges.range_of(row) in wanted for row in zip(*fields, strict=True)], pa.bool_())
+            yield canonicalize(batch.filter(mask), columns)
 
-    return texts.mapInArrow(choose, schema)
+    return texts.mapInArrow(select, schema)
 
 
-def spelled_once(rows: pa.RecordBatch, columns: Sequence[ComparedColumn]) -> pa.RecordBatch:
+def canonicalize(rows: pa.RecordBatch, columns: Sequence[ComparedColumn]) -> pa.RecordBatch:
     arrays = {name: rows.column(name) for name in rows.schema.names}
     for i, column in enumerate(columns):
         if column.by_value:
-            arrays[f"t{i}"] = pa.array(canonical(column.type, arrays[f"t{i}"].to_pylist()), pa.string())
+            arrays[f"t{i}"] = pa.array(canonical_texts(column.type, arrays[f"t{i}"].to_pylist()), pa.string())
     return pa.RecordBatch.from_pydict(arrays)

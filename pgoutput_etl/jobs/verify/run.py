@@ -1,4 +1,4 @@
-"""Whether Delta's tables hold the rows that another side holds: digests of ranges first, rows where they differ."""
+"""Compares Delta tables with another side: digests of key ranges first, then the rows of ranges that differ."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.key_ranges import Digest, differing, has_integer_key, plan_ranges
+from pgoutput_etl.jobs.verify.key_ranges import Digest, differing_ranges, has_integer_key, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
-from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_between
-from pgoutput_etl.jobs.verify.row_diff import found_in, row_differences
-from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_within
+from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
+from pgoutput_etl.jobs.verify.row_diff import row_differences, summarize_differences
+from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, server_table
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import consistent_points
@@ -43,14 +43,14 @@ Progress = Callable[[str], None]
 
 Find = Callable[[str, str], "OtherTable | None"]
 
-_RECENT = 1_000  # transactions by which the newest xid is found
+_RECENT = 1_000  # transactions searched for the newest xid
 
-_APPEND = "mode append has changes, not rows: docs/modes.md says how rows come of them"
+_APPEND = "mode append stores changes, not rows: see docs/modes.md"
 
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """Where Delta's tables stood at a commit."""
+    """The states of Delta's tables at a commit."""
 
     lsn: int
     tables: Mapping[int, TableState]
@@ -68,11 +68,11 @@ def verify(
     ledger = Ledger(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
-        raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
-    standing = _Baseline(last.last_commit_lsn, last.tables)
+        raise RunError(f"no batch of {config.source.name} has been applied: run jobs/apply.py")
+    baseline = _Baseline(last.last_commit_lsn, last.tables)
     if request.at_lsn is not None:
-        standing = _standing_at(ledger, request.at_lsn)
-    chosen = _chosen(config, standing, request)
+        baseline = _baseline_at(ledger, request.at_lsn)
+    states = _select_tables(config, baseline, request)
     server = None
     if request.jdbc is not None:
         server = Server(spark, request.jdbc, credentials(request.jdbc, os.environ), request.connections)
@@ -81,19 +81,20 @@ def verify(
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)
         find = _other_side(spark, request) if server is None else partial(server_table, server)
-        tables = [_Comparison(spark, find, state, types, request, newest, progress).run() for state in chosen]
+        tables = [_Comparison(spark, find, state, types, request, newest, progress).run() for state in states]
         after = None if server is None else server.position()
     if all(table.why_not is not None and not table.is_held for table in tables):
         raise ConfigError("nothing to compare: " + "; ".join(f"{t.name}: {t.why_not}" for t in tables))
     lsns = None if before is None or after is None else (before, after)
-    remarks = standing.remarks
+    remarks = baseline.remarks
     if request.at_lsn is None:
-        remarks += tuple(said for state in chosen if (said := _changed_by_others(spark, state)) is not None)
-    return VerifySummary(config.source.name, request.against, standing.lsn, tuple(tables), lsns, remarks)
+        remarks += tuple(remark for state in states if (remark := _foreign_changes(spark, state)) is not None)
+    return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks)
 
 
-def _changed_by_others(spark: SparkSession, state: TableState) -> str | None:
-    """What is compared is what runs wrote: somebody's changes behind that are said, as nothing else would show them."""
+def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
+    """A remark about later commits by other programs: the comparison reads the version that a run recorded, so it
+    doesn't show them."""
     if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
         return None
     [newest] = delta_table(spark, state.path).history(1).select("version").collect()
@@ -104,19 +105,19 @@ def _changed_by_others(spark: SparkSession, state: TableState) -> str | None:
     if is_as_recorded(operations):
         return None
     return (
-        f"{state.schema}.{state.table} was changed by others since a run left it at Delta version {state.version}, "
-        f"which is what was compared: {len(operations):,} commits, the last one version {newest['version']}. "
-        "jobs/backfill.py --tables makes it again from the archive"
+        f"{state.schema}.{state.table} was compared at Delta version {state.version}, which the last run wrote. "
+        f"Other programs have changed it since: {len(operations):,} commits up to version {newest['version']}. "
+        "jobs/backfill.py --tables rebuilds it from the archive"
     )
 
 
 def _other_side(spark: SparkSession, request: VerifyRequest) -> Find:
-    """Of a file or a Delta table, whatever the table's name is."""
+    """A file or a Delta table stands for the table of any name."""
     only = CsvRows(spark, request.csv) if request.csv is not None else OtherDelta(spark, request.delta or "")
     return lambda _schema, _table: only
 
 
-def _standing_at(ledger: Ledger, lsn: int) -> _Baseline:
+def _baseline_at(ledger: Ledger, lsn: int) -> _Baseline:
     points = consistent_points(ledger.spark, ledger.root, ledger.source).select("batch", "last_commit_lsn").collect()
     batch, reached = batch_at([(row["batch"], row["last_commit_lsn"]) for row in points], lsn)
     between = (
@@ -125,9 +126,9 @@ def _standing_at(ledger: Ledger, lsn: int) -> _Baseline:
         & (F.col("fate") == TransactionStatus.COMMITTED.value)
     )
     [row] = ledger.read("transactions").where(between).agg(F.min("commit_lsn").alias("next")).collect()
-    refuse_between(lsn, reached, row["next"])
+    refuse_commits_between(lsn, reached, row["next"])
     is_last = reached == max(row["last_commit_lsn"] for row in points)
-    remark = "The archive has no commit behind that: what was committed since, and isn't landed yet, would be missing."
+    remark = "The archive has no commit after this LSN: commits that have not landed yet would be missing from Delta."
     return _Baseline(reached, ledger.states_after(batch), (remark,) if is_last else ())
 
 
@@ -137,26 +138,24 @@ def _newest_xid(ledger: Ledger) -> int | None:
     return newest_xid([row["xid"] for row in rows if row["xid"] is not None])
 
 
-def _chosen(config: Config, standing: _Baseline, request: VerifyRequest) -> list[TableState]:
+def _select_tables(config: Config, baseline: _Baseline, request: VerifyRequest) -> list[TableState]:
     displaced = f"{config.state.root.rstrip('/')}/displaced/"
-    named = {f"{s.schema}.{s.table}": s for s in standing.tables.values() if not s.path.startswith(displaced)}
+    named = {f"{s.schema}.{s.table}": s for s in baseline.tables.values() if not s.path.startswith(displaced)}
     if request.table is not None:
         if request.table not in named:
             raise ConfigError(f"--table: the ledger has no table {request.table}")
         return [named[request.table]]
-    found: set[str] = set()
+    names: set[str] = set()
     for pattern in request.tables or ("*",):
         matching = {name for name in named if fnmatchcase(name, pattern)}
         if not matching:
             raise ConfigError(f"--tables: the ledger has no table {pattern!r}")
-        found |= matching
-    return [named[name] for name in sorted(found)]
+        names |= matching
+    return [named[name] for name in sorted(names)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One table."""
-
     spark: SparkSession
     find: Find
     state: TableState
@@ -170,7 +169,7 @@ class _Comparison:
         self.progress(f"comparing {schema}.{table}")
         why, is_held = self._why_not(), self.state.status == HELD
         if why is None and not is_delta_table(self.spark, self.state.path):
-            why, is_held = f"there is no table at {self.state.path} any more", True
+            why, is_held = f"the table at {self.state.path} no longer exists", True
         other = self.find(schema, table) if why is None else None
         if other is None:
             why = why or "the other side has no such table"
@@ -179,21 +178,21 @@ class _Comparison:
         names = [column.name for column in columns]
         missing = [name for name in self.state.key if name not in names]
         if missing or not columns:
-            why = f"its key's column {missing[0]!r} can't be" if missing else "no column can be"
+            why = f"key column {missing[0]!r} can't be compared" if missing else "no column can be compared"
             return VerifiedTable(schema, table, why_not=why, not_compared=not_compared)
-        return self._compared(other, columns, not_compared)
+        return self._compare(other, columns, not_compared)
 
     def _why_not(self) -> str | None:
         if self.state.status == HELD:
-            return f"it is held: {self.state.reason}"
+            return f"the table is held: {self.state.reason}"
         if self.state.status == SKIPPED:
-            return "the configuration skips it, or did so while changes were committed"
+            return "the configuration skips the table, or skipped it while changes were committed"
         if self.state.mode is Mode.APPEND:
             return _APPEND
-        return "it was never written" if self.state.version < 0 else None
+        return "no run has written the table" if self.state.version < 0 else None
 
     def _columns(self, other: OtherTable) -> tuple[list[ComparedColumn], dict[str, str]]:
-        """Those that are compared, and why the others aren't."""
+        """The columns to compare, and the reasons why the others are not compared."""
         state = self.state
         described = table_columns(state.relation, state.retired, self.user_types)
         columns, not_compared = [], {}
@@ -201,70 +200,70 @@ class _Comparison:
             compared = ComparedColumn(column.name, column.type)
             why = other.why_not(compared)
             if column.name in state.uses and not isinstance(other, OtherDelta):
-                why = f"it is not as it was sent ({state.uses[column.name].partition(':')[0]})"
+                why = f"the configuration masks it ({state.uses[column.name].partition(':')[0]})"
             if column.retired and why is not None:
-                continue  # it is kept in Delta alone
+                continue  # a dropped column, which only Delta still has
             if column.type.stored_as != stored:
-                why = f"it is stored as {stored}, and the configuration's `types` says {column.type.stored_as}"
+                why = f"stored as {stored}, but the configuration's `types` has {column.type.stored_as}"
             if why is None:
                 columns.append(compared)
             else:
                 not_compared[column.name] = why
         known = {column.name for column in described}
-        further = {name: "the archive has no such column" for name in other.names if name not in known}
-        further |= {name: "the configuration drops it" for name in further if name in state.uses}
-        return columns, {**not_compared, **further}
+        unknown = {name: "the archive has no such column" for name in other.names if name not in known}
+        unknown |= {name: "the configuration drops it" for name in unknown if name in state.uses}
+        return columns, {**not_compared, **unknown}
 
     def _rows(self) -> DataFrame:
         return read_table(self.spark, self.state.path, self.state.version)
 
-    def _living(self) -> DataFrame:
+    def _current_rows(self) -> DataFrame:
         if self.state.mode is Mode.SOFT_DELETE:
             return self._rows().where(~F.col(DELETED_COLUMN))
         is_history = self.state.mode is Mode.HISTORY
         return self._rows().where(F.col(VALID_TO_LSN).isNull()) if is_history else self._rows()
 
-    def _ended(self) -> DataFrame | None:
-        """Rows that were there, with who took them away; a history has no xid of that."""
+    def _former_rows(self) -> DataFrame | None:
+        """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""
         if self.state.mode is Mode.SOFT_DELETE:
             return self._rows().where(F.col(DELETED_COLUMN))
         if self.state.mode is not Mode.HISTORY:
             return None
         ended = self._rows().where(F.col(VALID_TO_LSN).isNotNull())
-        who = {"_pg_commit_lsn": F.col(VALID_TO_LSN), "_pg_commit_ts": F.col(VALID_TO_TS)}
-        return ended.withColumns({**who, "_pg_xid": F.lit(None).cast("long")})
+        end = {"_pg_commit_lsn": F.col(VALID_TO_LSN), "_pg_commit_ts": F.col(VALID_TO_TS)}
+        return ended.withColumns({**end, "_pg_xid": F.lit(None).cast("long")})
 
-    def _compared(
+    def _compare(
         self, other: OtherTable, columns: Sequence[ComparedColumn], not_compared: Mapping[str, str]
     ) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
-        living = self._living()
-        texts = delta_texts(living, columns)
+        current = self._current_rows()
+        texts = delta_texts(current, columns)
         key = [[column.name for column in columns].index(name) for name in self.state.key]
-        ranges = plan_ranges(columns, key, *_size(living, columns, key))
+        ranges = plan_ranges(columns, key, *_size(current, columns, key))
         ours = digests_of(texts, len(columns), ranges)
         theirs = other.digests(columns, ranges)
-        which = differing(ours, theirs)
+        numbers = differing_ranges(ours, theirs)
         counts: dict[str, Any] = {}
-        if which:
-            self.progress(f"{schema}.{table}: row by row in {len(which):,} of {ranges.count:,} ranges")
-            here = rows_within(texts, columns, ranges, which)
-            there = other.rows(columns, ranges, which)
-            gone = self._ended()
-            ended = None if gone is None else rows_within(delta_texts(gone, columns), columns, ranges, which)
-            differences = row_differences(here, there, columns, key, self.newest, ended)
-            found = persist(differences, StorageLevel.DISK_ONLY)
+        if numbers:
+            self.progress(f"{schema}.{table}: comparing rows of {len(numbers):,} of {ranges.count:,} ranges")
+            our_rows = rows_in_ranges(texts, columns, ranges, numbers)
+            their_rows = other.rows(columns, ranges, numbers)
+            former = self._former_rows()
+            ended = None if former is None else rows_in_ranges(delta_texts(former, columns), columns, ranges, numbers)
+            rows = row_differences(our_rows, their_rows, columns, key, self.newest, ended)
+            differences = persist(rows, StorageLevel.DISK_ONLY)
             try:
-                counts = found_in(found, columns, self.request)
+                counts = summarize_differences(differences, columns, self.request)
             finally:
-                unpersist(found)
+                unpersist(differences)
         return VerifiedTable(
             schema,
             table,
             rows=_rows(ours.values()),
             other_rows=_rows(theirs.values()),
             ranges=ranges.count,
-            ranges_differing=len(which),
+            ranges_differing=len(numbers),
             by_value=tuple(column.name for column in columns if column.by_value),
             not_compared=dict(not_compared),
             **counts,
@@ -272,13 +271,13 @@ class _Comparison:
 
 
 def _size(
-    living: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int]
+    rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int]
 ) -> tuple[int, tuple[int | None, int | None]]:
-    """Rows, and the least and the greatest key where ranges are of integers."""
+    """Number of rows, and the least and greatest key; 0 and None for a key that is not an integer."""
     if not has_integer_key(columns, key):
         return 0, (None, None)
     first = F.col(quoted(columns[key[0]].name))
-    [row] = living.agg(F.count("*").alias("rows"), F.min(first).alias("least"), F.max(first).alias("most")).collect()
+    [row] = rows.agg(F.count("*").alias("rows"), F.min(first).alias("least"), F.max(first).alias("most")).collect()
     return row["rows"], (row["least"], row["most"])
 
 

@@ -1,4 +1,4 @@
-"""The queries for digests and rows of one of the server's tables."""
+"""Queries for the digests and rows of a table on the server."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, HALF_BITS, HALF_DIGITS, Ranges
-from pgoutput_etl.postgres.queries import (
-    _integers,
-    _text,
-    identifier,
-)
+from pgoutput_etl.postgres.queries import _integers, _text, identifier
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A table on the server. columns: those that are compared, in their order. nullable_key: ranges of integers have to
-    ask for NULL, too."""
+    """A table on the server. columns: the compared columns, in order. nullable_key: ranges of integers must also select
+    NULL."""
 
     schema: str
     name: str
@@ -28,10 +24,10 @@ class ServerTable:
         return f"{identifier(self.schema)}.{identifier(self.name)}"
 
     def digests(self, ranges: Ranges) -> str:
-        """A row per range: range, rows, first, second (the sums of MD5s' halves, as text)."""
+        """A row per range: range, rows, first and second (the sums of the MD5s' halves, as text)."""
         if ranges.starts is not None:
             return (
-                f"SELECT r.range, d.* FROM {_listed(ranges, range(ranges.count))} AS r(range, low, high) "
+                f"SELECT r.range, d.* FROM {_unnest_ranges(ranges, range(ranges.count))} AS r(range, low, high) "
                 f"CROSS JOIN LATERAL (SELECT {_SUMS} FROM (SELECT {self._texts()} FROM {self._from} AS t "
                 f"WHERE {self._within(ranges)}) AS v, LATERAL (SELECT {self._md5()} AS m) AS h) AS d"
             )
@@ -40,16 +36,16 @@ class ServerTable:
             f"LATERAL (SELECT {self._md5()} AS m) AS h GROUP BY 1"
         )
 
-    def rows(self, ranges: Ranges, which: Sequence[int]) -> str:
-        """The rows of some ranges: range, t0 …, xmin."""
+    def rows(self, ranges: Ranges, numbers: Sequence[int]) -> str:
+        """The rows of the given ranges: range, t0 …, xmin."""
         texts = f"{self._texts()}, t.xmin::text::bigint AS xmin"
         if ranges.starts is not None:
             return (
-                f"SELECT r.range, v.* FROM {_listed(ranges, which)} AS r(range, low, high) "
+                f"SELECT r.range, v.* FROM {_unnest_ranges(ranges, numbers)} AS r(range, low, high) "
                 f"CROSS JOIN LATERAL (SELECT {texts} FROM {self._from} AS t WHERE {self._within(ranges)}) AS v"
             )
         inner = f"SELECT {_bucket(ranges)} AS range, v.* FROM (SELECT {texts} FROM {self._from} AS t) AS v"
-        return f"SELECT * FROM ({inner}) AS b WHERE range IN ({_integers(which)})"
+        return f"SELECT * FROM ({inner}) AS b WHERE range IN ({_integers(numbers)})"
 
     def _texts(self) -> str:
         return ", ".join(f"{_text(f't.{identifier(name)}')} AS t{i}" for i, name in enumerate(self.columns))
@@ -73,7 +69,7 @@ _SUMS = (
 
 
 def _md5_of(positions: Iterable[int]) -> str:
-    """As comparing.encoded does it, in UTF-8 whatever the server's encoding is."""
+    """The twin of key_ranges.encode_row, in UTF-8 whatever the server's encoding is."""
     parts = (f"CASE WHEN t{i} IS NULL THEN '-' ELSE length(t{i}) || ':' || t{i} END" for i in positions)
     return f"md5(convert_to({' || '.join(parts)}, 'UTF8'))"
 
@@ -85,9 +81,8 @@ def _bucket(ranges: Ranges) -> str:
     return f"('x' || substr({_md5_of(ranges.columns)}, 1, 2))::bit(8)::int"
 
 
-def _listed(ranges: Ranges, which: Iterable[int]) -> str:
+def _unnest_ranges(ranges: Ranges, numbers: Sequence[int]) -> str:
     bounds = ranges.bounds
-    chosen = list(which)
-    lows, highs = [bounds[i][0] for i in chosen], [bounds[i][1] for i in chosen]
-    arrays = (f"'{{{_integers(numbers)}}}'::bigint[]" for numbers in (chosen, lows, highs))
+    lows, highs = [bounds[i][0] for i in numbers], [bounds[i][1] for i in numbers]
+    arrays = (f"'{{{_integers(integers)}}}'::bigint[]" for integers in (numbers, lows, highs))
     return f"unnest({', '.join(arrays)})"

@@ -1,4 +1,4 @@
-"""What Delta is compared with: a PostgreSQL server, rows that one wrote as CSV, or another Delta table."""
+"""The sides that Delta is compared with: a PostgreSQL server, CSV written by one, or another Delta table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, collected
-from pgoutput_etl.jobs.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_within
+from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
+from pgoutput_etl.jobs.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.load.delta_types import delta_type
 from pgoutput_etl.postgres.jdbc import Server
@@ -21,19 +21,17 @@ from pgoutput_etl.spark.delta import is_delta_table, read_table
 
 
 class OtherTable(Protocol):
-    """One table, on the other side."""
-
     @property
     def names(self) -> list[str]:
-        """Of all its columns."""
+        """The names of all columns."""
 
     def why_not(self, column: ComparedColumn) -> str | None:
-        """Why a column can't be compared."""
+        """The reason why a column can't be compared, or None."""
 
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
 
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
-        """t… of some ranges, values spelled in one way; `unknown` and `xmin` where there is such."""
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        """Canonical t… of the given ranges' rows, with `unknown` and `xmin` if the side has them."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,20 @@ class CsvRows:
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
         return digests_of(self._texts(columns), len(columns), ranges)
 
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
-        return rows_within(self._texts(columns), columns, ranges, which)
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        return rows_in_ranges(self._texts(columns), columns, ranges, numbers)
 
 
 @dataclass(frozen=True)
 class OtherDelta:
-    """Raises ConfigError if there is none."""
+    """Raises ConfigError if the path holds no Delta table."""
 
     spark: SparkSession
     path: str
 
     def __post_init__(self) -> None:
         if not is_delta_table(self.spark, self.path):
-            raise ConfigError(f"--delta: there is no Delta table at {self.path}")
+            raise ConfigError(f"--delta: {self.path} is not a Delta table")
 
     @cached_property
     def frame(self) -> DataFrame:
@@ -78,20 +76,22 @@ class OtherDelta:
         return [name for name in self.frame.columns if not name.startswith("_pg_")]
 
     def why_not(self, column: ComparedColumn) -> str | None:
-        """A string is taken for PostgreSQL's text of the value."""
+        """A string column is read as PostgreSQL's text."""
         if column.name not in self.frame.columns:
             return "the other table has no such column"
-        there = self.frame.schema[column.name].dataType
-        if there == delta_type(column.type) or isinstance(there, StringType):
+        actual, expected = self.frame.schema[column.name].dataType, delta_type(column.type)
+        if actual == expected or isinstance(actual, StringType):
             return None
-        wanted = delta_type(column.type).simpleString()
-        return f"it is {there.simpleString()} there: expected {wanted}, or PostgreSQL's text as a string"
+        return (
+            f"expected {expected.simpleString()}, or PostgreSQL's text as a string, in the other table; "
+            f"found {actual.simpleString()}"
+        )
 
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
         return digests_of(delta_texts(self.frame, columns), len(columns), ranges)
 
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
-        return rows_within(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, which)
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        return rows_in_ranges(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +110,24 @@ class ServerRows:
 
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
         query = self._table(columns, ranges).digests(ranges)
-        return collected(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
+        return merge_digests(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
 
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, which: Sequence[int]) -> DataFrame:
-        query = self._table(columns, ranges).rows(ranges, which)
-        rows = self.server.ask(query, self._shares(which, ranges)).drop("range")
-        return rows_within(rows, columns, ranges, which)
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        query = self._table(columns, ranges).rows(ranges, numbers)
+        rows = self.server.ask(query, self._shares(numbers, ranges)).drop("range")
+        return rows_in_ranges(rows, columns, ranges, numbers)
 
     def _table(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
         names = tuple(column.name for column in columns)
         is_never_null = all(self.not_null[names[i]] for i in ranges.columns)
         return ServerTable(self.schema, self.table, names, not is_never_null)
 
-    def _shares(self, which: Sequence[int], ranges: Ranges) -> list[str]:
-        """Buckets are found by reading all: one connection does that once."""
+    def _shares(self, numbers: Sequence[int], ranges: Ranges) -> list[str]:
+        """A condition per connection. Buckets take one connection, as computing them reads the whole table."""
         if ranges.starts is None:
             return ["true"]
-        connections = min(self.server.connections, len(which))
-        shares = [which[i::connections] for i in range(connections)]
+        connections = min(self.server.connections, len(numbers))
+        shares = [numbers[i::connections] for i in range(connections)]
         return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]
 
 

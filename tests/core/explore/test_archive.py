@@ -1,4 +1,4 @@
-"""An archive as a notebook sees it: frames that equal what inspect and the replay say of the same files."""
+"""read_archive's frames, compared with the inspection's report and the replay of the same files."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def landed(folder: Path, *files: Messages) -> Archive:
 
 
 def rows_of(archive: Archive, name: str, fate: TransactionStatus = TransactionStatus.COMMITTED) -> list[dict[str, Any]]:
-    """As Arrow has them: nothing of pandas' in between."""
-    asked = RowQuery.of_inspection(archive._view, name, None, frozenset([fate]), {})
-    found = []
+    """Arrow's values, without pandas in between."""
+    query = RowQuery.of_inspection(archive._view, name, None, frozenset([fate]), {})
+    rows = []
     for path in archive._view.tasks:
-        for batch in table_batches(path, Path(path).read_bytes(), archive._view, asked):
-            found += batch.to_pylist()
-    return found
+        for batch in table_batches(path, Path(path).read_bytes(), archive._view, query):
+            rows += batch.to_pylist()
+    return rows
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def slot(request: pytest.FixtureRequest) -> Path:
     return DATA / str(request.param)
 
 
-def test_changes_and_transactions_amount_to_what_inspect_reports(slot: Path) -> None:
+def test_changes_and_transactions_equal_the_report(slot: Path) -> None:
     archive = read_archive(files_of(slot))
     changes, transactions, report = archive.changes, archive.transactions, archive.report
 
@@ -87,19 +87,19 @@ def test_changes_and_transactions_amount_to_what_inspect_reports(slot: Path) -> 
 
     assert transactions["fate"].value_counts().to_dict() == {f: n for f, n in report.transactions.items() if n}
     biggest = transactions.nlargest(10, "bytes")["bytes"].tolist()
-    assert biggest == [each.size for each in report.biggest]
+    assert biggest == [transaction.size for transaction in report.biggest]
     is_committed = transactions["fate"] == "committed"
     assert transactions[is_committed]["changes"].sum() == sum(n for key, n in counts.items() if key[2] == "committed")
 
 
-def test_messages_are_all_messages(slot: Path) -> None:
+def test_messages_has_every_message(slot: Path) -> None:
     archive = read_archive(files_of(slot))
     assert len(archive.messages) == sum(archive.report.messages.values())
     assert archive.messages["file"].tolist() == sorted(archive.messages["file"])
 
 
-def test_rows_of_a_table_lead_to_the_table(slot: Path) -> None:
-    """What they mean applied one by one (docs/modes.md) is what the replay of the same files holds."""
+def test_applying_a_tables_rows_gives_the_table(slot: Path) -> None:
+    """Rows applied one by one (docs/modes.md) equal the replay of the same files."""
     replay, archive = Replay(), read_archive(files_of(slot))
     for path in files_of(slot):
         replay.add_file(path.name, path.read_bytes())
@@ -111,7 +111,7 @@ def test_rows_of_a_table_lead_to_the_table(slot: Path) -> None:
             o for o, v in archive._view.versions.items() if any(f"{r.namespace}.{r.name}" in names for r in v.relations)
         ]
         if len(names) > 1 or len(columns) > 1 or len(bearers) > 1:
-            continue  # the replay has today's columns and names, these rows those of their time
+            continue  # the replay has the newest columns and names, the rows those at their position
         have = applied(rows_of(archive, min(names)), want.shape)
         assert counted(map(plain, have)) == counted(map(plain, want.rows))
         compared += 1
@@ -131,20 +131,20 @@ def story(folder: Path) -> Archive:
     )
 
 
-def test_which_transactions_changed_a_key(tmp_path: Path) -> None:
+def test_rows_of_one_key(tmp_path: Path) -> None:
     archive = story(tmp_path)
     rows = archive.rows("public.t", {"id": 1})
-    assert rows["_pg_xid"].tolist() == [1, 2, 3, 5, 6], "the one that moved it away, and the truncate, too"
+    assert rows["_pg_xid"].tolist() == [1, 2, 3, 5, 6], "including the key change and the truncate"
     assert rows["_pg_op"].tolist() == ["I", "U", "U", "I", "T"]
     assert rows["_pg_unchanged"].iloc[1].tolist() == ["v"]
     assert rows["_pg_old_key"].iloc[2] == {"id": "1"}
-    assert archive.rows("public.t", {"id": "1"}).equals(rows), "PostgreSQL's text does as well"
+    assert archive.rows("public.t", {"id": "1"}).equals(rows), "PostgreSQL's text matches, too"
     assert archive.rows("public.t", {"id": 9})["_pg_xid"].tolist() == [3, 4, 6]
     assert archive.rows("public.t", {"n": "2.50", "id": 1})["_pg_xid"].tolist() == [2, 6]
     assert archive.rows("public.t", {"n": None, "id": 2})["_pg_xid"].tolist() == [1, 6]
 
 
-def test_what_is_asked_wrongly_is_refused(tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     archive = story(tmp_path)
     with pytest.raises(ConfigError, match=r"no table 'public\.u'"):
         archive.rows("public.u")
@@ -159,20 +159,20 @@ def test_what_is_asked_wrongly_is_refused(tmp_path: Path) -> None:
         archive.rows("public.t", fate="done")
     with pytest.raises(ConfigError, match="framing: expected one of "):
         read_archive(tmp_path, framing="xml")
-    with pytest.raises(ConfigError, match="s3a://lake/shop is not on this machine"):
+    with pytest.raises(ConfigError, match="s3a://lake/shop is not a local path"):
         read_archive("s3a://lake/shop")
-    with pytest.raises(ConfigError, match="there is no "):
+    with pytest.raises(ConfigError, match="does not exist"):
         read_archive(tmp_path / "nothing")
 
 
-def test_values_are_in_rows_alone(tmp_path: Path) -> None:
+def test_only_rows_has_cell_values(tmp_path: Path) -> None:
     archive = landed(tmp_path, transaction(1, 100, table(), insert("1", "secret"), update("1", "secret")))
     shown = [frame.to_csv() for frame in (archive.messages, archive.changes, archive.transactions, archive.files)]
     assert "secret" not in "".join([*shown, repr(archive), archive._repr_html_()])
     assert archive.rows("public.t")["v"].tolist() == ["secret", "secret"]
 
 
-def test_what_was_aborted_or_is_open_is_there_and_marked(tmp_path: Path) -> None:
+def test_aborted_and_open_transactions_are_included(tmp_path: Path) -> None:
     archive = landed(
         tmp_path,
         [*transaction(1, 100, table(), insert("0", "-")), *segment(2, insert("1", "a"), first=True), *stream_abort(2)],
@@ -183,12 +183,14 @@ def test_what_was_aborted_or_is_open_is_there_and_marked(tmp_path: Path) -> None
             *segment(5, insert("4", "d"), first=True),
         ],
     )
-    told = archive.transactions.set_index("xid")
-    assert told["fate"].to_dict() == {1: "committed", 2: "aborted", 3: "committed", 5: "open"}
-    assert told["changes"].to_dict() == {1: 1, 2: 1, 3: 1, 5: 1}
-    assert told["aborted_changes"].to_dict() == {1: 0, 2: 1, 3: 1, 5: 0}
+    transactions = archive.transactions.set_index("xid")
+    assert transactions["fate"].to_dict() == {1: "committed", 2: "aborted", 3: "committed", 5: "open"}
+    assert transactions["changes"].to_dict() == {1: 1, 2: 1, 3: 1, 5: 1}
+    assert transactions["aborted_changes"].to_dict() == {1: 0, 2: 1, 3: 1, 5: 0}
     assert archive.rows("public.t")["id"].tolist() == ["0", "2"]
-    assert archive.rows("public.t", fate="aborted")["id"].tolist() == ["3", "1"], "by commit, then those without"
+    assert archive.rows("public.t", fate="aborted")["id"].tolist() == ["3", "1"], (
+        "by commit, then rows without a commit"
+    )
     still_open = archive.rows("public.t", fate="open")
     assert still_open["_pg_commit_lsn"].isna().all()
     assert still_open["_pg_commit_ts"].isna().all()
@@ -200,15 +202,15 @@ def test_what_was_aborted_or_is_open_is_there_and_marked(tmp_path: Path) -> None
     assert archive.find_messages(xid=4)["kind"].tolist() == ["Insert", "StreamAbort"]
 
 
-def test_a_table_without_a_key_and_one_that_is_told(tmp_path: Path) -> None:
+def test_a_table_without_a_key_and_with_a_given_key(tmp_path: Path) -> None:
     full: list[Change] = [table(identity=ReplicaIdentity.FULL), insert("1", "a"), update("1", "b", old=("1", "a"))]
     archive = landed(tmp_path, transaction(1, 100, *full, delete_full("1", "b")))
     assert archive.rows("public.t")["_pg_op"].tolist() == ["I", "D", "I", "D"]
     assert archive.rows("public.t", key=["id"])["_pg_op"].tolist() == ["I", "U", "D"]
 
 
-def test_columns_of_all_times_are_there(tmp_path: Path) -> None:
-    """One that was retyped is text, as no type holds both."""
+def test_rows_have_the_columns_of_all_versions(tmp_path: Path) -> None:
+    """A column that changed its type is text."""
     archive = landed(
         tmp_path,
         transaction(1, 100, table(("id", INT4), ("n", INT4), "old"), insert("1", "7", "x")),
@@ -223,7 +225,7 @@ def test_columns_of_all_times_are_there(tmp_path: Path) -> None:
     assert archive.rows("public.t", {"old": "x"})["id"].tolist() == [1]
 
 
-def test_a_table_is_told_by_the_name_it_had(tmp_path: Path) -> None:
+def test_a_change_has_the_table_name_at_its_position(tmp_path: Path) -> None:
     archive = landed(
         tmp_path,
         transaction(1, 100, table(name="before"), insert("1", "a")),
@@ -234,7 +236,7 @@ def test_a_table_is_told_by_the_name_it_had(tmp_path: Path) -> None:
     assert archive.rows("public.after")["id"].tolist() == ["2"]
 
 
-def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
+def test_integers_with_nulls_do_not_become_floats(tmp_path: Path) -> None:
     large = 2**53 + 1
     archive = landed(
         tmp_path, transaction(1, large, table("id", ("n", 20)), insert("1", str(large)), insert("2", None))
@@ -243,7 +245,7 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     assert archive.transactions["commit_lsn"].tolist() == [large]
 
 
-def test_hostile_names_are_text_in_a_page(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_in_html(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>\u202e\x1b[2J"
     archive = landed(tmp_path, transaction(1, 100, table("id", evil, name=evil, key=["id", evil]), insert("1", "a")))
     shown = archive._repr_html_()
@@ -251,11 +253,11 @@ def test_hostile_names_are_text_in_a_page(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in shown
     assert not {"\u202e", "\x1b"} & set(shown)
     assert archive.rows(f"public.{evil}", {evil: "a"})["id"].tolist() == ["1"]
-    with pytest.raises(ConfigError, match="a name that is given"):
+    with pytest.raises(ConfigError, match="the name of a metadata column"):
         landed(tmp_path, transaction(1, 100, table("id", "_pg_op"), insert("1", "a"))).rows("public.t")
 
 
-def test_what_is_damaged_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_readable_and_marked(tmp_path: Path) -> None:
     whole = copydata([*transaction(1, 100, table(), insert("1", "a")), *transaction(2, 200, insert("2", "b"))])
     torn = bytearray(whole)
     torn[whole.rindex(b"I\x00\x00\x40\x00")] = 0xFF
@@ -269,17 +271,17 @@ def test_what_is_damaged_is_said_and_the_rest_is_there(tmp_path: Path) -> None:
     assert "Damage" in set(archive.messages["kind"])
 
 
-def test_files_that_change_or_go_are_said(tmp_path: Path) -> None:
+def test_files_that_change_or_vanish_are_refused(tmp_path: Path) -> None:
     archive = landed(tmp_path, transaction(1, 100, table(), insert("1", "a")))
     (tmp_path / "000.copydata").unlink()
-    with pytest.raises(ArchiveError, match=r"000\.copydata: it can't be read"):
+    with pytest.raises(ArchiveError, match=r"000\.copydata: can't be read"):
         _ = archive.changes
     (tmp_path / "000.copydata").write_bytes(b"")
     with pytest.raises(ArchiveError, match=r"000\.copydata: expected .* bytes, as it was listed with"):
         _ = archive.changes
 
 
-def test_messages_are_found_by_table_time_and_lsn(tmp_path: Path) -> None:
+def test_find_messages_by_table_time_and_lsn(tmp_path: Path) -> None:
     archive = story(tmp_path)
     assert archive.find_messages(table="public.*")["kind"].tolist()[:2] == ["Relation", "Insert"]
     assert set(archive.find_messages(lsn=("0/1000000", None))["kind"]) >= {"Begin", "Commit"}
@@ -287,7 +289,7 @@ def test_messages_are_found_by_table_time_and_lsn(tmp_path: Path) -> None:
     assert archive.find_messages(time=("2000-01-02", None)).empty
 
 
-def test_nothing_there_gives_empty_frames(tmp_path: Path) -> None:
+def test_an_empty_archive_has_empty_frames(tmp_path: Path) -> None:
     archive = landed(tmp_path, [])
     assert archive.changes.empty
     assert archive.transactions.empty
@@ -295,7 +297,7 @@ def test_nothing_there_gives_empty_frames(tmp_path: Path) -> None:
     assert "1 file, 0 bytes" in repr(archive)
 
 
-def test_what_nothing_describes_has_its_oid(tmp_path: Path) -> None:
+def test_a_table_without_a_relation_message_has_its_oid(tmp_path: Path) -> None:
     archive = landed(tmp_path, [Begin(100, 0, 1), insert("1", "a", oid=77)])
     path = next(iter(archive._view.tasks))
     (batch,) = change_batches(path, Path(path).read_bytes(), archive._view)
@@ -303,21 +305,21 @@ def test_what_nothing_describes_has_its_oid(tmp_path: Path) -> None:
     assert batch.schema.field("commit_time").type == pa.timestamp("us", "UTC")
 
 
-def test_a_script_may_call_it_at_its_top(tmp_path: Path) -> None:
-    """Files that are worth several processes, which would begin with the script."""
+def test_a_script_may_read_an_archive_at_module_level(tmp_path: Path) -> None:
+    """With files large enough for several processes, which would run the script again."""
     landing = tmp_path / "landing"
     landing.mkdir()
     large = [*transaction(1, 100, table(), *[insert("1", "x" * 5000)] * 1000), *transaction(2, 200, insert("2", "b"))]
     landed(landing, large, [*transaction(3, 300, table(), *[insert("3", "y" * 5000)] * 1000)])
     script = tmp_path / "script.py"
-    asked = f"print(len(read_archive({str(landing)!r}).changes))"
-    script.write_text(f"from pgoutput_etl.explore.archive import read_archive\n{asked}\n")
+    statement = f"print(len(read_archive({str(landing)!r}).changes))"
+    script.write_text(f"from pgoutput_etl.explore.archive import read_archive\n{statement}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("2001\n", "")
 
 
-def test_the_code_of_the_page() -> None:
+def test_the_code_of_the_docs_page() -> None:
     text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
     code, _ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     names: dict[str, Any] = {}
@@ -325,7 +327,7 @@ def test_the_code_of_the_page() -> None:
     assert names["archive"].rows("public.orders", {"id": 137})["_pg_op"].tolist() == ["I", "U", "U", "U", "U", "D"]
 
 
-def test_it_works_where_spark_is_not_installed(tmp_path: Path) -> None:
+def test_read_archive_works_without_spark(tmp_path: Path) -> None:
     story(tmp_path)
     script = (
         "import sys\nsys.modules['pyspark'] = None\nfrom pgoutput_etl.explore.archive import read_archive\n"

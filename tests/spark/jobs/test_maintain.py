@@ -1,4 +1,4 @@
-"""Maintenance changes no row, keeps what runs and readers need, and leaves alone what a run may be at work on."""
+"""Maintenance changes no row, keeps the files that runs and readers need, and skips tables that a run may write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import run as maintaining
+from pgoutput_etl.jobs.maintain import run as maintain_run
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
@@ -43,8 +43,8 @@ def some_nights(nights: Nights, count: int = 3) -> None:
         nights.night(transaction(n + 1, 0x100 * (n + 1), *described, insert(str(n), f"v{n}")))
 
 
-def of(summary: MaintainSummary, name: str) -> MaintainedTable:
-    return next(found for found in summary.tables if found.name == name)
+def by_name(summary: MaintainSummary, name: str) -> MaintainedTable:
+    return next(table for table in summary.tables if table.name == name)
 
 
 def history(job: Job) -> list[Any]:
@@ -55,11 +55,9 @@ def ledger_root(job: Job) -> str:
     return str(job.folder / "tables" / "_pgoutput_etl")
 
 
-def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     job = nights.job
-    monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("batches", "claims"))  # all of them take a minute more
+    monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ("batches", "claims"))  # all of them take a minute more
     with pytest.raises(RunError, match="nothing to maintain"):
         maintained(job)
     some_nights(nights)
@@ -67,27 +65,27 @@ def test_it_says_what_it_would_do_and_then_does_it_and_runs_go_on(
     before = tree(job.folder / "tables")
     dry = maintained(job, MaintainRequest())
     assert tree(job.folder / "tables") == before, "a dry run writes nothing"
-    assert of(dry, "public.t").steps == ("optimize", "vacuum", "checkpoint")
-    assert of(dry, "public.t").before.may_be_fewer
-    assert of(dry, "public.t").after is None
+    assert by_name(dry, "public.t").steps == ("optimize", "vacuum", "checkpoint")
+    assert by_name(dry, "public.t").before.may_compact
+    assert by_name(dry, "public.t").after is None
 
-    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
+    monkeypatch.setattr(maintain_run, "last_batch_before", lambda _batches, _cutoff: 3)
     done = maintained(job)
-    found = of(done, "public.t")
-    assert found.after is not None
-    assert found.before == of(dry, "public.t").before
-    assert (found.after.files, done.batch) == (1, 4)
-    assert found.before.stored_files is not None
-    assert found.after.stored_files == found.before.stored_files + 1, "files of these days stay"
+    target = by_name(done, "public.t")
+    assert target.after is not None
+    assert target.before == by_name(dry, "public.t").before
+    assert (target.after.files, done.batch) == (1, 4)
+    assert target.before.stored_files is not None
+    assert target.after.stored_files == target.before.stored_files + 1, "recent files stay"
     assert [*job.path("public", "t").glob("_delta_log/*.checkpoint*.parquet")]
-    assert of(done, "ledger: claims").rows > 0
+    assert by_name(done, "ledger: claims").rows > 0
     assert {row["batch"] for row in nights.ledger("claims")} == {2, 3, 4}
-    assert of(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
+    assert by_name(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
     assert nights.values("t") == rows
     [vacuum] = [row for row in history(job) if row["operation"] == "VACUUM START"]
     assert vacuum["operationParameters"]["specifiedRetentionMillis"] == str(EXECUTE.keep_days * 24 * 3600 * 1000)
 
-    # whatever VACUUM takes away once these days are over, the version that the ledger names stays
+    # VACUUM never removes the version that the ledger records, not even after the retention
     unchecked = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
     with session_settings(job.spark, unchecked) as session:
         DeltaTable.forPath(session, str(job.path("public", "t"))).vacuum(0)
@@ -109,30 +107,28 @@ def sent_at(minute: int) -> int:
 
 
 def timed(number: int, *described: Relation) -> Messages:
-    """A transaction that was committed `number` minutes past midnight."""
+    """A transaction committed `number` minutes past midnight."""
     begin, *changes, commit = transaction(number, number * 0x100, *described, insert(str(number), f"v{number}"))
     assert isinstance(begin, Begin)
     assert isinstance(commit, Commit)
-    begin, commit = (replace(each, commit_timestamp=sent_at(number)) for each in (begin, commit))
+    begin, commit = (replace(message, commit_timestamp=sent_at(number)) for message in (begin, commit))
     return [begin, *changes, commit]
 
 
 @pytest.mark.soak
-def test_old_transactions_go_but_for_those_that_tell_a_files_time(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_transactions_go_except_each_files_first_and_last(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     job = nights.job
     nights.night(timed(1, table()), *(timed(n) for n in range(2, 7)), segment(50, insert("50", "s"), first=True))
     nights.night([StreamCommit(50, 0x680, 0x688, sent_at(6) + 1)], timed(7))
     nights.night(timed(8), timed(9))
-    monkeypatch.setattr(maintaining, "LEDGER_TABLES", ("transactions",))
-    monkeypatch.setattr(maintaining, "drop_recent_batches", lambda _batches, _cutoff: 3)
+    monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ("transactions",))
+    monkeypatch.setattr(maintain_run, "last_batch_before", lambda _batches, _cutoff: 3)
     only = MaintainRequest(only=("retention",), execute=True)
-    assert of(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
-    assert of(maintained(job, only), "ledger: transactions").rows == 4
+    assert by_name(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
+    assert by_name(maintained(job, only), "ledger: transactions").rows == 4
     left = {(row["xid"], row["fate"]) for row in nights.ledger("transactions")}
     assert left == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
-    assert of(maintained(job, only), "ledger: transactions").rows == 0
+    assert by_name(maintained(job, only), "ledger: transactions").rows == 0
 
     last = Ledger(job.spark, ledger_root(job), "test").last_batch()
     assert last is not None
@@ -149,7 +145,7 @@ def test_old_transactions_go_but_for_those_that_tell_a_files_time(
     assert {key for key, _ in nights.values("t")} == {"1", "3", "4", "5", "6", "50", "7", "8", "9"}
 
     again = nights.night(timed(3), timed(4), timed(10))
-    assert (again.exit_code, again.resent_transactions) == (0, 2), "what is not there any more was sent before"
+    assert (again.exit_code, again.resent_transactions) == (0, 2), "deleted transactions count as resent"
     path = nights.land(transaction(11, 0x880, insert("11", "of another server")))
     with pytest.raises(SequenceError, match="was not among them"):
         job.run()
@@ -157,27 +153,27 @@ def test_old_transactions_go_but_for_those_that_tell_a_files_time(
 
 
 @pytest.mark.soak
-def test_a_table_that_somebody_changed_is_left(nights: Nights) -> None:
+def test_a_table_changed_by_another_program_is_skipped(nights: Nights) -> None:
     some_nights(nights)
     DeltaTable.forPath(nights.job.spark, str(nights.job.path("public", "t"))).delete("id = '1'")
     version = nights.job.versions()["t"]
     done = maintained(nights.job)
-    found = of(done, "public.t")
-    assert (found.steps, done.batch) == ((), 0)
-    assert "it was changed since batch 3" in found.left[0]
+    target = by_name(done, "public.t")
+    assert (target.steps, done.batch) == ((), 0)
+    assert "another program has changed it since batch 3" in target.left[0]
     assert nights.job.versions()["t"] == version
 
 
 @pytest.mark.soak
-def test_beside_a_run_only_what_is_appended_to_is_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_a_run_only_append_only_tables_are_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
     job = nights.job
     with Ledger(job.spark, ledger_root(job), "test").claims().held(4):
         version = job.versions()["t"]
         done = maintained(job)
-        assert "Targets were left alone: another run is at work" in done.remarks[0]
-        assert "optimize" in of(done, "ledger: batches").steps
-        assert all(found.name.startswith("ledger: ") and not found.rows for found in done.tables)
+        assert "Targets were skipped: another run is at work" in done.remarks[0]
+        assert "optimize" in by_name(done, "ledger: batches").steps
+        assert all(table.name.startswith("ledger: ") and not table.rows for table in done.tables)
         assert job.versions()["t"] == version
 
     def dies(*_: object) -> list[Any]:
@@ -189,13 +185,13 @@ def test_beside_a_run_only_what_is_appended_to_is_compacted(nights: Nights, monk
         with pytest.raises(RuntimeError, match="killed"):
             job.run()
     died = maintained(job)
-    assert "batch 4 was begun by a run that died" in died.remarks[0]
+    assert "a run died within batch 4" in died.remarks[0]
     assert job.run().exit_code == 0
     assert ("9", "z") in nights.values("t")
 
 
 @pytest.mark.soak
-def test_a_maintenance_that_died_is_finished_by_the_next(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_maintenance_finishes_one_that_died(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
 
     def dies(*_: object) -> None:
@@ -211,26 +207,26 @@ def test_a_maintenance_that_died_is_finished_by_the_next(nights: Nights, monkeyp
     operations = {row["version"]: row["operation"] for row in history(nights.job)}
     assert operations[points[4]["tables"][0]["version"]] == "OPTIMIZE"
     assert points[4]["at"].astimezone(timezone.utc) <= datetime.now(timezone.utc)
-    assert maintained(nights.job).batch == 0, "nothing moved since"
+    assert maintained(nights.job).batch == 0, "no version has changed since"
 
 
 @pytest.mark.soak
-def test_by_the_key_and_only_some_tables(nights: Nights) -> None:
+def test_zorder_of_selected_tables(nights: Nights) -> None:
     some_nights(nights)
     with pytest.raises(ConfigError, match=r"the ledger has no table 'public\.none'"):
         maintained(nights.job, MaintainRequest(tables=("public.none",)))
     done = maintained(nights.job, MaintainRequest(tables=("public.t",), only=("optimize",), zorder=True, execute=True))
-    assert of(done, "public.t").steps == ("optimize by key",)
+    assert by_name(done, "public.t").steps == ("optimize by key",)
     assert len(nights.values("t")) == 3
 
 
 @pytest.mark.soak
-def test_the_report_for_people_and_for_programs(nights: Nights) -> None:
+def test_the_report_as_text_and_as_json(nights: Nights) -> None:
     some_nights(nights, 2)
     submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[1]", ROOT / "jobs/maintain.py"]
-    said = run(*submit, "--config", nights.job.config)
-    assert said.returncode == 0, said.stderr
-    assert "Nothing was done: --execute does it." in said.stdout
+    dry = run(*submit, "--config", nights.job.config)
+    assert dry.returncode == 0, dry.stderr
+    assert "Dry run: nothing was changed; use --execute." in dry.stdout
     done = run(*submit, "--config", nights.job.config, "--execute", "--json", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)

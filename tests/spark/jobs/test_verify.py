@@ -1,4 +1,4 @@
-"""Delta against CSV and against other Delta tables: what is the same, what differs, and who wrote it last."""
+"""Delta compared with CSV and with other Delta tables: equal rows, differences and their last writers."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def verified(job: Job, request: VerifyRequest) -> VerifySummary:
 
 
 def only(summary: VerifySummary) -> VerifiedTable:
-    [found] = summary.tables
-    return found
+    [table] = summary.tables
+    return table
 
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights) -> None:
+def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nights) -> None:
     job = nights.job
     job.overrides.append(RULES)
     oids = {MIRROR: "mirror", SOFT: "soft", HISTORY: "history", APPEND: "append"}
@@ -49,19 +49,19 @@ def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights)
 
     for name in ("mirror", "soft", "history"):
         summary = verified(job, VerifyRequest(delta=mirror, table=f"public.{name}"))
-        found = only(summary)
-        assert (summary.exit_code, found.rows, found.other_rows, found.ranges_differing) == (0, 3, 3, 0), name
-    with pytest.raises(ConfigError, match=r"nothing to compare: public\.append: mode append has changes"):
+        verdict = only(summary)
+        assert (summary.exit_code, verdict.rows, verdict.other_rows, verdict.ranges_differing) == (0, 3, 3, 0), name
+    with pytest.raises(ConfigError, match=r"nothing to compare: public\.append: mode append stores changes"):
         verified(job, VerifyRequest(delta=mirror, table="public.append"))
 
     other = DeltaTable.forPath(job.spark, mirror)
     other.update(F.col("id") == 1, {"v": F.lit("SECRET")})
     other.delete(F.col("id") == 3)
     summary = verified(job, VerifyRequest(delta=mirror, table="public.history"))
-    found = only(summary)
-    assert (summary.exit_code, found.only_delta, found.only_other, found.differs) == (3, 1, 0, 1)
-    assert found.columns == {"v": 1}
-    assert {(touched.xid, touched.commit_lsn, touched.rows) for touched in found.transactions} == {
+    verdict = only(summary)
+    assert (summary.exit_code, verdict.only_delta, verdict.only_other, verdict.differs) == (3, 1, 0, 1)
+    assert verdict.columns == {"v": 1}
+    assert {(writer.xid, writer.commit_lsn, writer.rows) for writer in verdict.transactions} == {
         (7, 0x200, 1),
         (1, 0x100, 1),
     }
@@ -72,11 +72,11 @@ def test_rows_that_live_are_compared_with_those_of_another_table(nights: Nights)
     second = job.spark.read.format("delta").load(mirror).where("id = 0").withColumn("id", F.lit(2).cast("long"))
     second.write.format("delta").mode("append").save(mirror)
     for name, xid in (("soft", 7), ("history", None)):
-        kept = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
-        [gone] = [row for row in kept.differences if row.kind == "only_other"]
-        assert (gone.xid, gone.commit_lsn) == (xid, 0x200), "who took it away"
+        verdict = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
+        [gone] = [row for row in verdict.differences if row.kind == "only_other"]
+        assert (gone.xid, gone.commit_lsn) == (xid, 0x200), "the transaction that deleted the row"
     again = only(verified(job, VerifyRequest(delta=mirror, table="public.mirror")))
-    assert again.differing == 3, "the ledger's version is compared, not what somebody made of it"
+    assert again.differing == 3, "the ledger's version is compared, not the changed one"
 
 
 def csv(folder: Path, name: str, text: str) -> str:
@@ -86,7 +86,7 @@ def csv(folder: Path, name: str, text: str) -> str:
 
 
 @pytest.mark.spark
-def test_csv_of_bags_and_of_values_never_sent(nights: Nights, tmp_path: Path) -> None:
+def test_csv_with_bags_and_with_values_never_sent(nights: Nights, tmp_path: Path) -> None:
     job, bag = nights.job, table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity.FULL)
     rows = [insert("x", None, oid=BAG), insert("x", None, oid=BAG), insert("y", "", oid=BAG)]
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), bag, *rows))
@@ -95,18 +95,18 @@ def test_csv_of_bags_and_of_values_never_sent(nights: Nights, tmp_path: Path) ->
     same = only(verified(job, VerifyRequest(csv=csv(tmp_path, "bag.csv", 'a,b\nx,\ny,""\nx,\n'), table="public.bag")))
     assert (same.differing, same.rows) == (0, 3)
     other = verified(job, VerifyRequest(csv=csv(tmp_path, "bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n"), table="public.bag"))
-    found = only(other)
-    assert (other.exit_code, found.only_delta, found.only_other, found.differs) == (3, 2, 3, 0)
+    verdict = only(other)
+    assert (other.exit_code, verdict.only_delta, verdict.only_other, verdict.differs) == (3, 2, 3, 0)
 
     now = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t")))
-    assert (now.differing, now.unknown) == (0, 1), "what was never sent may be anything"
+    assert (now.differing, now.unknown) == (0, 1), "a value never sent may be anything"
     fewer = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t2.csv", "id,g\n1,7\n2,8\n3,9\n"), table="public.t")))
     assert (fewer.differing, set(fewer.not_compared)) == (0, {"v", "g"})
 
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path) -> None:
+def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> None:
     job = nights.job
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
@@ -117,12 +117,12 @@ def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path)
     with pytest.raises(RunError, match=r"no batch ended there.*the commit at 0/200"):
         verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x250))
 
-    with pytest.raises(ConfigError, match="its key's column 'id' can't be"):
+    with pytest.raises(ConfigError, match="key column 'id' can't be compared"):
         verified(job, VerifyRequest(csv=csv(tmp_path, "t4.csv", "v\na\n"), table="public.t"))
     with pytest.raises(ArchiveError, match=r"t5\.csv, record 1: expected 2 fields") as error:
         verified(job, VerifyRequest(csv=csv(tmp_path, "t5.csv", "id,v\nSECRET\n"), table="public.t"))
     assert "SECRET" not in str(error.value)
-    with pytest.raises(ConfigError, match="--csv: there is no"):
+    with pytest.raises(ConfigError, match=r"--csv: .*none\.csv does not exist"):
         verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), table="public.t"))
 
     now = verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t"))
@@ -130,14 +130,14 @@ def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path)
     DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id = '3'")
     by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), table="public.t"))
     [remark] = by_hand.remarks
-    assert remark.startswith("public.t was changed by others since a run left it at Delta version ")
-    assert only(by_hand).differing == 0, "what runs wrote is compared, and that is said"
+    assert remark.startswith("public.t was compared at Delta version ")
+    assert only(by_hand).differing == 0, "the version that the last run wrote is compared"
     with pytest.raises(ConfigError, match=r"the ledger has no table public\.none"):
         verified(job, VerifyRequest(csv=first, table="public.none"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "one of the arguments --jdbc --csv --delta is required"),
         (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
@@ -145,9 +145,9 @@ def test_csv_as_of_an_lsn_and_what_it_can_not_be(nights: Nights, tmp_path: Path)
         (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),
     ],
 )
-def test_what_can_not_be_is_refused_before_spark_starts(
-    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_wrong_arguments_are_refused_before_spark_starts(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed = refusal(COMMAND, arguments, tmp_path, capsys)
-    assert said in printed
+    assert message in printed
     assert "SECRET" not in printed

@@ -183,10 +183,12 @@ def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights)
     spark.sql(f"UPDATE {t} SET v = 'theirs' WHERE id = '2'")
     changed = verify(spark, job.loaded(), side(nights, now), lambda _: None)
     [remark] = changed.remarks
-    assert f"public.t was changed by others since a run left it at Delta version {left_at}" in remark
+    assert f"public.t was compared at Delta version {left_at}, which the last run wrote" in remark
     assert changed.exit_code == 0, "what a run left is compared"
     theirs = maintain(spark, job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
-    assert {each.name for each in theirs.tables if "it was changed since" in " ".join(each.left)} == {"public.t"}
+    assert {each.name for each in theirs.tables if "another program has changed it" in " ".join(each.left)} == {
+        "public.t"
+    }
     assert job.backfill(BackfillRequest(("public.t",))).exit_code == 0
     assert values(nights, "t") == now, "it begins with the snapshot: no file has row 0"
 
@@ -316,7 +318,7 @@ def test_a_table_that_somebody_dropped_is_held_and_not_begun_anew_with_some_of_i
     itself = VerifyRequest(delta=places["stays"], table="public.merged")
     assert verify(spark, nights.job.loaded(), itself, lambda _: None).exit_code == 3
     done = maintain(spark, nights.job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
-    assert f"public.appended: there is no table at {places['appended']}" in done.remarks
+    assert f"public.appended: no table exists at {places['appended']}" in done.remarks
 
     assert nights.job.backfill(BackfillRequest(None)).exit_code == 0
     nights.night(transaction(3, 0x300, *(insert("3", "c", oid=oid) for oid in names)))

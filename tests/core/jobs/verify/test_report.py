@@ -1,4 +1,4 @@
-"""What jobs/verify.py refuses before it looks, and what it says."""
+"""The checks of jobs/verify.py that need no Spark, and its report."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rich.console import Console
 
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.verify.report import Difference, LastWriter, VerifiedTable, VerifySummary, print_verification
-from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_between
+from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.postgres.connection import credentials
 
 URL = "jdbc:postgresql://db:5432/shop"
 TABLE = VerifiedTable("public", "orders", rows=10, other_rows=11, ranges=4, ranges_differing=1)
-TOUCHED = LastWriter(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
+WRITER = LastWriter(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
 ROW = Difference("differs", 1, ("price",), 77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 99)
 
 
-def said(summary: VerifySummary) -> str:
+def printed(summary: VerifySummary) -> str:
     text = StringIO()
     print_verification(summary, Console(file=text, width=200))
     return text.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("request_", "why"),
+    ("request_", "message"),
     [
         (VerifyRequest(), "one of --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a", delta="b"), "one of --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a"), "expected --table"),
-        (VerifyRequest(csv="a", table="a.b", tables=("*",)), "no --tables"),
+        (VerifyRequest(csv="a", table="a.b", tables=("*",)), "not --tables"),
         (VerifyRequest(jdbc=URL, table="a.b"), "--table is for"),
         (VerifyRequest(jdbc=URL, at_lsn=1), "--at-lsn is for"),
         (VerifyRequest(jdbc="jdbc:mysql://db/x"), "expected jdbc:postgresql:"),
@@ -42,50 +42,50 @@ def said(summary: VerifySummary) -> str:
         (VerifyRequest(jdbc=URL, limit=-1), "--limit"),
     ],
 )
-def test_what_can_not_be_is_refused(request_: VerifyRequest, why: str) -> None:
-    with pytest.raises(ConfigError, match=why) as error:
+def test_arguments_that_do_not_go_together_are_refused(request_: VerifyRequest, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
         request_.check()
     assert "SECRET" not in str(error.value)
 
 
-def test_what_can_be() -> None:
+def test_valid_requests_pass() -> None:
     for request in (VerifyRequest(jdbc=f"{URL}?user=etl"), VerifyRequest(csv="a", table="a.b", at_lsn=1)):
         request.check()
     assert VerifyRequest(jdbc=f"{URL}?user=etl").against == URL
 
 
-def test_the_login_comes_from_the_environment() -> None:
+def test_credentials_come_from_the_environment() -> None:
     environ = {"PGUSER": "etl", "PGPASSWORD": "x"}
     assert credentials(URL, environ) == {"user": "etl", "password": "x"}
     assert credentials(f"{URL}?ssl=true&user=other", environ) == {"password": "x"}
     assert credentials(URL, {}) == {}
 
 
-def test_the_batch_that_had_reached_an_lsn() -> None:
+def test_batch_at_an_lsn() -> None:
     points = [(1, 0x100), (2, 0x200), (3, 0x200), (4, 0x300)]
     assert batch_at(points, 0x200) == (3, 0x200), "a backfill reads nothing new"
     assert batch_at(points, 0x2FF) == (3, 0x200)
     assert batch_at(points, 0x999) == (4, 0x300)
-    with pytest.raises(RunError, match="--at-lsn 0/FF: the first batch ended at 0/100"):
+    with pytest.raises(RunError, match="--at-lsn 0/FF: no batch ended at or before it; the first batch ended at 0/100"):
         batch_at(points, 0xFF)
     with pytest.raises(RunError, match="no batch is done yet"):
         batch_at([], 0xFF)
 
 
-def test_commits_in_between_are_no_point_in_time() -> None:
-    refuse_between(0x250, 0x200, None)
-    with pytest.raises(RunError, match=r"no batch ended there.* 0/200, and the commit at 0/210"):
-        refuse_between(0x250, 0x200, 0x210)
+def test_an_lsn_in_the_middle_of_a_batch_is_refused() -> None:
+    refuse_commits_between(0x250, 0x200, None)
+    with pytest.raises(RunError, match=r"no batch ended there.* 0/200, and the next batch applied the commit at 0/210"):
+        refuse_commits_between(0x250, 0x200, 0x210)
 
 
-def test_the_same_rows() -> None:
+def test_a_summary_without_differences() -> None:
     summary = VerifySummary("shop", "rows.csv", 0x200, (replace(TABLE, other_rows=10, ranges_differing=0),))
     assert summary.exit_code == 0
-    assert "Delta as of LSN 0/200, against rows.csv." in said(summary)
-    assert "The same rows on both sides: 1 tables." in said(summary)
+    assert "Delta as of LSN 0/200, compared with rows.csv." in printed(summary)
+    assert "Tables with the same rows on both sides: 1." in printed(summary)
 
 
-def test_differences_name_columns_and_who_touched_the_row_last() -> None:
+def test_differences_name_columns_and_last_writers() -> None:
     differing = replace(
         TABLE,
         only_other=1,
@@ -95,40 +95,40 @@ def test_differences_name_columns_and_who_touched_the_row_last() -> None:
         unknown=5,
         by_value=("f",),
         not_compared={"g": "the archive has no such column"},
-        transactions=(TOUCHED,),
+        transactions=(WRITER,),
         differences=(ROW,),
     )
     summary = VerifySummary("shop", URL, 0x200, (differing,), ("0/300", "0/308"))
-    text = said(summary)
+    text = printed(summary)
     assert summary.exit_code == 3
     for line in (
-        "ended at 0/300 before, and at 0/308 after. Rows written behind 0/200 may show",
+        "ended at 0/300 before the comparison and at 0/308 after it. Rows written after 0/200 may appear",
         "column g: not compared: the archive has no such column",
-        "by value, whatever its spelling: f",
-        "never sent, and so not compared: 5",
+        "compared by value, not by spelling: f",
+        "values never sent to the archive, not compared: 5",
         "differing: price (3 rows)",
-        "2 of these rows were written there by transactions newer",
+        "2 of these rows were written on the server by transactions newer",
         "3 rows last touched by transaction 77, committed at 16/1, 2026-03-01T02:00:00.000000Z",
-        "differs; in price; touched last by transaction 77 at 16/1",
-        "written there by transaction 99",
-        "Not the same: public.orders.",
+        "differs; in price; last touched by transaction 77 at 16/1",
+        "written on the server by transaction 99",
+        "Tables that differ: public.orders.",
     ):
         assert line in text
-    assert "The same rows" not in text
+    assert "the same rows" not in text
     assert json.loads(summary.to_json())["tables"][0]["differences"][0]["delta"] is None
 
 
-def test_values_are_shown_where_they_were_asked_for_and_do_nothing_to_a_terminal() -> None:
+def test_values_are_printed_on_request_without_escape_sequences() -> None:
     shown = replace(ROW, delta={"id": "1", "price": "\x1b[31m"}, other={"id": "1", "price": None})
-    text = said(VerifySummary("shop", "x", 1, (replace(TABLE, differs=1, differences=(shown,)),)))
-    assert "Delta: id='1', price='\\x1b[31m'; there: id='1', price=NULL" in text
+    text = printed(VerifySummary("shop", "x", 1, (replace(TABLE, differs=1, differences=(shown,)),)))
+    assert "Delta: id='1', price='\\x1b[31m'; other side: id='1', price=NULL" in text.replace(" \n", " ")
     assert "\x1b" not in text
 
 
-def test_a_table_that_is_held_is_not_the_same() -> None:
-    held = VerifiedTable("public", "odd", why_not="it is held: why", is_held=True)
+def test_a_held_table_counts_as_different() -> None:
+    held = VerifiedTable("public", "odd", why_not="the table is held: why", is_held=True)
     other = VerifiedTable("public", "log", why_not="mode append")
     assert VerifySummary("shop", "x", 1, (TABLE, held)).exit_code == 3
     assert VerifySummary("shop", "x", 1, (TABLE, other)).exit_code == 0
-    assert "Not compared: public.odd: it is held: why" in said(VerifySummary("shop", "x", 1, (held,)))
-    assert "The same rows" not in said(VerifySummary("shop", "x", 1, (TABLE, held)))
+    assert "Not compared: public.odd: the table is held: why" in printed(VerifySummary("shop", "x", 1, (held,)))
+    assert "the same rows" not in printed(VerifySummary("shop", "x", 1, (TABLE, held)))

@@ -1,11 +1,11 @@
-"""A batch of stored rows as PostgreSQL's texts, and a batch of texts spelled in one way."""
+"""Stored rows as PostgreSQL's texts, and canonical texts."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.row_text import spelled_once, text_batches, text_names, texts_of_batch
+from pgoutput_etl.jobs.verify.row_text import canonicalize, text_batches, text_names, texts_of_batch
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.types import column_type
 
@@ -41,26 +41,26 @@ def stored(**columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**first, **columns})
 
 
-def test_what_a_type_can_not_hold_has_its_text_and_what_was_never_sent_none() -> None:
-    found = texts_of_batch(stored(), COLUMNS, [False] * 3, SCHEMA).to_pydict()
-    assert (found["t0"], found["t2"]) == (["1", "2", None], ["0.5", None, "1e+20"])
-    assert found["t1"] == ["1970-01-01 00:00:00+00", "infinity", None]
-    assert found["unknown"] == [None, [2], None]
-    assert (found["lsn"], found["xid"]) == ([10, 20, None], [7, 8, None])
+def test_unrepresentable_values_have_texts_and_unsent_ones_none() -> None:
+    texts = texts_of_batch(stored(), COLUMNS, [False] * 3, SCHEMA).to_pydict()
+    assert (texts["t0"], texts["t2"]) == (["1", "2", None], ["0.5", None, "1e+20"])
+    assert texts["t1"] == ["1970-01-01 00:00:00+00", "infinity", None]
+    assert texts["unknown"] == [None, [2], None]
+    assert (texts["lsn"], texts["xid"]) == ([10, 20, None], [7, 8, None])
 
 
-def test_a_string_of_another_table_is_postgresqls_text() -> None:
-    texts = pa.array(["0.50", None, "1e+20"])
-    found = texts_of_batch(stored(c2=texts), COLUMNS, [False, False, True], SCHEMA)
-    assert found.column("t2").to_pylist() == ["0.50", None, "1e+20"]
-    once = spelled_once(found, COLUMNS)
+def test_a_string_column_of_a_foreign_table_is_postgresqls_text() -> None:
+    strings = pa.array(["0.50", None, "1e+20"])
+    texts = texts_of_batch(stored(c2=strings), COLUMNS, [False, False, True], SCHEMA)
+    assert texts.column("t2").to_pylist() == ["0.50", None, "1e+20"]
+    once = canonicalize(texts, COLUMNS)
     assert once.column("t2").to_pylist() == ["0.5", None, "1e+20"]
-    assert once.schema == found.schema
-    assert once.column("t0") == found.column("t0")
-    assert spelled_once(found.slice(0, 0), COLUMNS).num_rows == 0
+    assert once.schema == texts.schema
+    assert once.column("t0") == texts.column("t0")
+    assert canonicalize(texts.slice(0, 0), COLUMNS).num_rows == 0
 
 
-def test_fields_of_a_csv_are_taken_by_their_place() -> None:
+def test_fields_of_a_csv_are_selected_by_position() -> None:
     schema = pa.schema([("t0", pa.string()), ("t1", pa.string())])
     records: list[list[str | None]] = [["id", "x", "v"], ["1", "-", None], ["2", "-", "b"]]
     [batch] = text_batches(iter(records), [2, 0], schema)
