@@ -14,13 +14,8 @@ stamp := $(venv)/.installed
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
 .PHONY: help demo test test-servers lint docs bench soak matrix notebooks archive clean java
-.NOTPARALLEL: # Java is asked for before anything is installed
-=======
-.PHONY: help demo test lint docs bench soak matrix notebooks archive clean java
 .NOTPARALLEL: # check for Java before installing anything
->>>>>>> h-jobs
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +24,7 @@ demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@rm -rf build/demo
 	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
 
-<<<<<<< HEAD
 test: java $(stamp) ## run the tests, except the long ones and those that start PostgreSQL
-=======
-test: java $(stamp) ## run all tests except the long ones
->>>>>>> h-jobs
 	@tools/test.sh $(venv)/bin/python
 
 test-servers: $(stamp) ## run the tests that start PostgreSQL servers, except the long ones

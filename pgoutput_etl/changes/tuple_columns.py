@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Splits raw TupleData of one relation into columns by kernels, and loads typed Arrow arrays from them.
-=======
-"""TupleData of one relation, taken apart by kernels: the kind, position and size of each column's value.
->>>>>>> h-load
+"""TupleData of one relation, split by kernels: the kind, position and size of each column's value.
 
 Equal to decoder.read_tuple and types.load_text/load_binary, without an object per value. Tuples are not copied: they
 may be in a slice of a file, or in the memory of an Arrow array.
@@ -145,13 +141,3 @@ def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> 
         if p != end:
             return i
     return -1
-<<<<<<< HEAD
-
-
-def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
-    """The columns of the tuples, NULL for unchanged TOAST. Raises UnsureError, and errors of the types' loaders."""
-    tuples = split_tuples(raw, len(types))
-    indices = np.arange(len(raw), dtype=np.int32)
-    return [load_cells(column_type, tuples.cells(column, indices)) for column, column_type in enumerate(types)]
-=======
->>>>>>> h-load
