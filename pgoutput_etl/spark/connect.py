@@ -89,7 +89,7 @@ def _say_what_is_left_out(spark: SparkSession, settings: Mapping[str, str], aske
 
 def send_code(spark: SparkSession) -> None:
     """The server's Python workers run functions of this package, which they know by name only."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     with TemporaryDirectory() as folder:
         archive = Path(folder) / "pgoutput_etl.zip"
         with ZipFile(archive, "w") as sent:
