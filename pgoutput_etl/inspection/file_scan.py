@@ -62,7 +62,7 @@ def inspect_file(
     """The look, and the rows without their tuples (HEAD_SCHEMA, an Arrow stream). Raises nothing: what is damaged is
     told."""
     try:
-        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
+        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, with_census=True)
     except ArchiveError as error:
         return FileInspection(task.number, error=str(error)), b""
     controls = control_rows(scanned.rows)

@@ -187,11 +187,11 @@ class MessagePrinter(Scanner):
         self.context = context
         self.emit = emit
 
-    def _take(self, *_: object) -> None:
-        """None: each message by itself."""
+    def _fast_reader(self) -> None:
+        """Decodes every message by itself."""
 
-    def _append(self, *_: object, **__: object) -> None:
-        """No rows."""
+    def append_row(self, *_: object, **__: object) -> None:
+        """Builds no rows."""
 
     def _message(self, message: PgoutputMessage, frame: Frame) -> None:
         before = self.fragment

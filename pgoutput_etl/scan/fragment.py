@@ -47,7 +47,7 @@ class ScanRequest:
     leaves_tail: bool = False
     start: int = 0
     begins_in_stream: bool | None = None
-    notes: bool = False
+    with_census: bool = False
 
 
 def check_time(message: PgoutputMessage) -> None:

@@ -39,7 +39,7 @@ from pgoutput_etl.scan.message_row import NO_FRAGMENT, STORED_TIMES
 from pgoutput_etl.xid import XIDS
 
 # What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
-NO_KIND, HEAD_UNIT, TRANSACTION, SEGMENT, OTHER = range(5)
+NO_KIND, HEAD_FRAGMENT, TRANSACTION, SEGMENT, OTHER = range(5)
 
 NO_ORIGIN, KNOWN_ORIGIN = 0, -1
 
@@ -191,7 +191,7 @@ def follow(  # noqa: C901 - one loop, for speed
             relation_counts[2, _U64(last_number)] += 1
             changes += 1
             now_unchanged = fields[m, UNCHANGED_END]
-            if kind == HEAD_UNIT:
+            if kind == HEAD_FRAGMENT:
                 place[HEAD_MATTERS] = 1
             numbers[ROW_XID, r] = fields[m, XID]
             numbers[ROW_RELATION, r] = relation
@@ -282,7 +282,7 @@ def follow(  # noqa: C901 - one loop, for speed
                 xid = fields[m, XID]
                 has_xid = fields[m, IN_STREAM]
             elif tag == _M:
-                if kind == HEAD_UNIT or fields[m, COMMIT_TS] < 0:
+                if kind == HEAD_FRAGMENT or fields[m, COMMIT_TS] < 0:
                     break
                 if fields[m, COMMIT_LSN] == 0:
                     has_transaction = False

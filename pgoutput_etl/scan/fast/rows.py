@@ -127,7 +127,7 @@ class FastScanner:
         for message in self.found.fields[: self.found.messages]:
             yield self.data[message[START] : message[END]].tobytes()
 
-    def take(self, place: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
+    def read(self, place: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
         """Takes what was found, but for the last one that something else follows: whether it is whole is only known
         once that is. `origin`: of the unit that is open."""
         found = self.found

@@ -30,11 +30,11 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.scan.fast import rows as bulk
+from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.fast.rows import FastRows
 from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.scan.scan_file import scan_from_either_side
-from pgoutput_etl.scan.scanner import Scanner
 from tests.support import encoder
 from tests.support.captures import CAPTURES, DATA, files_of
 from tests.support.model.history import random_history, random_options
@@ -80,14 +80,14 @@ class Both:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        put = Scanner._restore
+        advance = FastPath._advance
 
-        def counted(scanner: Scanner, taken: FastRows) -> None:
-            self.taken += taken.messages
-            put(scanner, taken)
+        def counted(path: FastPath, rows: FastRows) -> None:
+            self.taken += rows.messages
+            advance(path, rows)
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(Scanner, "_restore", counted)
+            patch.setattr(FastPath, "_advance", counted)
             yield
 
 
