@@ -183,7 +183,7 @@ class MessagePrinter(Scanner):
 
     def __init__(self, context: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
         part = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
-        super().__init__(part, context.begins_in_stream, head_too=True)
+        super().__init__(part, context.begins_in_stream, is_certain=True)
         self.context = context
         self.emit = emit
 

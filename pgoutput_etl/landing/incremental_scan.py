@@ -12,7 +12,7 @@ from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
 from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
 from pgoutput_etl.scan.salvage import framing_of_damaged
-from pgoutput_etl.scan.scan_file import scan_from_either_side
+from pgoutput_etl.scan.scan_file import scan_either_way
 
 
 class PartError(ArchiveError):
@@ -111,7 +111,7 @@ def _scan_in_its_framing(part: ScanRequest) -> ScanResult:
     if part.framing is Framing.AUTO:
         return _scan_in_the_framing_found(part)
     try:
-        scanned = scan_from_either_side(part)
+        scanned = scan_either_way(part)
     except FramingError as error:
         fits = _other_framing(part)
         if fits is None:
@@ -148,7 +148,7 @@ def _scan_in_the_framing_found(part: ScanRequest) -> ScanResult:
         if tried is None:
             raise
         framing = tried
-    scanned = scan_from_either_side(replace(part, framing=framing))
+    scanned = scan_either_way(replace(part, framing=framing))
     if not scanned.summary.messages and scanned.summary.tail is not None:
         scanned.summary.framing = Framing.AUTO.value  # more bytes will tell
     return scanned

@@ -46,17 +46,18 @@ from pgoutput_etl.xid import widened
 
 class Scanner(ScanState):
     def __init__(
-        self, request: ScanRequest, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True
+        self, request: ScanRequest, begins_in_stream: bool, is_certain: bool = False, reads_head_messages: bool = True
     ) -> None:
-        """head_too: begins_in_stream is known to be right, so errors in the head are final. reads_messages=False: leave
-        the head's Messages to transaction assembly, which knows the open transaction."""
+        """is_certain: begins_in_stream is known to be right, so an error in the head is final.
+        reads_head_messages=False: leave the head's Messages to transaction assembly, which knows the open transaction.
+        """
         super().__init__(request)
         self.request = request
         self.begins_in_stream = begins_in_stream
-        self.head_too = head_too
-        self.reads_messages = reads_messages
-        self.head_reading: int | None = None  # a hash of the head's Messages as decoded; None if the head has none
-        self.head_is_odd = False  # a Message's LSN in the head differs from its frame's; a server never sends that
+        self.is_certain = is_certain
+        self.reads_head_messages = reads_head_messages
+        self.head_hash: int | None = None  # of the head's Messages as decoded; None if the head has none
+        self.head_lsns_differ = False  # a Message's LSN differs from its frame's, which a server never sends
 
     @property
     def in_stream(self) -> bool:
@@ -67,11 +68,11 @@ class Scanner(ScanState):
 
     @property
     def head_is_certain(self) -> bool:
-        return not (self.head_matters or self.head_reading is not None) or self.summary.head_ended
+        return not (self.head_matters or self.head_hash is not None) or self.summary.head_ended
 
     def _must_refuse(self) -> bool:
-        """In the head an error may mean that it is read from the wrong side."""
-        return not self.request.salvages or (self.in_head and not self.head_too)
+        """An error in the head may mean that begins_in_stream is wrong, so it is no damage yet."""
+        return not self.request.salvages or (self.in_head and not self.is_certain)
 
     def run(self) -> None:
         reader = SalvageReader(
@@ -92,7 +93,7 @@ class Scanner(ScanState):
                 else:
                     self._frame(*read)
         except ArchiveError as error:
-            if self.in_head and not self.head_too:
+            if self.in_head and not self.is_certain:
                 raise HeadError(error, self.ordinal) from None
             if not self._is_tail(reader, error):
                 raise
@@ -103,14 +104,14 @@ class Scanner(ScanState):
         return FastPath(self).read if jit.AVAILABLE else None
 
     def _announced_commit(self) -> int | None:
-        """The commit LSN of the Begin of the open transaction, unless damage may have replaced the transaction."""
+        """The commit LSN in the open transaction's Begin; None behind damage, where another one may have begun."""
         fragment = self.fragment
         if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged:
             return None
         return fragment.commit_lsn
 
     def _is_tail(self, reader: SalvageReader, error: ArchiveError) -> bool:
-        """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
+        """Whether the bytes behind the last whole message may become one, and are left for a later run."""
         if not (isinstance(error, FramingError) and error.short and self.request.leaves_tail):
             return False
         return reader.rest(self.read_to, self.in_stream, str(error)).may_grow
@@ -119,7 +120,7 @@ class Scanner(ScanState):
         self.compare((self.data[frame.start : frame.end],))
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
-            self._lsn_range(frame)
+            self._count(frame)
             check_time(message)
             self._message(message, frame)
             if self.census is not None:
@@ -129,9 +130,10 @@ class Scanner(ScanState):
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
-        """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
-        place = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
-        damage = damage_of(self.data, self.framing, gap, *place, self._may_end_with)
+        """The open fragment goes on behind the gap, unless another one begins there. A fragment whose beginning is
+        in the gap is an orphan."""
+        position = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
+        damage = damage_of(self.data, self.framing, gap, *position, self._may_end_with)
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
         self.append_row(DAMAGE_TAG, damage.fragment, body=self.data[gap.offset : gap.end])
@@ -141,14 +143,14 @@ class Scanner(ScanState):
         if self.fragment is not None and (not damage.is_torn or gap.end == len(self.data)):
             self.fragment.is_damaged = True
 
-    def _lsn_range(self, frame: Frame) -> None:
+    def _count(self, frame: Frame) -> None:
         tag = chr(self.data[frame.start])
         counts = self.summary.messages
         counts[tag] = counts.get(tag, 0) + 1
         if frame.lsn is None or frame.lsn == 0:
             return
         if frame.lsn > MAX_STORED_LSN:
-            raise SequenceError(f"LSN {format_lsn(frame.lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"LSN {format_lsn(frame.lsn)} does not fit in a BIGINT")
         if self.summary.first_lsn is None:
             self.summary.first_lsn = frame.lsn
         self.summary.last_lsn = frame.lsn
@@ -159,8 +161,10 @@ class Scanner(ScanState):
                 self._change(message)
             case Relation() | Type():
                 self._control(frame, xid=message.xid)
-            case Message() | Origin():
-                self._about_no_table(message, frame)
+            case Message():
+                self._logical(message, frame)
+            case Origin():
+                self._origin(message, frame)
             case Begin():
                 self._begin(message)
             case Commit():
@@ -169,11 +173,9 @@ class Scanner(ScanState):
                 self._stream_stop(frame)
             case Prepare():
                 self._prepare(message, frame)
-            case StreamStart():
-                self._new_fragment(FragmentKind.SEGMENT, message.xid)
-                self._control(frame)
-            case BeginPrepare():
-                self._new_fragment(FragmentKind.PREPARED, message.xid)
+            case StreamStart() | BeginPrepare():
+                is_segment = isinstance(message, StreamStart)
+                self._new_fragment(FragmentKind.SEGMENT if is_segment else FragmentKind.PREPARED, message.xid)
                 self._control(frame)
             case StreamCommit() | CommitPrepared():
                 self._end_fragment()
@@ -207,21 +209,14 @@ class Scanner(ScanState):
             self.head_matters = True
         return self.fragment
 
-    def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
-        if isinstance(message, Message):
-            self._logical(message, frame)
-        else:
-            self._origin(message, frame)
-
     def _logical(self, message: Message, frame: Frame) -> None:
-        """One that is not transactional belongs to no unit, wherever it stands; within one, its bytes are accounted for
-        with what comes behind it."""
+        """Non-transactional Messages belong to no fragment. Inside one, the next row accounts for their bytes."""
         if message.lsn > MAX_STORED_LSN:
-            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} does not fit in a BIGINT")
         body = self.data[frame.start : frame.end]
         if self.in_head:
             self._read_in_head(message, frame)
-            if not self.reads_messages:
+            if not self.reads_head_messages:
                 self.append_row(LOGICAL_TAG, HEAD, body=body)
                 return
         fragment = self.fragment
@@ -236,14 +231,14 @@ class Scanner(ScanState):
 
     def _read_in_head(self, message: Message, frame: Frame) -> None:
         if message.xid is not None and not message.transactional:
-            raise SequenceError("a Message in a stream segment that is not transactional")
-        self.head_reading = hash((self.head_reading, message.xid, message.transactional, message.lsn))
-        self.head_is_odd |= bool(frame.lsn) and frame.lsn != message.lsn
+            raise SequenceError("a Message inside a stream segment is not transactional")
+        self.head_hash = hash((self.head_hash, message.xid, message.transactional, message.lsn))
+        self.head_lsns_differ |= bool(frame.lsn) and frame.lsn != message.lsn
         self.summary.head_needs_owner |= message.transactional
-        self.summary.head_may_have_owner |= message.transactional or not self.reads_messages
+        self.summary.head_may_have_owner |= message.transactional or not self.reads_head_messages
 
     def _origin(self, message: Origin, frame: Frame) -> None:
-        """Told to the rows of a transaction that begins here; to the driver, of one that may go on in other files."""
+        """Adds the origin to the rows of a transaction that begins in this file, else passes it on to the driver."""
         fragment = self.fragment
         if fragment is None:
             return
@@ -254,11 +249,11 @@ class Scanner(ScanState):
 
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} does not fit in a BIGINT")
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
         assert self.fragment is not None
         self.fragment.commit_lsn, self.fragment.commit_ts = message.final_lsn, message.commit_timestamp
-        self._continues_at(message.final_lsn)
+        self._set_next_lsn(message.final_lsn)
         last = self._last_commit()
         if last is not None and message.final_lsn <= last:
             self.summary.epochs.append(None)
@@ -275,14 +270,15 @@ class Scanner(ScanState):
         if fragment.is_damaged:
             lsn = min(fragment.commit_lsn or message.commit_lsn, message.commit_lsn)
             epoch = len(self.summary.epochs) - 1
-            ended = OpenFragment(
-                fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
+            self.summary.damaged.append(
+                OpenFragment(
+                    fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
+                )
             )
-            self.summary.damaged.append(ended)
         elif fragment.commit_lsn != message.commit_lsn:
-            begun = format_lsn(fragment.commit_lsn or 0)
+            announced = format_lsn(fragment.commit_lsn or 0)
             raise SequenceError(
-                f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
+                f"Commit at {format_lsn(message.commit_lsn)} of a transaction whose Begin announced {announced}"
             )
         if fragment.xid is not None:
             self.summary.xids = widened(self.summary.xids, fragment.xid)
@@ -291,10 +287,10 @@ class Scanner(ScanState):
         self.fragment = None
 
     def _committed(self, lsn: int) -> None:
-        """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
+        """Records a commit. An LSN that is not past the last one begins an epoch."""
         if lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
-        self._continues_at(lsn)
+            raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
+        self._set_next_lsn(lsn)
         self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
         if last is not None and lsn <= last:
@@ -302,8 +298,8 @@ class Scanner(ScanState):
         current = self.summary.epochs[-1]
         self.summary.epochs[-1] = (lsn if current is None else current[0], lsn)
 
-    def _continues_at(self, lsn: int) -> None:
-        """The first commit behind what was interrupted."""
+    def _set_next_lsn(self, lsn: int) -> None:
+        """Records the first commit behind the transactions that were interrupted last."""
         for number in range(len(self.summary.interrupted) - 1, -1, -1):
             if self.summary.interrupted[number].next_lsn is not None:
                 return
@@ -324,7 +320,7 @@ class Scanner(ScanState):
         self._control(frame, fragment=number)
 
     def _prepare(self, message: Prepare, frame: Frame) -> None:
-        """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
+        """Ends the fragment of a Begin Prepare. A prepared transaction with nothing to decode has no Begin Prepare."""
         number = NO_FRAGMENT
         if self.fragment is None or not self._may_end_with(message):
             self._end_fragment()
@@ -338,7 +334,7 @@ class Scanner(ScanState):
         self._control(frame, fragment=number)
 
     def _may_end_with(self, message: Prepare) -> bool:
-        """Whether it ends what is open, as far as the file tells."""
+        """Whether a Prepare may end the open fragment, as far as this file shows."""
         fragment = self.fragment
         if fragment is None or self.in_stream:
             return False
@@ -347,13 +343,13 @@ class Scanner(ScanState):
         return fragment.kind is FragmentKind.PREPARED and fragment.xid == message.xid
 
     def _end_head(self) -> None:
-        """The head ends with the end of what an earlier file began."""
+        """Ends the head with the end of a fragment that an earlier file began."""
         self.summary.head_ended = True
         self.head_matters = True
         self.fragment = None
 
     def _end_fragment(self) -> None:
-        """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
+        """Cuts the open fragment off: the receiver connected again, and the server started over."""
         fragment = self.fragment
         if fragment is not None and fragment.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
@@ -374,12 +370,12 @@ class Scanner(ScanState):
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
-            origin_lsn = current.origin_lsn if current.commit_lsn is not None else None
-            told = current.begin_fields() | {"origin_lsn": origin_lsn}
-            self.append_row(tag, number, body=body, changes=current.changes, **told)
+            fields = current.begin_fields()
+            fields["origin_lsn"] = None if current.commit_lsn is None else current.origin_lsn
+            self.append_row(tag, number, body=body, changes=current.changes, **fields)
         else:
-            begin_fields = {} if current is None else current.begin_fields()
-            self.append_row(tag, number, body=body, xid=xid, **begin_fields)
+            fields = {} if current is None else current.begin_fields()
+            self.append_row(tag, number, body=body, xid=xid, **fields)
 
     def _finish(self) -> None:
         if self.head_matters:
@@ -396,7 +392,7 @@ class Scanner(ScanState):
                 origin=fragment.origin,
                 origin_lsn=fragment.origin_lsn,
             )
-        # Keepalives without a message are nothing to know a file by.
+        # A file of keepalives alone is not recognizable by its content.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self.flush()

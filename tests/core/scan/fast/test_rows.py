@@ -99,14 +99,14 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Both:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes however few there are."""
-    monkeypatch.setattr(bulk, "_LEAST", 2)
-    monkeypatch.setattr(bulk, "_FIRST", 5)
+    monkeypatch.setattr(bulk, "_FEWEST_MESSAGES", 2)
+    monkeypatch.setattr(bulk, "_FIRST_LIMIT", 5)
     monkeypatch.setattr(bulk, "_GROWTH", 3)
 
 
 def outcome(part: ScanRequest) -> tuple[str, pa.Table | str]:
     try:
-        scanned = scan_from_either_side(part)
+        scanned = scan_either_way(part)
     except ArchiveError as error:
         return f"{type(error).__name__} {getattr(error, 'short', None)}", str(error)
     summary = scanned.summary.to_json().decode()
