@@ -34,7 +34,7 @@ from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.fast.rows import FastRows
 from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.scan.scan_file import scan_from_either_side
+from pgoutput_etl.scan.scan_file import scan_either_way
 from tests.support import encoder
 from tests.support.captures import CAPTURES, DATA, files_of
 from tests.support.model.history import random_history, random_options
