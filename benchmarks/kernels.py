@@ -55,7 +55,7 @@ def find_all(data: bytes) -> int:
     while at < len(data):
         find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
         count += found.messages
-        at = int(found.fields[found.messages - 1, NEXT])
+        at = int(found.values[found.messages - 1, NEXT])
     return count
 
 
@@ -70,9 +70,9 @@ def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[
         find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
         if not found.messages:
             raise AssertionError(f"offset {at}: expected messages that kernels take")
-        end = int(found.fields[found.messages - 1, NEXT])
+        end = int(found.values[found.messages - 1, NEXT])
         starts, ends = (np.empty(found.messages, np.int64) for _ in range(2))
-        rows = _tuples(found.fields, found.messages, at, starts, ends)
+        rows = _tuples(found.values, found.messages, at, starts, ends)
         raw = RawTuples(content[at:end], starts[:rows], ends[:rows])
         yield [column.array for column in typed_columns(raw, types)]
         count, at = count + found.messages, end

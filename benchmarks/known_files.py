@@ -21,7 +21,7 @@ from benchmarks.scenarios import scaled
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, LISTING_SCHEMA, FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, heads_of
 from pgoutput_etl.landing.incremental_scan import scan_part
-from pgoutput_etl.landing.selection import KnownFiles, candidates
+from pgoutput_etl.landing.known_files import KnownFiles, candidates
 from pgoutput_etl.protocol.framing import Framing
 from tests.support import encoder
 from tests.support.small_archives import insert, table, transaction

@@ -28,7 +28,8 @@ from pgoutput_etl.landing.fingerprint import (
     tasks_of,
 )
 from pgoutput_etl.landing.incremental_scan import nothing_to_read
-from pgoutput_etl.landing.selection import FileSelection, candidates, natural_order, refuse, tail_remark, with_scan
+from pgoutput_etl.landing.known_files import candidates, natural_order
+from pgoutput_etl.landing.selection import FileSelection, refuse, tail_remark, with_scan
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.masking.policy import has_masks

@@ -16,7 +16,8 @@ from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilt
 from pgoutput_etl.inspection.server_settings import SettingsSample
 from pgoutput_etl.inspection.source_check import CommitColumns, find_foreign_transactions
 from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
-from pgoutput_etl.landing.selection import FileSelection, KnownFiles, candidates, natural_order, select_files
+from pgoutput_etl.landing.known_files import KnownFiles, candidates, natural_order
+from pgoutput_etl.landing.selection import FileSelection, select_files
 from pgoutput_etl.landing.sequence_gaps import missing_numbers
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.census import MessageCensus

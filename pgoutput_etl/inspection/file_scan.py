@@ -60,7 +60,7 @@ def inspect_file(
     """The inspection, and the rows without tuples as an Arrow stream of HEAD_SCHEMA. Reports damage instead of raising
     errors."""
     try:
-        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, notes=True)
+        scanned = scan_part(path, content, task, KnownContents({}), framing, True, max_size, with_census=True)
     except ArchiveError as error:
         return FileInspection(task.number, error=str(error)), b""
     controls, census = tuple(control_rows(scanned.rows)), scanned.census or MessageCensus()

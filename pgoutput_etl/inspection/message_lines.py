@@ -182,15 +182,15 @@ class MessagePrinter(Scanner):
 
     def __init__(self, context: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
         request = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
-        super().__init__(request, context.begins_in_stream, head_too=True)
+        super().__init__(request, context.begins_in_stream, is_certain=True)
         self.context = context
         self.emit = emit
 
-    def _take(self, *_: object) -> None:
-        """Disables the bulk path, so that every message is decoded."""
+    def _fast_reader(self) -> None:
+        """Decodes every message by itself."""
 
-    def _append(self, *_: object, **__: object) -> None:
-        """Makes no rows."""
+    def append_row(self, *_: object, **__: object) -> None:
+        """Builds no rows."""
 
     def _message(self, message: PgoutputMessage, frame: Frame) -> None:
         before = self.fragment

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import FileSelection, natural_order
+from pgoutput_etl.landing.known_files import natural_order
+from pgoutput_etl.landing.selection import FileSelection
 from pgoutput_etl.scan.file_summary import FileScan
 
 _COMMITS = ("C", "c", "K")  # Commit, Stream Commit, Commit Prepared

@@ -26,7 +26,8 @@ from pgoutput_etl.landing.fingerprint import (
     UnkeyedContents,
     uncompressed_name,
 )
-from pgoutput_etl.landing.selection import FileSelection, KnownFiles, natural_order, select_files
+from pgoutput_etl.landing.known_files import KnownFiles, natural_order
+from pgoutput_etl.landing.selection import FileSelection, select_files
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
 

@@ -12,7 +12,7 @@ from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
 from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
 from pgoutput_etl.scan.salvage import framing_of_damaged
-from pgoutput_etl.scan.scan_file import scan_from_either_side
+from pgoutput_etl.scan.scan_file import scan_either_way
 
 
 class PartError(ArchiveError):
@@ -35,7 +35,7 @@ def scan_part(
     framing: Framing = Framing.AUTO,
     salvages: bool = False,
     max_size: int = MAX_SIZE,
-    notes: bool = False,
+    with_census: bool = False,
 ) -> ScanResult:
     """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
 
@@ -43,7 +43,7 @@ def scan_part(
     """
     try:
         read = read_content(_listed(content, task), path, max_size)
-        return _scan(path, read, task, known, framing, salvages, notes)
+        return _scan(path, read, task, known, framing, salvages, with_census)
     except PartError as error:
         raise PartError(replace(error.found, text=f"{path}: {error}")) from error
     except ArchiveError as error:
@@ -57,14 +57,16 @@ def _listed(content: bytes, task: ScanTask) -> bytes:
 
 
 def _scan(
-    path: str, read: Content, task: ScanTask, known: KnownContents, framing: Framing, salvages: bool, notes: bool
+    path: str, read: Content, task: ScanTask, known: KnownContents, framing: Framing, salvages: bool, with_census: bool
 ) -> ScanResult:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
     hashes = Hashes(data)
     match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_with_beginning_decided(hashes, task))
-    part = ScanRequest(data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, notes=notes)
+    part = ScanRequest(
+        data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, with_census=with_census
+    )
     start = match.prefix
     if start is not None:
         part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
@@ -109,7 +111,7 @@ def _scan_in_its_framing(part: ScanRequest) -> ScanResult:
     if part.framing is Framing.AUTO:
         return _scan_in_the_framing_found(part)
     try:
-        scanned = scan_from_either_side(part)
+        scanned = scan_either_way(part)
     except FramingError as error:
         fits = _other_framing(part)
         if fits is None:
@@ -146,7 +148,7 @@ def _scan_in_the_framing_found(part: ScanRequest) -> ScanResult:
         if tried is None:
             raise
         framing = tried
-    scanned = scan_from_either_side(replace(part, framing=framing))
+    scanned = scan_either_way(replace(part, framing=framing))
     if not scanned.summary.messages and scanned.summary.tail is not None:
         scanned.summary.framing = Framing.AUTO.value  # more bytes will tell
     return scanned

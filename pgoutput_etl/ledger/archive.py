@@ -22,7 +22,8 @@ from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_sta
 from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
 from pgoutput_etl.ingest.scan import scan_files
 from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, task_again
-from pgoutput_etl.landing.selection import KnownFiles, refuse
+from pgoutput_etl.landing.known_files import KnownFiles
+from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.masking.mask_rows import MaskingPolicy

@@ -1,4 +1,4 @@
-"""What a look into a file notes of messages that no row comes of: Origins, logical decoding Messages, and more."""
+"""Counts of messages that produce no row: Origin, logical decoding Message, Stream Abort."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pgoutput_etl.protocol.messages import Message, Origin, PgoutputMessage, Str
 
 CENSUS_TAGS = frozenset("MOA")
 
-_MOST_NAMES = 10_000  # of prefixes and of origins: what comes behind them is counted under one name
-
+_MOST_NAMES = 10_000  # of prefixes and of origins; all further ones are counted as OTHERS
 OTHERS = "(others)"
 
 
 @dataclass(slots=True)
 class PrefixCounts:
-    """Logical decoding Messages of one prefix; size: bytes of their content."""
+    """Logical decoding Messages of one prefix; size: total bytes of content."""
 
     transactional: int = 0
     non_transactional: int = 0
@@ -33,7 +32,7 @@ class PrefixCounts:
 
 @dataclass(slots=True)
 class MessageCensus:
-    """origins: transactions by the origin that they name. is_parallel: a Stream Abort bears an LSN and a time."""
+    """origins: the number of transactions by origin. is_parallel: a Stream Abort has an LSN and a time."""
 
     origins: Counter[str] = field(default_factory=Counter)
     prefixes: dict[str, PrefixCounts] = field(default_factory=dict)
@@ -42,8 +41,8 @@ class MessageCensus:
     def add(self, message: PgoutputMessage) -> None:
         match message:
             case Origin():
-                known = message.name in self.origins or len(self.origins) < _MOST_NAMES
-                self.origins[message.name if known else OTHERS] += 1
+                is_named = message.name in self.origins or len(self.origins) < _MOST_NAMES
+                self.origins[message.name if is_named else OTHERS] += 1
             case Message():
                 count = PrefixCounts(int(message.transactional), int(not message.transactional), len(message.content))
                 self._count(message.prefix, count)
@@ -53,7 +52,7 @@ class MessageCensus:
                 pass
 
     def add_all(self, bodies: Iterable[bytes], in_stream: bool) -> None:
-        """Of messages one after the other, that are right."""
+        """Counts valid messages that follow one another."""
         for body in bodies:
             if chr(body[0]) in CENSUS_TAGS:
                 self.add(decode(body, in_stream))
@@ -66,5 +65,5 @@ class MessageCensus:
         self.is_parallel |= other.is_parallel
 
     def _count(self, prefix: str, count: PrefixCounts) -> None:
-        known = prefix in self.prefixes or len(self.prefixes) < _MOST_NAMES
-        self.prefixes.setdefault(prefix if known else OTHERS, PrefixCounts()).merge(count)
+        is_named = prefix in self.prefixes or len(self.prefixes) < _MOST_NAMES
+        self.prefixes.setdefault(prefix if is_named else OTHERS, PrefixCounts()).merge(count)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FragmentKind(Enum):
-    """What a unit was begun by."""
+    """The message that began a fragment."""
 
     HEAD = "head"
     TRANSACTION = "B"
@@ -18,16 +18,16 @@ class FragmentKind(Enum):
 
 
 class FileBeginning(Enum):
-    """What a file can tell of its own beginning."""
+    """Whether a file begins inside a stream segment, as far as the file itself shows."""
 
-    OUTSIDE = "outside"  # its head is not in a stream segment
-    INSIDE = "inside"  # its head is in a stream segment
-    EITHER = "either"  # nothing in its head has to be told apart, or it has none
+    OUTSIDE = "outside"
+    INSIDE = "inside"
+    EITHER = "either"  # nothing in the head depends on it, or the file has no head
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFragment:
-    """The unit that a file ends in. commit_lsn, commit_ts and origin only for an ordinary transaction."""
+    """A fragment that the file ends in. commit_lsn, commit_ts and origin: of an ordinary transaction only."""
 
     fragment: int
     kind: str
@@ -42,20 +42,19 @@ class OpenFragment:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that can't be read: `size` of them from `offset` on, in the file's unit `unit` (NO_UNIT: between units).
+    """`size` unreadable bytes from `offset` on, in fragment `fragment` (NO_FRAGMENT: between fragments).
 
-    cut_short: they are the first part of a message. begins_anew: what follows them begins or ends a transaction
-    regardless of what was open, or nothing does. oids: what may be a relation's OID in them; None if there is more
-    to them than one message.
-    may_hold_rows: False for what can only have been a control message.
+    cut_short: they are the first part of a message. begins_anew: the next message begins or ends a transaction
+    regardless of the open one, or no message follows. oids: the values in them that may be a relation's OID; None if
+    they may be more than one message. may_hold_rows: False if they can only have been a control message.
     """
 
     fragment: int
-    ordinal: int  # of the message behind
+    ordinal: int  # of the next message
     offset: int
     size: int
-    lsn: int | None  # of the last frame before, where the framing has it
-    commit_lsn: int  # of the last commit before, in this file; 0 if there is none
+    lsn: int | None  # of the last frame before them, where the framing has it
+    commit_lsn: int  # of the last commit before them in this file; 0 if none
     reason: str
     cut_short: bool
     begins_anew: bool
@@ -67,13 +66,13 @@ class Damage:
 
     @property
     def is_torn(self) -> bool:
-        """As a receiver leaves it that died while it wrote: the server sends this, and what it belongs to, again."""
+        """Whether a receiver died while writing these bytes: the server sends their transaction again."""
         return self.cut_short and self.begins_anew
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedFragment:
-    """An ordinary transaction's unit that another beginning cut off; next_lsn: of the first commit behind it."""
+    """An ordinary transaction that another beginning cut off. next_lsn: of the first commit behind it."""
 
     fragment: int
     epoch: int
@@ -84,7 +83,7 @@ class InterruptedFragment:
 
 @dataclass(slots=True)
 class FileScan:
-    """What the driver needs to know of a file beside its control messages."""
+    """The facts that the driver needs about a file in addition to its control messages."""
 
     file: int
     framing: str
@@ -92,37 +91,37 @@ class FileScan:
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
-    xids: tuple[int, int] | None = None  # oldest and newest, of ordinary transactions that begin and end here
+    xids: tuple[int, int] | None = None  # oldest and newest of the ordinary transactions that begin and end here
     head_ended: bool = False
-    head_prepared: bool = False  # it ends with a Prepare and has no changes: that may be an empty transaction's
-    # The head has Messages that are, or may be, of the transaction that is open at its beginning.
+    head_prepared: bool = False  # the head has no changes and ends with a Prepare, maybe an empty transaction's
+    # The head has Messages that belong, or may belong, to the transaction open at its beginning.
     head_needs_owner: bool = False
     head_may_have_owner: bool = False
     interrupted: list[InterruptedFragment] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
-    damaged: list[OpenFragment] = field(default_factory=list)  # ordinary units with damage that were committed here
-    orphans: list[int] = field(default_factory=list)  # units whose beginning is in bytes that can't be read
+    damaged: list[OpenFragment] = field(default_factory=list)  # ordinary fragments with damage that were committed here
+    orphans: list[int] = field(default_factory=list)  # fragments whose beginning is unreadable
     open_fragment: OpenFragment | None = None
     epochs: list[tuple[int, int] | None] = field(default_factory=lambda: [None])  # first and last commit LSN
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
-    offset: int = 0  # of the first byte that was read: what is before it was read from an earlier part
-    consumed: int = 0  # where the part ends: behind its last whole message
+    offset: int = 0  # of the first byte read; earlier parts of the file had the bytes before it
+    consumed: int = 0  # the end of the part: behind its last whole message
     prefix_hash: str | None = None  # of content[:consumed]
-    begins_in_stream: bool | None = None  # None: it was not known
-    varied: bool = False  # not all its messages are the same
-    same_as: int | None = None  # the part that this file goes on from
-    resembles: int | None = None  # a part that this file may go on from
-    tail: str | None = None  # why what follows is not a whole message yet
-    tail_hash: str | None = None  # of all bytes of the file, if there is a tail
-    heads: list[str] = field(default_factory=list)  # to look up by what the file may begin with
-    unkeyed: list[int] = field(default_factory=list)  # parts that it begins with, and that have no heads
-    fits: str | None = None  # another framing that has messages where the configured one has none
+    begins_in_stream: bool | None = None  # None: not known before the scan
+    varied: bool = False  # not all messages are equal
+    same_as: int | None = None  # the part that this file continues
+    resembles: int | None = None  # a part that this file may continue
+    tail: str | None = None  # why the remaining bytes are not a whole message yet
+    tail_hash: str | None = None  # of the whole content, if it has a tail
+    heads: list[str] = field(default_factory=list)  # keys to look up known contents that it may begin with
+    unkeyed: list[int] = field(default_factory=list)  # known contents without heads that the file begins with
+    fits: str | None = None  # a framing with messages, where the configured one has none
     remark: str | None = None
 
     @property
     def ends_in_stream(self) -> bool | None:
-        """Whether a part that goes on from this one begins inside a stream segment. None: that can't be told."""
+        """Whether a part that continues this one begins inside a stream segment. None: unknown."""
         if self.open_fragment is None:
             return False
         if self.open_fragment.kind != FragmentKind.HEAD.value:
@@ -140,11 +139,11 @@ class FileScan:
         if fields["open_fragment"] is not None:
             fields["open_fragment"] = OpenFragment(**fields["open_fragment"])
         fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
-        fields["interrupted"] = [InterruptedFragment(**each) for each in fields["interrupted"]]
-        fields["damages"] = [Damage(**{**each, "oids": _tuple(each["oids"])}) for each in fields["damages"]]
-        fields["damaged"] = [OpenFragment(**each) for each in fields["damaged"]]
+        fields["interrupted"] = [InterruptedFragment(**fragment) for fragment in fields["interrupted"]]
+        fields["damages"] = [Damage(**{**damage, "oids": _tuple(damage["oids"])}) for damage in fields["damages"]]
+        fields["damaged"] = [OpenFragment(**fragment) for fragment in fields["damaged"]]
         fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
-        fields["epochs"] = [None if s is None else (s[0], s[1]) for s in fields["epochs"]]
+        fields["epochs"] = [None if epoch is None else (epoch[0], epoch[1]) for epoch in fields["epochs"]]
         return cls(**fields)
 
 

@@ -1,4 +1,4 @@
-"""What a scan is asked for and what it answers, and the units that it cuts a file into."""
+"""A scan's request and result, and the fragments that a file is cut into."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """rows: of messages. left: how many bytes that were read have no row, as they came after the last one. noted: if
-    that was asked for."""
+    """rows: of messages. left: the number of bytes read behind the last row. census: if it was requested."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
@@ -27,17 +26,17 @@ class ScanResult:
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
-        """The rows, and the summary's."""
+        """The rows, and the summary's row."""
         end = self.summary.consumed
         return [*self.rows, note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)]
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What is to be scanned: data[start:]. begins_in_stream: None if that has to be found out.
+    """A request to scan data[start:]. begins_in_stream: None if unknown.
 
-    leaves_tail: what is not a whole message at the end is no error, but told, and left unread. notes: whether messages
-    that no row comes of are looked at.
+    leaves_tail: an unfinished message at the end is no error, but reported and left unread. with_census: count the
+    messages that produce no row.
     """
 
     data: bytes
@@ -47,19 +46,19 @@ class ScanRequest:
     leaves_tail: bool = False
     start: int = 0
     begins_in_stream: bool | None = None
-    notes: bool = False
+    with_census: bool = False
 
 
 def check_time(message: PgoutputMessage) -> None:
     match message:
         case Begin() | Commit() | StreamCommit() | CommitPrepared() if message.commit_timestamp not in STORED_TIMES:
-            raise SequenceError("a commit time that is not in the years 1 to 9999, which a TIMESTAMP holds")
+            raise SequenceError("the commit time is outside the years 1 to 9999, which a TIMESTAMP holds")
         case _:
             pass
 
 
 class HeadError(Exception):
-    """An error before the head ended: the other reading of the head may be the right one."""
+    """An error in the head, which may decode if begins_in_stream is the opposite."""
 
     def __init__(self, cause: ArchiveError, messages_read: int) -> None:
         super().__init__(cause, messages_read)
@@ -84,13 +83,13 @@ class Fragment:
     origin_lsn: int | None = None
 
     def begin_fields(self) -> dict[str, int | str | None]:
-        """What Begin and Origin tell every row of their transaction."""
+        """The columns that Begin and Origin set in every row of their transaction."""
         if self.kind is not FragmentKind.TRANSACTION:
             return {}
-        begun = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
-        return {**begun, "origin": self.origin}
+        begin = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
+        return {**begin, "origin": self.origin}
 
 
 def stored_origin_lsn(lsn: int) -> int | None:
-    """An Origin's LSN, as far as there is one that a BIGINT holds."""
+    """An Origin's LSN; None if it is 0 or does not fit in a BIGINT."""
     return lsn if 0 < lsn <= MAX_STORED_LSN else None

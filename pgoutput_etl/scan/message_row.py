@@ -1,4 +1,4 @@
-"""What scanning a file brings forth: a row per message that matters beyond the message itself, and a summary."""
+"""The output schema of a scan: a row per message that matters beyond itself, and one for the file."""
 
 from __future__ import annotations
 
@@ -9,34 +9,28 @@ from typing import Any
 import pyarrow as pa
 
 HEAD = 0
-
 NO_FRAGMENT = -1
 
-# Microseconds since 2000-01-01 UTC, of the years 1 to 9999.
+# The years 1 to 9999 in microseconds since 2000-01-01 UTC
 STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 
 CHANGE_TAGS = ("I", "U", "D", "T")
-
 LOGICAL_TAG = "M"  # a logical decoding Message
-
 SUMMARY_TAG = "file"
-
 ERROR_TAG = "error"
-
 DAMAGE_TAG = "damage"
-
 
 MESSAGE_SCHEMA = pa.schema(
     [
         ("file", pa.int64()),  # the file's number in the ledger
         ("ordinal", pa.int64()),  # the message's number within the file
         ("offset", pa.int64()),  # of its frame, in the decompressed file
-        ("begin", pa.int64()),  # and end: of the bytes it stands for: its frame, and what has no row before it
+        ("begin", pa.int64()),  # begin, end: the bytes of its frame and of frames without a row before it
         ("end", pa.int64()),
         ("lsn", pa.int64()),  # where the framing has it
         ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
-        ("unit", pa.int32()),  # the unit's number within the file; HEAD, NO_UNIT
-        ("stretch", pa.int32()),
+        ("unit", pa.int32()),  # the fragment's number within the file, or HEAD, or NO_FRAGMENT
+        ("stretch", pa.int32()),  # the epoch's number within the file
         ("xid", pa.int64()),  # the (sub)transaction's, inside a stream segment
         ("relation", pa.int64()),  # OID
         ("old_kind", pa.string()),  # K or O
@@ -48,17 +42,17 @@ MESSAGE_SCHEMA = pa.schema(
         ("commit_lsn", pa.int64()),  # from Begin: ordinary transactions that begin in this file
         ("commit_ts", pa.int64()),  # microseconds since 2000-01-01 UTC
         ("top_xid", pa.int64()),
-        ("changes", pa.int64()),  # on a Commit: how many changes its unit has
+        ("changes", pa.int64()),  # on a Commit: the number of changes in its fragment
         ("origin", pa.string()),  # from Origin: ordinary transactions that begin in this file
-        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if there is none, or past a BIGINT
+        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if none, or too large for a BIGINT
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ScanError:
-    """Why a file could not be scanned. offset: of the content behind what was read before; 0 if nothing of it was.
-    heads, unkeyed: as of FileScan."""
+    """The reason why a file could not be scanned. offset: the end of the content that was read before; 0 if none was.
+    heads, unkeyed: as in FileScan."""
 
     text: str
     offset: int = 0
@@ -66,7 +60,7 @@ class ScanError:
     unkeyed: tuple[int, ...] = ()
 
     def note(self, file: int) -> pa.RecordBatch:
-        """The file's only row."""
+        """The only row of the file."""
         return note(file, ERROR_TAG, json.dumps(asdict(self)).encode())
 
     @classmethod
@@ -76,6 +70,6 @@ class ScanError:
 
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
-    """A row about a file rather than a message: its summary, or its error."""
+    """A row about a file: its summary or its error."""
     row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}
     return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)

@@ -1,17 +1,13 @@
-"""A file read from one side of its beginning, message by message: its units, commits and rows, and its summary.
+"""The readable scanner: reads a file message by message, for one assumption about its beginning.
 
-What is frequent and right is taken many messages at a time (columnar.py, bulk.py) where kernels can be had; whatever
-else there is, one by one, and so is everything where they can't.
+Where kernels are available, the fast path (scan/fast) reads runs of frequent, valid messages. Everything else is read
+here, one message at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
-from typing import Any
-
-import pyarrow as pa
 
 from pgoutput_etl import jit
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
@@ -36,70 +32,32 @@ from pgoutput_etl.protocol.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    TupleData,
     Type,
     Update,
 )
-from pgoutput_etl.scan.census import CENSUS_TAGS, MessageCensus
-from pgoutput_etl.scan.fast.fragments import (
-    HEAD_UNIT,
-    KNOWN_ORIGIN,
-    NO_KIND,
-    NO_ORIGIN,
-    OTHER,
-    SEGMENT,
-    TRANSACTION,
-    ScanCursor,
-)
-from pgoutput_etl.scan.fast.messages import FREQUENT
-from pgoutput_etl.scan.fast.rows import FastRows, FastScanner, OriginField
-from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, InterruptedFragment, OpenFragment
+from pgoutput_etl.scan.fast.handoff import FastPath
+from pgoutput_etl.scan.file_summary import FileBeginning, FragmentKind, InterruptedFragment, OpenFragment
 from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
-from pgoutput_etl.scan.message_row import (
-    DAMAGE_TAG,
-    HEAD,
-    LOGICAL_TAG,
-    MESSAGE_SCHEMA,
-    NO_FRAGMENT,
-)
+from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT
+from pgoutput_etl.scan.row_buffer import ScanState
 from pgoutput_etl.scan.salvage import Gap, ReadPosition, SalvageReader, damage_of, located_error
 from pgoutput_etl.xid import widened
 
-BATCH_ROWS = 8192
 
-
-class Scanner:
+class Scanner(ScanState):
     def __init__(
-        self, part: ScanRequest, begins_in_stream: bool, head_too: bool = False, reads_messages: bool = True
+        self, request: ScanRequest, begins_in_stream: bool, is_certain: bool = False, reads_head_messages: bool = True
     ) -> None:
-        """reads_messages False: whose the head's Messages are is left to who knows what is open."""
-        self.part = part
-        self.data = part.data
-        self.file = part.file
-        self.framing = part.framing
+        """is_certain: begins_in_stream is known to be right, so an error in the head is final.
+        reads_head_messages=False: leave the head's Messages to transaction assembly, which knows the open transaction.
+        """
+        super().__init__(request)
+        self.request = request
         self.begins_in_stream = begins_in_stream
-        self.salvages = part.salvages
-        self.head_too = head_too
-        self.reads_messages = reads_messages
-        self.summary = FileScan(part.file, part.framing.value, len(part.data), FileBeginning.EITHER.value)
-        self.summary.offset = part.start
-        self.summary.begins_in_stream = part.begins_in_stream
-        self.fragment: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)
-        self.units = 0
-        self.head_matters = False
-        self.head_reading: int | None = None  # of the head's Messages as they are read, to compare; None: none
-        self.head_is_odd = False  # a Message's LSN in it is another than its frame's, which a server's isn't
-        self.ordinal = 0
-        self.offset = 0
-        self.read_to = part.start
-        self.accounted_to = part.start
-        self.lsn: int | None = None
-        self.commit_lsn = 0
-        self.body = b""
-        self.rows: list[dict[str, Any]] = []
-        self.batches: list[pa.RecordBatch] = []
-        self.bulk: FastScanner | None = None
-        self.noted = MessageCensus() if part.notes else None
+        self.is_certain = is_certain
+        self.reads_head_messages = reads_head_messages
+        self.head_hash: int | None = None  # of the head's Messages as decoded; None if the head has none
+        self.head_lsns_differ = False  # a Message's LSN differs from its frame's, which a server never sends
 
     @property
     def in_stream(self) -> bool:
@@ -110,200 +68,89 @@ class Scanner:
 
     @property
     def head_is_certain(self) -> bool:
-        return not (self.head_matters or self.head_reading is not None) or self.summary.head_ended
+        return not (self.head_matters or self.head_hash is not None) or self.summary.head_ended
 
-    @property
-    def in_head(self) -> bool:
-        return self.fragment is not None and self.fragment.kind is FragmentKind.HEAD
-
-    def _refuses(self) -> bool:
-        """In the head an error may mean that it is read from the wrong side."""
-        return not self.salvages or (self.in_head and not self.head_too)
+    def _must_refuse(self) -> bool:
+        """An error in the head may mean that begins_in_stream is wrong, so it is no damage yet."""
+        return not self.request.salvages or (self.in_head and not self.is_certain)
 
     def run(self) -> None:
-        reading = SalvageReader(
+        reader = SalvageReader(
             self.data,
             self.framing,
             self.begins_in_stream,
-            self.part.start,
-            self._refuses,
-            self._take if jit.AVAILABLE else None,
-            self._begun,
+            self.request.start,
+            self._must_refuse,
+            self._fast_reader(),
+            self._announced_commit,
         )
         try:
-            for read in reading.messages():
-                if isinstance(read, Gap) and read.may_grow and self.part.leaves_tail:
+            for read in reader.messages():
+                if isinstance(read, Gap) and read.may_grow and self.request.leaves_tail:
                     self.summary.tail = read.reason
                 elif isinstance(read, Gap):
                     self._damage(read)
                 else:
                     self._frame(*read)
         except ArchiveError as error:
-            if self.in_head and not self.head_too:
+            if self.in_head and not self.is_certain:
                 raise HeadError(error, self.ordinal) from None
-            if not self._is_tail(reading, error):
+            if not self._is_tail(reader, error):
                 raise
             self.summary.tail = str(error)
         self._finish()
 
-    def _begun(self) -> int | None:
-        fragment = self.fragment
-        return (
-            None
-            if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged
-            else fragment.commit_lsn
-        )
+    def _fast_reader(self) -> Callable[[Frame, bool], ReadPosition | None] | None:
+        return FastPath(self).read if jit.AVAILABLE else None
 
-    def _is_tail(self, reading: SalvageReader, error: ArchiveError) -> bool:
-        """Whether what is refused behind the last whole message is left, as more bytes may make a message of it."""
-        if not (isinstance(error, FramingError) and error.short and self.part.leaves_tail):
+    def _announced_commit(self) -> int | None:
+        """The commit LSN in the open transaction's Begin; None behind damage, where another one may have begun."""
+        fragment = self.fragment
+        if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged:
+            return None
+        return fragment.commit_lsn
+
+    def _is_tail(self, reader: SalvageReader, error: ArchiveError) -> bool:
+        """Whether the bytes behind the last whole message may become one, and are left for a later run."""
+        if not (isinstance(error, FramingError) and error.short and self.request.leaves_tail):
             return False
-        return reading.rest(self.read_to, self.in_stream, str(error)).may_grow
-
-    def _take(self, frame: Frame, in_stream: bool) -> ReadPosition | None:
-        """Takes what begins at a frame that wasn't given yet, as long as it is frequent, right and the plain way."""
-        tag = self.data[frame.start]
-        if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and self.in_head):
-            return None
-        if self.bulk is None:
-            self.bulk = FastScanner(self.data, self.framing, self.file)
-        before, position = self.ordinal, frame.offset
-        while self.bulk.find(position, in_stream):
-            taken = self.bulk.take(self._cursor_here(), len(self.summary.epochs) - 1, self._known_origin())
-            if not taken.messages:
-                break
-            self._compare(islice(self.bulk.bodies(), taken.messages))
-            if self.noted is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in taken.tags):
-                self.noted.add_all(islice(self.bulk.bodies(), taken.messages), in_stream)
-            self._restore(taken)
-            position, in_stream = taken.position, taken.in_stream
-            if not taken.more:
-                break
-        if self.ordinal == before:
-            return None
-        return ReadPosition(self.ordinal - before, position, in_stream)
-
-    def _known_origin(self) -> OriginField | None:
-        fragment = self.fragment
-        return None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
-
-    def _cursor_here(self) -> ScanCursor:
-        unit, summary = self.fragment, self.summary
-        epoch, xids = summary.epochs[-1], summary.xids
-        is_pending = bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None
-        return ScanCursor(
-            kind=fragment_kind(unit),
-            fragment=self.fragment_number,
-            fragments=self.units,
-            fragment_xid=0 if unit is None else unit.xid or 0,
-            fragment_lsn=0 if unit is None else unit.commit_lsn or 0,
-            fragment_ts=0 if unit is None else unit.commit_ts or 0,
-            changes=0 if unit is None else unit.changes,
-            is_damaged=unit is not None and unit.is_damaged,
-            is_pending=is_pending,
-            has_commits=epoch is not None,
-            first_commit=0 if epoch is None else epoch[0],
-            last_commit=0 if epoch is None else epoch[1],
-            commit_lsn=self.commit_lsn,
-            has_xids=xids is not None,
-            oldest_xid=0 if xids is None else xids[0],
-            newest_xid=0 if xids is None else xids[1],
-            first_lsn=summary.first_lsn or 0,
-            last_lsn=summary.last_lsn or 0,
-            head_matters=self.head_matters,
-            ordinal=self.ordinal,
-            accounted_to=self.accounted_to,
-            origin=KNOWN_ORIGIN if unit is not None and unit.origin is not None else NO_ORIGIN,
-        )
-
-    def _restore(self, taken: FastRows) -> None:
-        """Goes on behind what was taken."""
-        place, summary = taken.cursor, self.summary
-        if place.kind == NO_KIND:
-            self.fragment = None
-        elif self.fragment is None or self.fragment.number != place.fragment:
-            if place.kind == TRANSACTION:
-                self.fragment = Fragment(
-                    place.fragment,
-                    FragmentKind.TRANSACTION,
-                    place.fragment_xid,
-                    place.fragment_lsn,
-                    place.fragment_ts,
-                    place.changes,
-                )
-            else:
-                self.fragment = Fragment(
-                    place.fragment, FragmentKind.SEGMENT, place.fragment_xid, changes=place.changes
-                )
-        else:
-            self.fragment.changes = place.changes
-        if self.fragment is not None and taken.origin is not None:
-            self.fragment.origin, self.fragment.origin_lsn = taken.origin
-        self.units, self.commit_lsn = place.fragments, place.commit_lsn
-        if place.has_commits:
-            summary.epochs[-1] = (place.first_commit, place.last_commit)
-        if place.has_xids:
-            summary.xids = (place.oldest_xid, place.newest_xid)
-        summary.first_lsn, summary.last_lsn = place.first_lsn or None, place.last_lsn or None
-        self.head_matters = place.head_matters
-        self.ordinal, self.accounted_to = place.ordinal, place.accounted_to
-        self.offset, self.lsn, self.read_to = taken.offset, taken.lsn, taken.read_to
-        for tag, count in taken.tags:
-            summary.messages[tag] = summary.messages.get(tag, 0) + count
-        for relation, count in taken.relations:
-            summary.changes[relation] = summary.changes.get(relation, 0) + count
-        if taken.batch is not None:
-            self._flush()
-            self.batches.append(taken.batch)
-
-    def _compare(self, bodies: Iterable[bytes]) -> None:
-        """Notes whether the next messages differ from the one before them."""
-        if self.summary.varied:
-            return
-        for body in bodies:
-            if self.body not in (b"", body):
-                self.summary.varied = True
-                return
-            self.body = body
+        return reader.rest(self.read_to, self.in_stream, str(error)).may_grow
 
     def _frame(self, message: PgoutputMessage, frame: Frame) -> None:
-        self._compare((self.data[frame.start : frame.end],))
+        self.compare((self.data[frame.start : frame.end],))
         self.offset, self.lsn, self.read_to = frame.offset, frame.lsn, frame.next
         try:
-            self._lsn_range(frame)
+            self._count(frame)
             check_time(message)
             self._message(message, frame)
-            if self.noted is not None:
-                self.noted.add(message)
+            if self.census is not None:
+                self.census.add(message)
         except SequenceError as error:
             raise located_error(frame, self.ordinal, error) from None
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
-        """What is open goes on behind it, unless something begins anew; what nothing has begun is an orphan."""
-        place = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
-        damage = damage_of(self.data, self.framing, gap, *place, self._may_end_with)
+        """The open fragment goes on behind the gap, unless another one begins there. A fragment whose beginning is
+        in the gap is an orphan."""
+        position = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
+        damage = damage_of(self.data, self.framing, gap, *position, self._may_end_with)
         self.summary.damages.append(damage)
         self.offset, self.read_to = gap.offset, gap.end
-        self._append(DAMAGE_TAG, damage.fragment, body=self.data[gap.offset : gap.end])
+        self.append_row(DAMAGE_TAG, damage.fragment, body=self.data[gap.offset : gap.end])
         if not damage.begins_anew and (self.fragment is None or self.in_stream != gap.in_stream):
             self._new_fragment(FragmentKind.SEGMENT if gap.in_stream else FragmentKind.TRANSACTION, None)
-            self.summary.orphans.append(self.units)
+            self.summary.orphans.append(self.fragments)
         if self.fragment is not None and (not damage.is_torn or gap.end == len(self.data)):
             self.fragment.is_damaged = True
 
-    @property
-    def fragment_number(self) -> int:
-        return NO_FRAGMENT if self.fragment is None else self.fragment.number
-
-    def _lsn_range(self, frame: Frame) -> None:
+    def _count(self, frame: Frame) -> None:
         tag = chr(self.data[frame.start])
         counts = self.summary.messages
         counts[tag] = counts.get(tag, 0) + 1
         if frame.lsn is None or frame.lsn == 0:
             return
         if frame.lsn > MAX_STORED_LSN:
-            raise SequenceError(f"LSN {format_lsn(frame.lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"LSN {format_lsn(frame.lsn)} does not fit in a BIGINT")
         if self.summary.first_lsn is None:
             self.summary.first_lsn = frame.lsn
         self.summary.last_lsn = frame.lsn
@@ -314,8 +161,10 @@ class Scanner:
                 self._change(message)
             case Relation() | Type():
                 self._control(frame, xid=message.xid)
-            case Message() | Origin():
-                self._about_no_table(message, frame)
+            case Message():
+                self._logical(message, frame)
+            case Origin():
+                self._origin(message, frame)
             case Begin():
                 self._begin(message)
             case Commit():
@@ -324,11 +173,9 @@ class Scanner:
                 self._stream_stop(frame)
             case Prepare():
                 self._prepare(message, frame)
-            case StreamStart():
-                self._new_fragment(FragmentKind.SEGMENT, message.xid)
-                self._control(frame)
-            case BeginPrepare():
-                self._new_fragment(FragmentKind.PREPARED, message.xid)
+            case StreamStart() | BeginPrepare():
+                is_segment = isinstance(message, StreamStart)
+                self._new_fragment(FragmentKind.SEGMENT if is_segment else FragmentKind.PREPARED, message.xid)
                 self._control(frame)
             case StreamCommit() | CommitPrepared():
                 self._end_fragment()
@@ -343,15 +190,17 @@ class Scanner:
         fragment.changes += 1
         match message:
             case Insert():
-                self._row("I", fragment, message.xid, message.relation_oid, new=message.new)
+                self.append_change("I", fragment, message.xid, message.relation_oid, new=message.new)
             case Update():
                 kind = None if message.old_kind is None else message.old_kind.value
-                self._row("U", fragment, message.xid, message.relation_oid, kind, message.old, message.new)
+                self.append_change("U", fragment, message.xid, message.relation_oid, kind, message.old, message.new)
             case Delete():
-                self._row("D", fragment, message.xid, message.relation_oid, message.old_kind.value, message.old)
+                self.append_change(
+                    "D", fragment, message.xid, message.relation_oid, message.old_kind.value, message.old
+                )
             case Truncate():
                 for oid in message.relation_oids:
-                    self._row("T", fragment, message.xid, oid)
+                    self.append_change("T", fragment, message.xid, oid)
 
     def _current_fragment(self, message: PgoutputMessage) -> Fragment:
         if self.fragment is None:
@@ -360,43 +209,36 @@ class Scanner:
             self.head_matters = True
         return self.fragment
 
-    def _about_no_table(self, message: Message | Origin, frame: Frame) -> None:
-        if isinstance(message, Message):
-            self._logical(message, frame)
-        else:
-            self._origin(message, frame)
-
     def _logical(self, message: Message, frame: Frame) -> None:
-        """One that is not transactional belongs to no unit, wherever it stands; within one, its bytes are accounted for
-        with what comes behind it."""
+        """Non-transactional Messages belong to no fragment. Inside one, the next row accounts for their bytes."""
         if message.lsn > MAX_STORED_LSN:
-            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} does not fit in a BIGINT")
         body = self.data[frame.start : frame.end]
         if self.in_head:
             self._read_in_head(message, frame)
-            if not self.reads_messages:
-                self._append(LOGICAL_TAG, HEAD, body=body)
+            if not self.reads_head_messages:
+                self.append_row(LOGICAL_TAG, HEAD, body=body)
                 return
         fragment = self.fragment
         if message.transactional:
             if fragment is None:
                 raise SequenceError("Message outside any transaction")
-            self._append(LOGICAL_TAG, fragment.number, body=body, xid=message.xid, **fragment.begin_fields())
+            self.append_row(LOGICAL_TAG, fragment.number, body=body, xid=message.xid, **fragment.begin_fields())
         elif fragment is None:
-            self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid)
+            self.append_row(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid)
         else:
-            self._append(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=self.accounted_to)
+            self.append_row(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=self.accounted_to)
 
     def _read_in_head(self, message: Message, frame: Frame) -> None:
         if message.xid is not None and not message.transactional:
-            raise SequenceError("a Message in a stream segment that is not transactional")
-        self.head_reading = hash((self.head_reading, message.xid, message.transactional, message.lsn))
-        self.head_is_odd |= bool(frame.lsn) and frame.lsn != message.lsn
+            raise SequenceError("a Message inside a stream segment is not transactional")
+        self.head_hash = hash((self.head_hash, message.xid, message.transactional, message.lsn))
+        self.head_lsns_differ |= bool(frame.lsn) and frame.lsn != message.lsn
         self.summary.head_needs_owner |= message.transactional
-        self.summary.head_may_have_owner |= message.transactional or not self.reads_messages
+        self.summary.head_may_have_owner |= message.transactional or not self.reads_head_messages
 
     def _origin(self, message: Origin, frame: Frame) -> None:
-        """Told to the rows of a transaction that begins here; to the driver, of one that may go on in other files."""
+        """Adds the origin to the rows of a transaction that begins in this file, else passes it on to the driver."""
         fragment = self.fragment
         if fragment is None:
             return
@@ -407,11 +249,11 @@ class Scanner:
 
     def _begin(self, message: Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} is past what a BIGINT holds")
+            raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} does not fit in a BIGINT")
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
         assert self.fragment is not None
         self.fragment.commit_lsn, self.fragment.commit_ts = message.final_lsn, message.commit_timestamp
-        self._continues_at(message.final_lsn)
+        self._set_next_lsn(message.final_lsn)
         last = self._last_commit()
         if last is not None and message.final_lsn <= last:
             self.summary.epochs.append(None)
@@ -428,14 +270,15 @@ class Scanner:
         if fragment.is_damaged:
             lsn = min(fragment.commit_lsn or message.commit_lsn, message.commit_lsn)
             epoch = len(self.summary.epochs) - 1
-            ended = OpenFragment(
-                fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
+            self.summary.damaged.append(
+                OpenFragment(
+                    fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
+                )
             )
-            self.summary.damaged.append(ended)
         elif fragment.commit_lsn != message.commit_lsn:
-            begun = format_lsn(fragment.commit_lsn or 0)
+            announced = format_lsn(fragment.commit_lsn or 0)
             raise SequenceError(
-                f"Commit at {format_lsn(message.commit_lsn)} of a transaction that Begin put at {begun}"
+                f"Commit at {format_lsn(message.commit_lsn)} of a transaction whose Begin announced {announced}"
             )
         if fragment.xid is not None:
             self.summary.xids = widened(self.summary.xids, fragment.xid)
@@ -444,10 +287,10 @@ class Scanner:
         self.fragment = None
 
     def _committed(self, lsn: int) -> None:
-        """Notes the end of a transaction; an LSN that isn't past the last one begins a stretch."""
+        """Records a commit. An LSN that is not past the last one begins an epoch."""
         if lsn > MAX_STORED_LSN:
-            raise SequenceError(f"commit LSN {format_lsn(lsn)} is past what a BIGINT holds")
-        self._continues_at(lsn)
+            raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
+        self._set_next_lsn(lsn)
         self.commit_lsn = max(self.commit_lsn, lsn)
         last = self._last_commit()
         if last is not None and lsn <= last:
@@ -455,8 +298,8 @@ class Scanner:
         current = self.summary.epochs[-1]
         self.summary.epochs[-1] = (lsn if current is None else current[0], lsn)
 
-    def _continues_at(self, lsn: int) -> None:
-        """The first commit behind what was interrupted."""
+    def _set_next_lsn(self, lsn: int) -> None:
+        """Records the first commit behind the transactions that were interrupted last."""
         for number in range(len(self.summary.interrupted) - 1, -1, -1):
             if self.summary.interrupted[number].next_lsn is not None:
                 return
@@ -477,7 +320,7 @@ class Scanner:
         self._control(frame, fragment=number)
 
     def _prepare(self, message: Prepare, frame: Frame) -> None:
-        """The end of what a Begin Prepare began; or of a transaction without anything to decode, which has none."""
+        """Ends the fragment of a Begin Prepare. A prepared transaction with nothing to decode has no Begin Prepare."""
         number = NO_FRAGMENT
         if self.fragment is None or not self._may_end_with(message):
             self._end_fragment()
@@ -491,7 +334,7 @@ class Scanner:
         self._control(frame, fragment=number)
 
     def _may_end_with(self, message: Prepare) -> bool:
-        """Whether it ends what is open, as far as the file tells."""
+        """Whether a Prepare may end the open fragment, as far as this file shows."""
         fragment = self.fragment
         if fragment is None or self.in_stream:
             return False
@@ -500,13 +343,13 @@ class Scanner:
         return fragment.kind is FragmentKind.PREPARED and fragment.xid == message.xid
 
     def _end_head(self) -> None:
-        """The head ends with the end of what an earlier file began."""
+        """Ends the head with the end of a fragment that an earlier file began."""
         self.summary.head_ended = True
         self.head_matters = True
         self.fragment = None
 
     def _end_fragment(self) -> None:
-        """Whatever is open here is cut off: the receiver connected again, and the server begins anew."""
+        """Cuts the open fragment off: the receiver connected again, and the server started over."""
         fragment = self.fragment
         if fragment is not None and fragment.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
@@ -518,8 +361,8 @@ class Scanner:
 
     def _new_fragment(self, kind: FragmentKind, xid: int | None) -> None:
         self._end_fragment()
-        self.units += 1
-        self.fragment = Fragment(self.units, kind, xid)
+        self.fragments += 1
+        self.fragment = Fragment(self.fragments, kind, xid)
 
     def _control(self, frame: Frame, xid: int | None = None, fragment: int | None = None) -> None:
         current = self.fragment
@@ -527,50 +370,12 @@ class Scanner:
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
-            origin_lsn = current.origin_lsn if current.commit_lsn is not None else None
-            told = current.begin_fields() | {"origin_lsn": origin_lsn}
-            self._append(tag, number, body=body, changes=current.changes, **told)
+            fields = current.begin_fields()
+            fields["origin_lsn"] = None if current.commit_lsn is None else current.origin_lsn
+            self.append_row(tag, number, body=body, changes=current.changes, **fields)
         else:
-            begin_fields = {} if current is None else current.begin_fields()
-            self._append(tag, number, body=body, xid=xid, **begin_fields)
-
-    def _row(
-        self,
-        tag: str,
-        fragment: Fragment,
-        xid: int | None,
-        relation: int,
-        old_kind: str | None = None,
-        old: TupleData | None = None,
-        new: TupleData | None = None,
-    ) -> None:
-        self.summary.changes[relation] = self.summary.changes.get(relation, 0) + 1
-        self._append(
-            tag,
-            fragment.number,
-            xid=xid,
-            relation=relation,
-            old_kind=old_kind,
-            old=None if old is None else old.to_bytes(),
-            new=None if new is None else new.to_bytes(),
-            unchanged=None if new is None else new.unchanged() or None,
-            **fragment.begin_fields(),
-        )
-
-    def _append(self, tag: str, fragment: int, **fields: Any) -> None:
-        fields |= {"file": self.file, "ordinal": self.ordinal, "offset": self.offset, "lsn": self.lsn}
-        fields |= {"tag": tag, "unit": fragment, "stretch": len(self.summary.epochs) - 1}
-        fields = {"begin": self.accounted_to, "end": self.read_to, **fields}
-        self.accounted_to = fields["end"]
-        self.rows.append(fields)
-        if len(self.rows) >= BATCH_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self.rows:
-            return
-        self.batches.append(pa.RecordBatch.from_pylist(self.rows, MESSAGE_SCHEMA))
-        self.rows = []
+            fields = {} if current is None else current.begin_fields()
+            self.append_row(tag, number, body=body, xid=xid, **fields)
 
     def _finish(self) -> None:
         if self.head_matters:
@@ -587,24 +392,10 @@ class Scanner:
                 origin=fragment.origin,
                 origin_lsn=fragment.origin_lsn,
             )
-        # Keepalives without a message are nothing to know a file by.
-        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.part.start)
+        # A file of keepalives alone is not recognizable by its content.
+        ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
-        self._flush()
+        self.flush()
 
     def result(self) -> ScanResult:
-        return ScanResult(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.noted)
-
-
-def fragment_kind(fragment: Fragment | None) -> int:
-    if fragment is None:
-        return NO_KIND
-    match fragment.kind:
-        case FragmentKind.HEAD:
-            return HEAD_UNIT
-        case FragmentKind.SEGMENT:
-            return SEGMENT
-        case FragmentKind.TRANSACTION:
-            return OTHER if fragment.commit_lsn is None else TRANSACTION
-        case FragmentKind.PREPARED:
-            return OTHER
+        return ScanResult(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.census)

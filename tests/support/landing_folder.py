@@ -14,15 +14,8 @@ from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, KnownContents, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
-from pgoutput_etl.landing.selection import (
-    FileSelection,
-    KnownFiles,
-    candidates,
-    refuse,
-    select_files,
-    tail_remark,
-    with_scan,
-)
+from pgoutput_etl.landing.known_files import KnownFiles, candidates
+from pgoutput_etl.landing.selection import FileSelection, refuse, select_files, tail_remark, with_scan
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked

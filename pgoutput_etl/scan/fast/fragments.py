@@ -1,7 +1,7 @@
-"""Units and commits of what columnar.py found, followed by a compiled loop, and their rows, as numbers.
+"""The compiled loop that assigns messages to fragments and commits, and writes their rows as numbers.
 
-It goes on from where the readable scanner stands, and stops before whatever isn't the plain way of a transaction: then
-the readable scanner takes that message.
+It goes on from the readable scanner's position and stops before the first message that is not an ordinary step of a
+transaction. The readable scanner reads that message.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ from pgoutput_etl.scan.fast.messages import (
 from pgoutput_etl.scan.message_row import NO_FRAGMENT, STORED_TIMES
 from pgoutput_etl.xid import XIDS
 
-# What a unit is to the loop. Of an OTHER nothing is known but its number: prepared, or without its beginning.
-NO_KIND, HEAD_UNIT, TRANSACTION, SEGMENT, OTHER = range(5)
+# Kinds of fragments. OTHER: prepared, or its beginning is unreadable; the loop uses only its number.
+NO_KIND, HEAD_FRAGMENT, TRANSACTION, SEGMENT, OTHER = range(5)
 
 NO_ORIGIN, KNOWN_ORIGIN = 0, -1
 
 
 @dataclass(frozen=True, slots=True)
 class ScanCursor:
-    """Where a scanner stands, in numbers: the unit that is open, its stretch, what it has seen of the file. What isn't
-    there is 0. is_pending: something that was interrupted waits for the next commit's LSN."""
+    """The state of a scan as numbers; 0 stands for None. is_pending: an interrupted transaction has no next_lsn yet."""
 
     kind: int
     fragment: int
@@ -55,10 +54,10 @@ class ScanCursor:
     fragment_xid: int
     fragment_lsn: int
     fragment_ts: int
-    changes: int  # of the unit
+    changes: int  # of the fragment
     is_damaged: bool
     is_pending: bool
-    has_commits: bool  # the stretch
+    has_commits: bool  # in the epoch
     first_commit: int
     last_commit: int
     commit_lsn: int  # the highest in the file
@@ -70,9 +69,8 @@ class ScanCursor:
     head_matters: bool
     ordinal: int
     accounted_to: int
-    origin: (
-        int  # of a TRANSACTION: NO_ORIGIN, KNOWN_ORIGIN if it was known before, or 1 + its Origin among the messages
-    )
+    # A TRANSACTION's: NO_ORIGIN, KNOWN_ORIGIN if read before this call, or 1 + the index of its Origin message
+    origin: int
 
     def to_array(self) -> Numbers:
         return np.array([getattr(self, name) for name in _CURSOR_NAMES], np.int64)
@@ -82,91 +80,80 @@ class ScanCursor:
         return cls(*(bool(n) if is_bool else n for n, is_bool in zip(numbers.tolist(), _CURSOR_IS_BOOL, strict=True)))
 
 
-_CURSOR_NAMES = tuple(each.name for each in fields(ScanCursor))
-
-_CURSOR_IS_BOOL = tuple(each.type == "bool" for each in fields(ScanCursor))
+_CURSOR_NAMES = tuple(field.name for field in fields(ScanCursor))
+_CURSOR_IS_BOOL = tuple(field.type == "bool" for field in fields(ScanCursor))
 
 (
-    KIND, UNIT, UNITS, UNIT_XID, UNIT_LSN, UNIT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_LAST, FIRST_COMMIT,
-    LAST_COMMIT, COMMITTED, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS, ORDINAL, ACCOUNTED_TO,
-    ORIGIN,
+    KIND, FRAGMENT, FRAGMENTS, FRAGMENT_XID, FRAGMENT_LSN, FRAGMENT_TS, CHANGES, IS_DAMAGED, IS_PENDING, HAS_COMMITS,
+    FIRST_COMMIT, LAST_COMMIT, HIGHEST_COMMIT, HAS_XIDS, OLDEST_XID, NEWEST_XID, FIRST_LSN, LAST_LSN, HEAD_MATTERS,
+    ORDINAL, ACCOUNTED_TO, ORIGIN,
 ) = range(len(_CURSOR_NAMES))  # fmt: skip
 
 
-# The columns of a row that are numbers
+# A row's numeric columns
 ROW_ORDINAL, ROW_OFFSET, ROW_BEGIN, ROW_END, ROW_LSN, ROW_XID, ROW_RELATION = range(7)
-
 ROW_COMMIT_LSN, ROW_COMMIT_TS, ROW_TOP_XID, ROW_CHANGES, ROW_ORIGIN = range(7, 12)
-
 NUMBERS = 12
 
-# The columns of a row that are bytes, and how many of them are before the next row's
+# A row's variable-length columns; extents[column, r + 1] is where row r's value ends
 OLD_TUPLE, NEW_TUPLE, BODY, UNCHANGED = range(4)
-
 EXTENTS = 4
 
-# Which of a row's columns aren't NULL, as bits
+# Bits of a row's columns that are not NULL
 HAS_XID, HAS_RELATION, HAS_OLD, HAS_NEW = 1, 2, 4, 8
-
 HAS_UNCHANGED, HAS_BODY, HAS_TRANSACTION, HAS_CHANGES = 16, 32, 64, 128
 
-
-_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
-
+_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _STREAM_COMMIT = b"ABCDEIMORSUYc"
 _FIRST_TIME, _LAST_TIME = STORED_TIMES[0], STORED_TIMES[-1]
-
 _HALF_OF_XIDS = XIDS // 2
-
 SLOTS = 1024  # of a hash table of relations
-
 _MOST_RELATIONS = 512
 
-
 _U64 = np.uint64
-
 _I64 = cast("Callable[[object], int]", np.int64)
 
 
 @compiled
 def follow(  # noqa: C901 - one loop, for speed
     fields: Numbers,
-    most: int,
-    place: Numbers,
+    limit: int,
+    cursor: Numbers,
     tag_counts: Numbers,
     relation_counts: Numbers,
-    of_message: Numbers,
+    row_messages: Numbers,
     numbers: Numbers,
-    fragments: NDArray[np.int32],
+    row_fragments: NDArray[np.int32],
     tags: Bytes,
     extents: NDArray[np.int32],
     presences: Bytes,
 ) -> tuple[int, int, int]:
-    """How many messages were taken, with how many rows, of how many relations. `place` is moved on.
+    """Reads up to `limit` messages and advances `cursor`. Returns the numbers of messages, rows and relations.
 
-    relation_counts: a hash table of numbers from 1, then by number the OID and how often.
+    tag_counts: by tag, the count and the index of its first message. relation_counts: a hash table of relation numbers
+    from 1, then the OID and the count by relation number. row_messages: the index of each row's message.
     """
-    kind, fragment, all_fragments = place[KIND], place[UNIT], place[UNITS]
-    unit_xid, unit_lsn, unit_ts = place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS]
-    changes = place[CHANGES]
-    ordinal, accounted_to = place[ORDINAL], place[ACCOUNTED_TO]
-    origin = place[ORIGIN]
+    kind, fragment, fragment_count = cursor[KIND], cursor[FRAGMENT], cursor[FRAGMENTS]
+    fragment_xid, fragment_lsn, fragment_ts = cursor[FRAGMENT_XID], cursor[FRAGMENT_LSN], cursor[FRAGMENT_TS]
+    changes = cursor[CHANGES]
+    ordinal, accounted_to = cursor[ORDINAL], cursor[ACCOUNTED_TO]
+    origin = cursor[ORIGIN]
     relation_counts[0, :] = 0
-    different = 0
+    relation_count = 0
     last_relation, last_number = _I64(-1), 0
-    row = 0
-    taken = 0
+    rows = 0
+    messages = 0
     unchanged_end = _I64(0)
-    for i in range(most):
+    for i in range(limit):
         m = _U64(i)
         tag = fields[m, TAG]
         lsn = fields[m, LSN]
         if lsn < 0:
             break
-        r = _U64(row)
+        r = _U64(rows)
         has_row = True
         has_transaction = kind == TRANSACTION
-        of_fragment = fragment
-        of_origin = origin
+        row_fragment = fragment
+        row_origin = origin
         end = fields[m, NEXT]
         present = 0
         if tag in (_I, _U, _D):
@@ -180,19 +167,19 @@ def follow(  # noqa: C901 - one loop, for speed
                     slot = (slot + 1) % SLOTS
                     number = relation_counts[0, _U64(slot)]
                 if number == 0:
-                    if different == _MOST_RELATIONS:
+                    if relation_count == _MOST_RELATIONS:
                         break
-                    relation_counts[1, _U64(different)] = relation
-                    relation_counts[2, _U64(different)] = 0
-                    different += 1
-                    number = _I64(different)
+                    relation_counts[1, _U64(relation_count)] = relation
+                    relation_counts[2, _U64(relation_count)] = 0
+                    relation_count += 1
+                    number = _I64(relation_count)
                     relation_counts[0, _U64(slot)] = number
                 last_relation, last_number = relation, number - 1
             relation_counts[2, _U64(last_number)] += 1
             changes += 1
-            now_unchanged = fields[m, UNCHANGED_END]
-            if kind == HEAD_UNIT:
-                place[HEAD_MATTERS] = 1
+            message_unchanged_end = fields[m, UNCHANGED_END]
+            if kind == HEAD_FRAGMENT:
+                cursor[HEAD_MATTERS] = 1
             numbers[ROW_XID, r] = fields[m, XID]
             numbers[ROW_RELATION, r] = relation
             tags[1, r] = fields[m, OLD_KIND]
@@ -203,71 +190,71 @@ def follow(  # noqa: C901 - one loop, for speed
                 present |= HAS_OLD
             if tag != _D:
                 present |= HAS_NEW
-            if now_unchanged > unchanged_end:
+            if message_unchanged_end > unchanged_end:
                 present |= HAS_UNCHANGED
-            unchanged_end = now_unchanged
+            unchanged_end = message_unchanged_end
             extents[OLD_TUPLE, r + _U64(1)] = extents[OLD_TUPLE, r] + (fields[m, OLD_END] - fields[m, OLD])
             extents[NEW_TUPLE, r + _U64(1)] = extents[NEW_TUPLE, r] + (fields[m, NEW_END] - fields[m, NEW])
             extents[BODY, r + _U64(1)] = extents[BODY, r]
         else:
             xid, has_xid = _I64(0), _I64(0)
             if tag == _B:
-                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != NO_KIND or place[IS_PENDING] or lsn_of_commit < 0 or time < _FIRST_TIME or time > _LAST_TIME:
+                commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
+                if kind != NO_KIND or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
                     break
-                if place[HAS_LAST] and lsn_of_commit <= place[LAST_COMMIT]:
+                if cursor[HAS_COMMITS] and commit_lsn <= cursor[LAST_COMMIT]:
                     break
-                all_fragments += 1
-                kind, fragment, changes = _I64(TRANSACTION), all_fragments, _I64(0)
-                unit_xid, unit_lsn, unit_ts = fields[m, XID], lsn_of_commit, time
+                fragment_count += 1
+                kind, fragment, changes = _I64(TRANSACTION), fragment_count, _I64(0)
+                fragment_xid, fragment_lsn, fragment_ts = fields[m, XID], commit_lsn, time
                 origin = _I64(NO_ORIGIN)
-                place[IS_DAMAGED] = 0
+                cursor[IS_DAMAGED] = 0
                 has_row = False
             elif tag == _C:
-                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != TRANSACTION or place[IS_DAMAGED] or lsn_of_commit != unit_lsn:
+                commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
+                if kind != TRANSACTION or cursor[IS_DAMAGED] or commit_lsn != fragment_lsn:
                     break
-                if place[IS_PENDING] or time < _FIRST_TIME or time > _LAST_TIME:
+                if cursor[IS_PENDING] or time < _FIRST_TIME or time > _LAST_TIME:
                     break
-                if place[HAS_LAST]:
-                    if lsn_of_commit <= place[LAST_COMMIT]:
+                if cursor[HAS_COMMITS]:
+                    if commit_lsn <= cursor[LAST_COMMIT]:
                         break
                 else:
-                    place[HAS_LAST] = 1
-                    place[FIRST_COMMIT] = lsn_of_commit
-                place[LAST_COMMIT] = lsn_of_commit
-                place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
-                if not place[HAS_XIDS]:
-                    place[HAS_XIDS] = 1
-                    place[OLDEST_XID] = unit_xid
-                    place[NEWEST_XID] = unit_xid
-                # As xids.distance: they begin again at 2^32.
-                if (unit_xid - place[OLDEST_XID] + _HALF_OF_XIDS) % XIDS < _HALF_OF_XIDS:
-                    place[OLDEST_XID] = unit_xid
-                if (unit_xid - place[NEWEST_XID] + _HALF_OF_XIDS) % XIDS > _HALF_OF_XIDS:
-                    place[NEWEST_XID] = unit_xid
+                    cursor[HAS_COMMITS] = 1
+                    cursor[FIRST_COMMIT] = commit_lsn
+                cursor[LAST_COMMIT] = commit_lsn
+                cursor[HIGHEST_COMMIT] = max(cursor[HIGHEST_COMMIT], commit_lsn)
+                if not cursor[HAS_XIDS]:
+                    cursor[HAS_XIDS] = 1
+                    cursor[OLDEST_XID] = fragment_xid
+                    cursor[NEWEST_XID] = fragment_xid
+                # As xid.distance: xids wrap around at 2^32.
+                if (fragment_xid - cursor[OLDEST_XID] + _HALF_OF_XIDS) % XIDS < _HALF_OF_XIDS:
+                    cursor[OLDEST_XID] = fragment_xid
+                if (fragment_xid - cursor[NEWEST_XID] + _HALF_OF_XIDS) % XIDS > _HALF_OF_XIDS:
+                    cursor[NEWEST_XID] = fragment_xid
                 kind, origin = _I64(NO_KIND), _I64(NO_ORIGIN)
-            elif tag == _COMMIT_OF_STREAM:
-                lsn_of_commit, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
-                if kind != NO_KIND or place[IS_PENDING] or lsn_of_commit < 0 or time < _FIRST_TIME or time > _LAST_TIME:
+            elif tag == _STREAM_COMMIT:
+                commit_lsn, time = fields[m, COMMIT_LSN], fields[m, COMMIT_TS]
+                if kind != NO_KIND or cursor[IS_PENDING] or commit_lsn < 0 or time < _FIRST_TIME or time > _LAST_TIME:
                     break
-                if place[HAS_LAST]:
-                    if lsn_of_commit <= place[LAST_COMMIT]:
+                if cursor[HAS_COMMITS]:
+                    if commit_lsn <= cursor[LAST_COMMIT]:
                         break
                 else:
-                    place[HAS_LAST] = 1
-                    place[FIRST_COMMIT] = lsn_of_commit
-                place[LAST_COMMIT] = lsn_of_commit
-                place[COMMITTED] = max(place[COMMITTED], lsn_of_commit)
-                of_fragment = _I64(NO_FRAGMENT)
+                    cursor[HAS_COMMITS] = 1
+                    cursor[FIRST_COMMIT] = commit_lsn
+                cursor[LAST_COMMIT] = commit_lsn
+                cursor[HIGHEST_COMMIT] = max(cursor[HIGHEST_COMMIT], commit_lsn)
+                row_fragment = _I64(NO_FRAGMENT)
             elif tag == _S:
                 if kind != NO_KIND:
                     break
-                all_fragments += 1
-                kind, fragment, changes = _I64(SEGMENT), all_fragments, _I64(0)
-                unit_xid = fields[m, XID]
-                place[IS_DAMAGED] = 0
-                of_fragment = fragment
+                fragment_count += 1
+                kind, fragment, changes = _I64(SEGMENT), fragment_count, _I64(0)
+                fragment_xid = fields[m, XID]
+                cursor[IS_DAMAGED] = 0
+                row_fragment = fragment
             elif tag == _E:
                 if kind != SEGMENT:
                     break
@@ -275,18 +262,18 @@ def follow(  # noqa: C901 - one loop, for speed
             elif tag == _A:
                 if kind != NO_KIND:
                     break
-                of_fragment = _I64(NO_FRAGMENT)
+                row_fragment = _I64(NO_FRAGMENT)
             elif tag in (_R, _Y):
                 if kind == NO_KIND:
-                    of_fragment = _I64(NO_FRAGMENT)
+                    row_fragment = _I64(NO_FRAGMENT)
                 xid = fields[m, XID]
                 has_xid = fields[m, IN_STREAM]
             elif tag == _M:
-                if kind == HEAD_UNIT or fields[m, COMMIT_TS] < 0:
+                if kind == HEAD_FRAGMENT or fields[m, COMMIT_TS] < 0:
                     break
                 if fields[m, COMMIT_LSN] == 0:
                     has_transaction = False
-                    of_fragment = _I64(NO_FRAGMENT)
+                    row_fragment = _I64(NO_FRAGMENT)
                     if kind != NO_KIND:
                         end = accounted_to
                 elif kind == NO_KIND:
@@ -320,30 +307,30 @@ def follow(  # noqa: C901 - one loop, for speed
             numbers[ROW_BEGIN, r] = accounted_to
             numbers[ROW_END, r] = end
             numbers[ROW_LSN, r] = lsn
-            numbers[ROW_COMMIT_LSN, r] = unit_lsn
-            numbers[ROW_COMMIT_TS, r] = unit_ts
-            numbers[ROW_TOP_XID, r] = unit_xid
+            numbers[ROW_COMMIT_LSN, r] = fragment_lsn
+            numbers[ROW_COMMIT_TS, r] = fragment_ts
+            numbers[ROW_TOP_XID, r] = fragment_xid
             numbers[ROW_CHANGES, r] = changes
-            numbers[ROW_ORIGIN, r] = of_origin if has_transaction else NO_ORIGIN
+            numbers[ROW_ORIGIN, r] = row_origin if has_transaction else NO_ORIGIN
             presences[r] = present | HAS_TRANSACTION if has_transaction else present
             extents[UNCHANGED, r + _U64(1)] = unchanged_end
             tags[0, r] = tag
-            fragments[r] = of_fragment
-            of_message[r] = i
+            row_fragments[r] = row_fragment
+            row_messages[r] = i
             accounted_to = end
-            row += 1
+            rows += 1
         if tag_counts[0, _U64(tag)] == 0:
             tag_counts[1, _U64(tag)] = i
         tag_counts[0, _U64(tag)] += 1
         if lsn != 0:
-            if place[FIRST_LSN] == 0:
-                place[FIRST_LSN] = lsn
-            place[LAST_LSN] = lsn
+            if cursor[FIRST_LSN] == 0:
+                cursor[FIRST_LSN] = lsn
+            cursor[LAST_LSN] = lsn
         ordinal += 1
-        taken += 1
-    place[KIND], place[UNIT], place[UNITS] = kind, fragment, all_fragments
-    place[UNIT_XID], place[UNIT_LSN], place[UNIT_TS] = unit_xid, unit_lsn, unit_ts
-    place[CHANGES] = changes
-    place[ORDINAL], place[ACCOUNTED_TO] = ordinal, accounted_to
-    place[ORIGIN] = origin
-    return taken, row, different
+        messages += 1
+    cursor[KIND], cursor[FRAGMENT], cursor[FRAGMENTS] = kind, fragment, fragment_count
+    cursor[FRAGMENT_XID], cursor[FRAGMENT_LSN], cursor[FRAGMENT_TS] = fragment_xid, fragment_lsn, fragment_ts
+    cursor[CHANGES] = changes
+    cursor[ORDINAL], cursor[ACCOUNTED_TO] = ordinal, accounted_to
+    cursor[ORIGIN] = origin
+    return messages, rows, relation_count

@@ -1,10 +1,10 @@
-"""Bytes to messages at memory speed: the messages that archives are made of, found and checked by a compiled loop.
+"""Finds and checks the messages that archives are mostly made of, in a compiled loop at memory speed.
 
-It takes what is frequent (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where
-nothing tells its length) and right, as decode.py and framing.py have it and with text as salvage.py wants it. It stops
-before anything else, without a word: the readable code says what that is.
+It accepts frequent messages (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where the
+framing has no length) that are valid by the rules of protocol/decoder.py and protocol/framing.py, with text as
+salvage.py requires it. It stops silently before any other message; the readable code reports what is wrong there.
 
-What was found is kept as numbers, a row of a table per message; the bytes stay where they are.
+Messages are described by numbers, one row of a table for each; their bytes stay where they are.
 """
 
 from __future__ import annotations
@@ -25,113 +25,82 @@ Bytes = NDArray[np.uint8]
 
 Numbers = NDArray[np.int64]
 
-
-# At once: what is found is looked at again while it is in the processor's caches.
+# Per call: few enough that the messages are still in the processor's caches when they are read.
 MOST_MESSAGES = 16384
-
 MOST_BYTES = 1 << 22
-
 _MOST_UNCHANGED = 8 * MOST_MESSAGES
 
-
-# The fields of a message, all of them offsets in the data unless said otherwise.
-OFFSET = 0  # of its frame
-
+# The fields of a message; offsets in the data unless noted otherwise
+OFFSET = 0  # of the frame
 START = 1
-
 END = 2
-
-NEXT = 3  # behind its frame
-
+NEXT = 3  # the end of the frame
 LSN = 4  # the frame's, an unsigned 64-bit number; 0 where the framing has none
-
 TAG = 5
-
-IN_STREAM = 6  # 1 if it stands in a stream segment; then XID is the message's
-
-XID = 7  # of B and S: theirs; of M: NO_XID if it has none
-
+IN_STREAM = 6  # 1 inside a stream segment, where XID is the message's
+XID = 7  # B and S: their own; M: NO_XID if it has none
 RELATION = 8
-
 OLD_KIND = 9  # K, O or 0
-
-OLD = 10  # the tuple's beginning and, next, its end; both 0 if there is none
-
+OLD = 10  # OLD to NEW_END: where the tuples begin and end; 0 without a tuple
 OLD_END = 11
-
 NEW = 12
-
 NEW_END = 13
-
-UNCHANGED_END = 14  # how many unchanged columns the messages up to this one have
-
-COMMIT_LSN = 15  # of B, C and c, unsigned; of O: its LSN there, unsigned; of M: its flags
-
-COMMIT_TS = 16  # of B, C and c; of M: its LSN, unsigned
-
+UNCHANGED_END = 14  # the number of unchanged columns in all messages up to this one
+COMMIT_LSN = 15  # B, C and c: unsigned; O: the LSN at the origin, unsigned; M: flags
+COMMIT_TS = 16  # B, C and c; M: its LSN, unsigned
 _FIELDS = 17
 
 NO_XID = -1
 
-
 # Framings as numbers
 _RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)
-
-_NUMBER_OF = {
+_FRAMING_NUMBERS = {
     Framing.RECVLOGICAL: _RECVLOGICAL,
     Framing.PGCOPY: _PGCOPY,
     Framing.COPYDATA: _COPYDATA,
     Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
 }
 
-
 _STOPPED, _ARRAYS_FULL, _AT_END = range(3)
 
-
-_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _COMMIT_OF_STREAM = b"ABCDEIMORSUYc"
-
+FREQUENT = frozenset(b"ABCDEIMORSUYc")
+_A, _B, _C, _D, _E, _I, _M, _O, _R, _S, _U, _Y, _STREAM_COMMIT = b"ABCDEIMORSUYc"
 _K, _N = b"KN"
-
 _DEFAULT, _NOTHING, _FULL, _INDEX = b"dnfi"
-
 _n, _u, _t, _b = b"nutb"
-
 _NEW_LINE, _COPY, _XLOGDATA, _KEEPALIVE = b"\ndwk"
 
-FREQUENT = frozenset(b"ABCDEIMORSUYc")
-
-
 _U64 = np.uint64
-
 _I64 = cast("Callable[[object], int]", np.int64)
-
 _BLOCK = 64
-
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @dataclass(slots=True)
 class MessageFields:
-    """The messages that one call of `find` found. fields[i, LSN] is the LSN of message i; `unchanged`: the positions
-    of all columns of theirs that are unchanged TOAST.
+    """The messages that one call of `find` found. values[i, LSN] is the LSN of message i. unchanged: the
+    positions of the unchanged TOAST columns of all messages, one message after the other.
 
-    The arrays are used again by the next call.
+    The next call reuses the arrays.
     """
 
     messages: int = 0
-    more: bool = False  # it stopped as the arrays are full, not at something that it doesn't take
-    to_the_end: bool = False  # of the data, with nothing left to read
-    fields: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
+    more: bool = False  # the arrays are full, so the next message may be frequent and valid, too
+    to_the_end: bool = False  # nothing is left to read
+    values: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
-def find(data: Bytes, framing: Framing, position: int, in_stream: bool, most: int, found: MessageFields) -> None:
-    """The messages from data[position] on, where a frame begins, in a stream segment or not, up to the first that is
-    rare or wrong, and not more than `most`."""
-    found.messages, why = _find(
-        data, _NUMBER_OF[framing], position, in_stream, min(most, MOST_MESSAGES), found.fields, found.unchanged
+def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: int, fields: MessageFields) -> None:
+    """Finds up to `limit` messages from the frame at data[position] on, up to the first rare or invalid one.
+
+    `in_stream`: the frame is inside a stream segment.
+    """
+    limit = min(limit, MOST_MESSAGES)
+    fields.messages, reason = _find(
+        data, _FRAMING_NUMBERS[framing], position, in_stream, limit, fields.values, fields.unchanged
     )
-    found.more, found.to_the_end = why == _ARRAYS_FULL, why == _AT_END
+    fields.more, fields.to_the_end = reason == _ARRAYS_FULL, reason == _AT_END
 
 
 @inlined
@@ -179,7 +148,7 @@ def is_text(data: Bytes, begin: int, end: int) -> bool:
 
 @inlined
 def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
-    """is_text of a value, most of which are short and of ASCII."""
+    """is_text of a value; limit values are short and ASCII."""
     at = begin
     left = size
     no_text = _U64(0)
@@ -196,7 +165,7 @@ def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
 
 @compiled
 def _string_end(data: Bytes, begin: int, limit: int) -> int:
-    """Behind the NUL byte that ends a string of ASCII; 0 for any other."""
+    """The offset behind the NUL byte that ends an ASCII string; 0 for any other string."""
     last = min(limit, begin + MAX_STRING)
     i = begin
     while i < last:
@@ -211,7 +180,8 @@ def _string_end(data: Bytes, begin: int, limit: int) -> int:
 
 @inlined
 def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int) -> tuple[int, int]:
-    """Behind a TupleData, or 0; and behind its unchanged columns, which are put to unchanged[at:]."""
+    """The offset behind a TupleData, or 0 if it is invalid. Also writes the positions of its unchanged columns to
+    unchanged[at:], and returns the index behind them."""
     p = begin + 2
     if p > limit:
         return 0, at
@@ -243,7 +213,8 @@ def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16]
 
 @compiled
 def _relation_end(data: Bytes, identity: int, limit: int) -> int:
-    """Behind a Relation, of which data[identity] is the replica identity; 0 for a wrong one, or names not of ASCII."""
+    """The offset behind the Relation whose replica identity is data[identity]; 0 if it is invalid or has a column name
+    that is not ASCII."""
     p = identity + 3
     if p > limit or data[_U64(identity)] not in (_DEFAULT, _NOTHING, _FULL, _INDEX):
         return 0
@@ -266,18 +237,18 @@ def _find(  # noqa: C901 - one branch for each message
     framing: int,
     position: int,
     in_stream: bool,
-    most: int,
+    limit: int,
     fields: Numbers,
     unchanged: NDArray[np.int16],
 ) -> tuple[int, int]:
-    """How many, and why not more."""
+    """The number of messages, and why the loop ended."""
     size = len(data)
     first = position
     most_unchanged = len(unchanged) - 2 * MAX_COLUMNS
     unchanged_end = 0
     n = 0
     while position < size:
-        if n >= most or position - first > MOST_BYTES or unchanged_end > most_unchanged:
+        if n >= limit or position - first > MOST_BYTES or unchanged_end > most_unchanged:
             return n, _ARRAYS_FULL
         lsn = 0
         if framing == _RECVLOGICAL:
@@ -379,7 +350,7 @@ def _find(  # noqa: C901 - one branch for each message
             in_stream = True
         elif tag == _E:
             in_stream = False
-        elif tag == _COMMIT_OF_STREAM:
+        elif tag == _STREAM_COMMIT:
             p += 29
             if p > end or data[_U64(p - 25)] != 0:
                 break
@@ -413,7 +384,7 @@ def _find(  # noqa: C901 - one branch for each message
             if p == 0:
                 break
         elif tag == _M:
-            # As decode.py tells one of a new connection, which bears no xid.
+            # A Message of a new connection has no xid; recognized as decoder._stands_outside does it.
             fields[_U64(n), XID] = NO_XID
             if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
                 fields[_U64(n), XID] = _uint32(data, p)
@@ -440,7 +411,7 @@ def _find(  # noqa: C901 - one branch for each message
         else:
             if p != end:
                 break
-            p = end  # known without a look at the tuple, so that the next message needn't wait for it
+            p = end  # does not depend on the tuple, so the processor can start on the next message
         unchanged_end = unchanged_to
         fields[_U64(n), OFFSET] = position
         fields[_U64(n), LSN] = lsn
@@ -451,5 +422,5 @@ def _find(  # noqa: C901 - one branch for each message
         fields[_U64(n), UNCHANGED_END] = unchanged_end
         position = p
         n += 1
-    # A file of COPY has a trailer.
+    # In pgcopy, a trailer follows the last row.
     return n, _AT_END if position >= size and framing != _PGCOPY else _STOPPED

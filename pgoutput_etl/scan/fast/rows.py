@@ -1,4 +1,4 @@
-"""What columnar.py found, to batches of message rows: tuples are copied, and no message becomes an object of Python."""
+"""Builds batches of message rows from message fields: tuples are copied, and no message becomes a Python object."""
 
 from __future__ import annotations
 
@@ -66,27 +66,24 @@ from pgoutput_etl.scan.fast.messages import (
 from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 
-_LEAST = 8  # messages: fewer are read one by one in less time
+_FEWEST_MESSAGES = 8  # fewer are read faster one by one
 
-# Messages that are looked for at once: what isn't taken is looked for again.
-_FIRST = 512
-
+# How many messages to look for at once: messages that are found but not read have to be found again.
+_FIRST_LIMIT = 512
 _GROWTH = 16
-
 
 _U64 = np.uint64
 
-
-OriginField = tuple[str, int | None]  # its name, and the commit's LSN there
+OriginField = tuple[str, int | None]  # the origin's name, and the commit's LSN there
 
 
 @dataclass(frozen=True, slots=True)
 class FastRows:
-    """So many messages, of what was found, and where a scanner stands behind them.
+    """The rows of `messages` messages, and the scan's state behind the last of them.
 
-    tags, relations: what was counted, and how often, in the order in which they first came. offset, lsn, read_to: of
-    the last one's frame. position, in_stream: of the first that was not taken, or the end. more: it may be taken too.
-    origin: what an Origin among them says of the unit that is open behind them.
+    tags, relations: how often each occurred, by first occurrence. offset, lsn, read_to: of the last message's frame.
+    position, in_stream: of the first message not read, or the end. more: the fast path may read that message, too.
+    origin: from an Origin among the messages, of the fragment that is open behind them.
     """
 
     messages: int
@@ -104,49 +101,49 @@ class FastRows:
 
 
 class FastScanner:
-    """A file's messages, many at a time. The scratch space is used again and again."""
+    """Reads a file's messages many at a time, in scratch arrays that every call reuses."""
 
     def __init__(self, data: bytes, framing: Framing, file: int) -> None:
         self.data = np.frombuffer(data, np.uint8)
         self.framing = framing
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
-        self.found = MessageFields()
-        self.most = _FIRST
+        self.fields = MessageFields()
+        self.limit = _FIRST_LIMIT
         self.files = np.full(MOST_MESSAGES, file, np.int64)
         self.tags = np.zeros((2, 256), np.int64)
         self.relations = np.zeros((3, SLOTS), np.int64)
-        self.of_message = np.empty(MOST_MESSAGES, np.int64)
+        self.row_messages = np.empty(MOST_MESSAGES, np.int64)
 
     def find(self, position: int, in_stream: bool) -> bool:
-        """Whether what is to be had at once from a frame on is worth it."""
-        find(self.data, self.framing, position, in_stream, self.most, self.found)
-        return self.found.messages >= (2 if self.found.more else _LEAST)
+        """Finds messages from a frame on. False if they are too few to be worth reading here."""
+        find(self.data, self.framing, position, in_stream, self.limit, self.fields)
+        return self.fields.messages >= (2 if self.fields.more else _FEWEST_MESSAGES)
 
     def bodies(self) -> Iterator[bytes]:
-        """Of what was found, in order."""
-        for message in self.found.fields[: self.found.messages]:
+        """The messages found, in order."""
+        for message in self.fields.values[: self.fields.messages]:
             yield self.data[message[START] : message[END]].tobytes()
 
-    def take(self, place: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
-        """Takes what was found, but for the last one that something else follows: whether it is whole is only known
-        once that is. `origin`: of the unit that is open."""
-        found = self.found
-        most = found.messages if found.to_the_end else found.messages - 1
-        at = place.to_array()
-        numbers = np.empty((NUMBERS, most), np.int64)
-        fragments = np.empty(most, np.int32)
-        tags = np.empty((2, most), np.uint8)
-        extents = np.empty((EXTENTS, most + 1), np.int32)
+    def read(self, cursor: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
+        """Reads the messages found, except the last one unless it ends the file: a message is only known to be whole
+        once another one follows. `origin`: the open fragment's."""
+        fields = self.fields
+        limit = fields.messages if fields.to_the_end else fields.messages - 1
+        cursor_numbers = cursor.to_array()
+        numbers = np.empty((NUMBERS, limit), np.int64)
+        fragments = np.empty(limit, np.int32)
+        tags = np.empty((2, limit), np.uint8)
+        extents = np.empty((EXTENTS, limit + 1), np.int32)
         extents[:, 0] = 0
-        presences = np.empty(most, np.uint8)
+        presences = np.empty(limit, np.uint8)
         self.tags.fill(0)
-        messages, rows, different = follow(
-            found.fields,
-            most,
-            at,
+        messages, rows, relations = follow(
+            fields.values,
+            limit,
+            cursor_numbers,
             self.tags,
             self.relations,
-            self.of_message,
+            self.row_messages,
             numbers,
             fragments,
             tags,
@@ -155,62 +152,60 @@ class FastScanner:
         )
         batch = None
         if rows:
-            unchanged = found.unchanged[: extents[UNCHANGED, rows]].copy()
-            batch = self._batch(found, rows, numbers, fragments, tags, extents, presences, epoch, unchanged)
+            unchanged = fields.unchanged[: extents[UNCHANGED, rows]].copy()
+            batch = self._batch(rows, numbers, fragments, tags, extents, presences, epoch, unchanged)
             batch = self._with_origins(batch, numbers[ROW_ORIGIN, :rows], origin)
-        self.most = self.most * _GROWTH if messages == most else _FIRST
+        self.limit = self.limit * _GROWTH if messages == limit else _FIRST_LIMIT
         last = max(messages - 1, 0)
-        is_all = messages == found.messages
+        is_all = messages == fields.messages
         return FastRows(
             messages,
-            ScanCursor.from_array(at),
+            ScanCursor.from_array(cursor_numbers),
             _counted_tags(self.tags),
-            [(int(oid), int(count)) for oid, count in self.relations[1:, :different].T],
+            [(int(oid), int(count)) for oid, count in self.relations[1:, :relations].T],
             batch,
-            offset=int(found.fields[last, OFFSET]),
-            lsn=int(found.fields[last, LSN]) if self.has_lsn else None,
-            read_to=int(found.fields[last, NEXT]),
-            position=len(self.data) if is_all else int(found.fields[messages, OFFSET]),
-            in_stream=not is_all and bool(found.fields[messages, IN_STREAM]),
-            more=found.more and messages == most,
-            origin=self._origin(int(at[ORIGIN]) - 1) if at[ORIGIN] > 0 else None,
+            offset=int(fields.values[last, OFFSET]),
+            lsn=int(fields.values[last, LSN]) if self.has_lsn else None,
+            read_to=int(fields.values[last, NEXT]),
+            position=len(self.data) if is_all else int(fields.values[messages, OFFSET]),
+            in_stream=not is_all and bool(fields.values[messages, IN_STREAM]),
+            more=fields.more and messages == limit,
+            origin=self._origin(int(cursor_numbers[ORIGIN]) - 1) if cursor_numbers[ORIGIN] > 0 else None,
         )
 
-    def _origin(self, number: int) -> OriginField:
-        [name], [lsn] = self._origins(np.array([number], np.int64))
+    def _origin(self, message: int) -> OriginField:
+        [name], [lsn] = self._origins(np.array([message], np.int64))
         return name, lsn
 
-    def _origins(self, numbers: Numbers) -> tuple[list[str], list[int | None]]:
-        """Of messages that are Origins: names, and LSNs, negative where they are past a BIGINT."""
-        fields, view = self.found.fields, self.data.data
-        begins, ends = (fields[numbers, START] + 9).tolist(), (fields[numbers, END] - 1).tolist()
+    def _origins(self, messages: Numbers) -> tuple[list[str], list[int | None]]:
+        """The names and LSNs of Origin messages, given by their indexes."""
+        values, view = self.fields.values, self.data.data
+        begins, ends = (values[messages, START] + 9).tolist(), (values[messages, END] - 1).tolist()
         names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
-        return names, [stored_origin_lsn(lsn) for lsn in fields[numbers, COMMIT_LSN].tolist()]
+        return names, [stored_origin_lsn(lsn) for lsn in values[messages, COMMIT_LSN].tolist()]
 
-    def _with_origins(self, batch: pa.RecordBatch, origin: Numbers, before: OriginField | None) -> pa.RecordBatch:
-        """`origin`: of each row, as Place has it; `before`: the one that was known before."""
-        if not origin.any():
+    def _with_origins(self, batch: pa.RecordBatch, row_origins: Numbers, known: OriginField | None) -> pa.RecordBatch:
+        """`row_origins`: each row's, as in ScanCursor.origin. `known`: the origin that KNOWN_ORIGIN stands for."""
+        if not row_origins.any():
             return batch
-        numbers, which = np.unique(origin, return_inverse=True)
-        told: list[tuple[str | None, int | None]] = []
+        numbers, places = np.unique(row_origins, return_inverse=True)
+        before: list[tuple[str | None, int | None]] = []
         if numbers[0] == KNOWN_ORIGIN:
-            told.append((None, None) if before is None else before)
+            before.append((None, None) if known is None else known)
         if NO_ORIGIN in numbers[:2]:
-            told.append((None, None))
+            before.append((None, None))
         names, lsns = self._origins(numbers[numbers > 0] - 1)
-        of_row = pa.array(which.astype(np.int32))
-        names = pa.array([*(name for name, _ in told), *names], pa.string()).take(of_row)
-        lsns = pa.array([*(lsn for _, lsn in told), *lsns], pa.int64()).take(of_row)
+        indices = pa.array(places.astype(np.int32))
+        names = pa.array([*(name for name, _ in before), *names], pa.string()).take(indices)
+        lsns = pa.array([*(lsn for _, lsn in before), *lsns], pa.int64()).take(indices)
         is_commit = pc.equal(batch.column("tag"), "C")
         lsns = pc.if_else(is_commit, lsns, pa.scalar(None, pa.int64()))
         for name, column in (("origin", names), ("origin_lsn", lsns)):
-            at = batch.schema.get_field_index(name)
-            batch = batch.set_column(at, MESSAGE_SCHEMA.field(name), column)
+            batch = batch.set_column(batch.schema.get_field_index(name), MESSAGE_SCHEMA.field(name), column)
         return batch
 
     def _batch(
         self,
-        found: MessageFields,
         rows: int,
         numbers: Numbers,
         fragments: NDArray[np.int32],
@@ -223,20 +218,20 @@ class FastScanner:
         bits = {1 << bit: _bitmap(presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
         offsets = np.arange(rows + 1, dtype=np.int32)
 
-        def number(which: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
-            values = pa.py_buffer(numbers[which, :rows])
+        def number(column: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
+            values = pa.py_buffer(numbers[column, :rows])
             return pa.Array.from_buffers(pa.int64(), rows, [nulls[1], values], nulls[0])
 
-        def letters(which: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
-            buffers = [nulls[1], pa.py_buffer(offsets), pa.py_buffer(tags[which, :rows])]
+        def letters(column: int, nulls: tuple[int, pa.Buffer | None] = (0, None)) -> pa.Array:
+            buffers = [nulls[1], pa.py_buffer(offsets), pa.py_buffer(tags[column, :rows])]
             return pa.Array.from_buffers(pa.string(), rows, buffers, nulls[0])
 
-        def copied(which: int, begin: int, nulls: tuple[int, pa.Buffer | None]) -> pa.Array:
+        def gathered(column: int, begin: int, nulls: tuple[int, pa.Buffer | None]) -> pa.Array:
             if nulls[0] == rows:
                 return pa.nulls(rows, pa.binary())
-            ends = extents[which, : rows + 1]
+            ends = extents[column, : rows + 1]
             values = np.empty(int(ends[rows]) + PADDING, np.uint8)
-            _gather(self.data, found.fields, begin, self.of_message, ends, rows, values)
+            _gather(self.data, self.fields.values, begin, self.row_messages, ends, rows, values)
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
 
@@ -260,10 +255,10 @@ class FastScanner:
             "xid": number(ROW_XID, bits[HAS_XID]),
             "relation": number(ROW_RELATION, bits[HAS_RELATION]),
             "old_kind": letters(1, bits[HAS_OLD]),
-            "old": copied(OLD_TUPLE, OLD, bits[HAS_OLD]),
-            "new": copied(NEW_TUPLE, NEW, bits[HAS_NEW]),
+            "old": gathered(OLD_TUPLE, OLD, bits[HAS_OLD]),
+            "new": gathered(NEW_TUPLE, NEW, bits[HAS_NEW]),
             "unchanged": positions,
-            "body": copied(BODY, START, bits[HAS_BODY]),
+            "body": gathered(BODY, START, bits[HAS_BODY]),
             "commit_lsn": number(ROW_COMMIT_LSN, transaction),
             "commit_ts": number(ROW_COMMIT_TS, transaction),
             "top_xid": number(ROW_TOP_XID, transaction),
@@ -275,29 +270,29 @@ class FastScanner:
 
 
 def _column(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
-    """Without a copy, and without pandas, which pa.array() imports to look at an array."""
+    """An array of the values, without a copy and without pandas, which pa.array() imports to inspect a NumPy array."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _bitmap(presence: Bytes) -> tuple[int, pa.Buffer | None]:
-    """How many are NULL, and Arrow's bitmap of those that aren't, if some are and some aren't."""
+    """The number of NULLs, and Arrow's validity bitmap; no bitmap if nothing is NULL."""
     nulls = len(presence) - int(np.count_nonzero(presence))
     return nulls, pa.py_buffer(np.packbits(presence, bitorder="little")) if nulls else None
 
 
 def _counted_tags(counts: Numbers) -> list[tuple[str, int]]:
-    """counts: how often each came and, next, at which message first."""
+    """counts: by tag, the count and the index of its first message."""
     present = np.flatnonzero(counts[0])
     return [(chr(tag), int(counts[0, tag])) for tag in present[np.argsort(counts[1, present])]]
 
 
 @compiled
 def _gather(
-    data: Bytes, fields: Numbers, field: int, of_message: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
+    data: Bytes, fields: Numbers, field: int, row_messages: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
 ) -> None:
-    """Copies data[fields[of_message[r], field]:] to values[ends[r]:ends[r + 1]], for each row r; `values` has room for
-    PADDING bytes more."""
+    """Copies data[fields[row_messages[r], field]:] to values[ends[r]:ends[r + 1]] for each row r. `values` has room for
+    PADDING more bytes."""
     for r in range(rows):
         to, end = _U64(ends[_U64(r)]), _U64(ends[_U64(r + 1)])
-        begin = _U64(fields[_U64(of_message[_U64(r)]), _U64(field)])
+        begin = _U64(fields[_U64(row_messages[_U64(r)]), _U64(field)])
         copy_bytes(data, begin, begin + (end - to), values, to)

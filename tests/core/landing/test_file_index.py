@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, UnkeyedContents, head_of, heads_of
-from pgoutput_etl.landing.selection import KnownFiles, natural_order
+from pgoutput_etl.landing.known_files import KnownFiles, natural_order
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from tests.core.landing.test_selection import JUNK, landed, one
 from tests.support.landing_folder import LandingFolder

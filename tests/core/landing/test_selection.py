@@ -15,7 +15,8 @@ import pytest
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.landing.selection import FileSelection, KnownFiles
+from pgoutput_etl.landing.known_files import KnownFiles
+from pgoutput_etl.landing.selection import FileSelection
 from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.support import encoder

@@ -321,7 +321,7 @@ def test_fact_14_oids_and_xids_are_unsigned() -> None:
     ids=["Begin", "Stream Commit", "XLogData"],
 )
 def test_fact_14_an_lsn_that_delta_cannot_hold_is_refused_and_not_taken_for_a_negative_one(content: bytes) -> None:
-    with pytest.raises(ArchiveError, match="LSN FFFFFFFF/FFFFFFF0 is past what a BIGINT holds"):
+    with pytest.raises(ArchiveError, match="LSN FFFFFFFF/FFFFFFF0 does not fit in a BIGINT"):
         Replay().add_file("a.bin", content)
 
 

@@ -222,7 +222,10 @@ BEGIN, RELATION, INSERT, COMMIT = transaction(3, 10, table(), insert("1", SECRET
 @pytest.mark.parametrize(
     ("messages", "wrong"),
     [
-        ([BEGIN, RELATION, INSERT, *transaction(3, 20)[-1:]], "Commit at 0/14 of a transaction that Begin put at 0/A"),
+        (
+            [BEGIN, RELATION, INSERT, *transaction(3, 20)[-1:]],
+            "Commit at 0/14 of a transaction whose Begin announced 0/A",
+        ),
         ([BEGIN, COMMIT, RELATION, INSERT], "Insert outside any transaction"),
         ([BEGIN, COMMIT, RELATION, COMMIT], "Commit without a Begin before it"),
         ([BEGIN, COMMIT, RELATION, *segment(5)[-1:]], "Stream Stop outside a stream segment"),

@@ -205,7 +205,7 @@ def test_a_message_of_a_transaction_that_nothing_began_is_refused() -> None:
 
 
 def test_an_lsn_past_a_bigint_is_refused() -> None:
-    with pytest.raises(ArchiveError, match="a Message's LSN FFFFFFFF/FFFFFFFF is past what a BIGINT holds"):
+    with pytest.raises(ArchiveError, match="a Message's LSN FFFFFFFF/FFFFFFFF does not fit in a BIGINT"):
         replayed([*ONE, Message(None, False, 2**64 - 1, "p", b"")])
 
 

@@ -106,7 +106,7 @@ def check(data: bytes, in_stream: bool, framing: Framing) -> str:
         assert found.messages == 0
         return "left"
     assert found.messages == 1
-    fields = found.fields[0]
+    fields = found.values[0]
     assert file[fields[columnar.START] : fields[columnar.END]] == data
     assert (fields[columnar.OFFSET], chr(fields[columnar.TAG])) == (position, chr(data[0]))
     assert fields[columnar.LSN] == (0 if framing is Framing.LENGTH_PREFIXED else 0x1000000)
@@ -116,7 +116,7 @@ def check(data: bytes, in_stream: bool, framing: Framing) -> str:
 
 
 def check_fields(message: PgoutputMessage, file: bytes, found: MessageFields) -> None:
-    fields = found.fields[0]
+    fields = found.values[0]
     match message:
         case Insert() | Update() | Delete():
             old, new = tuples(message)
@@ -182,7 +182,7 @@ def test_where_new_lines_stand_between_messages_all_are_found_up_to_a_rare_one(m
     found = found_in(encoder.recvlogical(whole), Framing.RECVLOGICAL, 0, False)
     ends = np.cumsum([len(message) + 1 for message in whole]).tolist()
     extents = [[end - 1 - len(message), end - 1] for message, end in zip(whole, ends, strict=True)]
-    assert found.fields[: found.messages, [columnar.START, columnar.END]].tolist() == extents[: found.messages]
+    assert found.values[: found.messages, [columnar.START, columnar.END]].tolist() == extents[: found.messages]
     for message in whole[found.messages : found.messages + 1]:
         assert message[:1] == b"A" or not is_taken(decode(message, False), message)
 
@@ -237,7 +237,7 @@ def test_it_stops_where_its_arrays_are_full_and_says_so() -> None:
         while position < len(data):
             FOUND.messages = 0
             result = found_in(data, Framing.LENGTH_PREFIXED, position, False)
-            position = int(result.fields[result.messages - 1, columnar.NEXT])
+            position = int(result.values[result.messages - 1, columnar.NEXT])
             found, calls = found + result.messages, calls + 1
             assert result.more == (position < len(data))
         assert found == len(messages)

@@ -30,11 +30,11 @@ from pgoutput_etl.protocol.messages import (
     Update,
 )
 from pgoutput_etl.scan.fast import rows as bulk
+from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.fast.rows import FastRows
 from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.scan.scan_file import scan_from_either_side
-from pgoutput_etl.scan.scanner import Scanner
+from pgoutput_etl.scan.scan_file import scan_either_way
 from tests.support import encoder
 from tests.support.captures import CAPTURES, DATA, files_of
 from tests.support.model.history import random_history, random_options
@@ -80,14 +80,14 @@ class Both:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        put = Scanner._restore
+        advance = FastPath._advance
 
-        def counted(scanner: Scanner, taken: FastRows) -> None:
-            self.taken += taken.messages
-            put(scanner, taken)
+        def counted(path: FastPath, rows: FastRows) -> None:
+            self.taken += rows.messages
+            advance(path, rows)
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(Scanner, "_restore", counted)
+            patch.setattr(FastPath, "_advance", counted)
             yield
 
 
@@ -99,14 +99,14 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Both:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes however few there are."""
-    monkeypatch.setattr(bulk, "_LEAST", 2)
-    monkeypatch.setattr(bulk, "_FIRST", 5)
+    monkeypatch.setattr(bulk, "_FEWEST_MESSAGES", 2)
+    monkeypatch.setattr(bulk, "_FIRST_LIMIT", 5)
     monkeypatch.setattr(bulk, "_GROWTH", 3)
 
 
 def outcome(part: ScanRequest) -> tuple[str, pa.Table | str]:
     try:
-        scanned = scan_from_either_side(part)
+        scanned = scan_either_way(part)
     except ArchiveError as error:
         return f"{type(error).__name__} {getattr(error, 'short', None)}", str(error)
     summary = scanned.summary.to_json().decode()

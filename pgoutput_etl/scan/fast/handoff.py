@@ -1,0 +1,131 @@
+"""Hands a scan to the fast path, and back to the readable scanner behind the last message read there."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from pgoutput_etl.protocol.framing import Frame
+from pgoutput_etl.scan.census import CENSUS_TAGS
+from pgoutput_etl.scan.fast.fragments import (
+    HEAD_FRAGMENT,
+    KNOWN_ORIGIN,
+    NO_KIND,
+    NO_ORIGIN,
+    OTHER,
+    SEGMENT,
+    TRANSACTION,
+    ScanCursor,
+)
+from pgoutput_etl.scan.fast.messages import FREQUENT
+from pgoutput_etl.scan.fast.rows import FastRows, FastScanner
+from pgoutput_etl.scan.file_summary import FragmentKind
+from pgoutput_etl.scan.fragment import Fragment
+from pgoutput_etl.scan.message_row import LOGICAL_TAG
+from pgoutput_etl.scan.row_buffer import ScanState
+from pgoutput_etl.scan.salvage import ReadPosition
+
+
+class FastPath:
+    """Advances a scan's state by runs of messages that the compiled loops accept."""
+
+    def __init__(self, state: ScanState) -> None:
+        self._state = state
+        self._scanner: FastScanner | None = None
+
+    def read(self, frame: Frame, in_stream: bool) -> ReadPosition | None:
+        """Reads from a frame that the scanner has not read yet. None if the compiled loops accept too few messages."""
+        state = self._state
+        tag = state.data[frame.start]
+        if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and state.in_head):
+            return None
+        if self._scanner is None:
+            self._scanner = FastScanner(state.data, state.framing, state.file)
+        before, position = state.ordinal, frame.offset
+        while self._scanner.find(position, in_stream):
+            fragment = state.fragment
+            origin = None if fragment is None or fragment.origin is None else (fragment.origin, fragment.origin_lsn)
+            rows = self._scanner.read(_cursor(state), len(state.summary.epochs) - 1, origin)
+            if not rows.messages:
+                break
+            state.compare(islice(self._scanner.bodies(), rows.messages))
+            if state.census is not None and not CENSUS_TAGS.isdisjoint(tag for tag, _ in rows.tags):
+                state.census.add_all(islice(self._scanner.bodies(), rows.messages), in_stream)
+            self._advance(rows)
+            position, in_stream = rows.position, rows.in_stream
+            if not rows.more:
+                break
+        return None if state.ordinal == before else ReadPosition(state.ordinal - before, position, in_stream)
+
+    def _advance(self, rows: FastRows) -> None:
+        """Puts the state behind the messages of `rows`."""
+        state, cursor, summary = self._state, rows.cursor, self._state.summary
+        if cursor.kind == NO_KIND:
+            state.fragment = None
+        elif state.fragment is None or state.fragment.number != cursor.fragment:
+            state.fragment = Fragment(cursor.fragment, FragmentKind.SEGMENT, cursor.fragment_xid)
+            if cursor.kind == TRANSACTION:
+                state.fragment.kind = FragmentKind.TRANSACTION
+                state.fragment.commit_lsn, state.fragment.commit_ts = cursor.fragment_lsn, cursor.fragment_ts
+        if state.fragment is not None:
+            state.fragment.changes = cursor.changes
+            if rows.origin is not None:
+                state.fragment.origin, state.fragment.origin_lsn = rows.origin
+        state.fragments, state.commit_lsn = cursor.fragments, cursor.commit_lsn
+        if cursor.has_commits:
+            summary.epochs[-1] = (cursor.first_commit, cursor.last_commit)
+        if cursor.has_xids:
+            summary.xids = (cursor.oldest_xid, cursor.newest_xid)
+        summary.first_lsn, summary.last_lsn = cursor.first_lsn or None, cursor.last_lsn or None
+        state.head_matters = cursor.head_matters
+        state.ordinal, state.accounted_to = cursor.ordinal, cursor.accounted_to
+        state.offset, state.lsn, state.read_to = rows.offset, rows.lsn, rows.read_to
+        for tag, count in rows.tags:
+            summary.messages[tag] = summary.messages.get(tag, 0) + count
+        for relation, count in rows.relations:
+            summary.changes[relation] = summary.changes.get(relation, 0) + count
+        if rows.batch is not None:
+            state.flush()
+            state.batches.append(rows.batch)
+
+
+def _cursor(state: ScanState) -> ScanCursor:
+    fragment, summary = state.fragment, state.summary
+    epoch, xids = summary.epochs[-1], summary.xids
+    return ScanCursor(
+        kind=_kind(fragment),
+        fragment=state.fragment_number,
+        fragments=state.fragments,
+        fragment_xid=0 if fragment is None else fragment.xid or 0,
+        fragment_lsn=0 if fragment is None else fragment.commit_lsn or 0,
+        fragment_ts=0 if fragment is None else fragment.commit_ts or 0,
+        changes=0 if fragment is None else fragment.changes,
+        is_damaged=fragment is not None and fragment.is_damaged,
+        is_pending=bool(summary.interrupted) and summary.interrupted[-1].next_lsn is None,
+        has_commits=epoch is not None,
+        first_commit=0 if epoch is None else epoch[0],
+        last_commit=0 if epoch is None else epoch[1],
+        commit_lsn=state.commit_lsn,
+        has_xids=xids is not None,
+        oldest_xid=0 if xids is None else xids[0],
+        newest_xid=0 if xids is None else xids[1],
+        first_lsn=summary.first_lsn or 0,
+        last_lsn=summary.last_lsn or 0,
+        head_matters=state.head_matters,
+        ordinal=state.ordinal,
+        accounted_to=state.accounted_to,
+        origin=KNOWN_ORIGIN if fragment is not None and fragment.origin is not None else NO_ORIGIN,
+    )
+
+
+def _kind(fragment: Fragment | None) -> int:
+    if fragment is None:
+        return NO_KIND
+    match fragment.kind:
+        case FragmentKind.HEAD:
+            return HEAD_FRAGMENT
+        case FragmentKind.SEGMENT:
+            return SEGMENT
+        case FragmentKind.TRANSACTION:
+            return OTHER if fragment.commit_lsn is None else TRANSACTION
+        case FragmentKind.PREPARED:
+            return OTHER
