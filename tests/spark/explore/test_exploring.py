@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import pgoutput_etl
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.explore.archive import read_archive
 from tests.support.captures import DATA, files_of
@@ -72,7 +73,7 @@ def test_the_code_of_the_page(spark: SparkSession, capsys: pytest.CaptureFixture
     _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     exec(
         code.replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
-        {"spark": spark, "read_archive": read_archive},
+        {"spark": spark, "pg": pgoutput_etl},
     )
     assert "public.orders|" in capsys.readouterr().out
 
