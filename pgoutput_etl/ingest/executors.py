@@ -81,20 +81,21 @@ def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names)
     return blocks.select("rows", "head", "tuples").mapInArrow(unpack, spark_schema(schema))
 
 
-def rows_with_status(rows: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """Message rows with the status (column `fate`), scope and commit of their transaction."""
+def rows_with_status(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
+    """Message rows of the batch's files with the status (column `fate`), scope and commit of their transaction."""
     schema = pa.schema([*(field for field in MESSAGE_SCHEMA if field.name not in _OF_COMMIT.names), *_OF_COMMIT])
     names = pa.array([status.value for status in STATUSES])
 
     def look_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            decided = statuses.decide(batch)
-            columns = {name: batch.column(name) for name in batch.schema.names}
+        for block in _each_row(batches):
+            rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
+            decided = statuses.decide(rows)
+            columns = {name: rows.column(name) for name in rows.schema.names}
             columns |= {name: getattr(decided, name) for name in ("scope", "commit_lsn", "commit_ts", "top_xid")}
             columns["fate"] = names.take(pa.array(decided.status))
             yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema.names)
 
-    return rows.mapInArrow(look_up, spark_schema(schema))
+    return blocks.select("rows", "head", "tuples").mapInArrow(look_up, spark_schema(schema))
 
 
 def _each_row(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:

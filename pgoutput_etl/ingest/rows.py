@@ -1,4 +1,4 @@
-"""The driver's part in Spark: control rows in, small tables to join with out."""
+"""A batch's message rows with the status of their transactions, and the changes to apply from them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ class MessageRows:
         return StatusLookup.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
-        blocks = self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
-        return batch_statistics(blocks, self.statuses, request)
+        return batch_statistics(self._all_blocks(), self.statuses, request)
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """Of each committed row of these relations."""
@@ -89,29 +88,23 @@ class MessageRows:
 
     def messages(self, *kinds: BlockKind) -> DataFrame:
         """A row per message of the batch's files: for what is rare."""
-        return self._in_batch(message_rows(of_kind(self.blocks, *kinds)))
-
-    def with_status(self) -> DataFrame:
-        """A row per message, of changes that waited, too, with its fate: for what is rare."""
-        rows = self.messages(*BlockKind)
-        return self._with_status(rows if self.waiting is None else rows.unionByName(message_rows(self.waiting)))
-
-    def changes_with_status(self, oids: Collection[int] | None = None) -> DataFrame:
-        """The same of changes, of all relations or some."""
-        blocks = self.changes()
-        if oids is not None:
-            blocks = blocks.where(F.col("relation").isin(*oids))
-        return self._with_status(self._in_batch(message_rows(blocks)))
-
-    def content_with_status(self) -> DataFrame:
-        """The same of changes and Messages, of the batch's files alone."""
-        return self._with_status(self.messages(BlockKind.CHANGE, BlockKind.LOGICAL))
-
-    def _in_batch(self, rows: DataFrame) -> DataFrame:
+        rows = message_rows(of_kind(self.blocks, *kinds))
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
-    def _with_status(self, rows: DataFrame) -> DataFrame:
-        return rows_with_status(rows, self.statuses)
+    def with_status(self) -> DataFrame:
+        """One row per message, with the status of its transaction, including waiting changes. Slow: for rare cases."""
+        return rows_with_status(self._all_blocks(), self.statuses)
+
+    def changes_with_status(self) -> DataFrame:
+        """As `with_status`, only changes."""
+        return rows_with_status(self.changes(), self.statuses)
+
+    def content_with_status(self) -> DataFrame:
+        """As `with_status`, only changes and Messages of the batch's own files."""
+        return rows_with_status(of_kind(self.blocks, BlockKind.CHANGE, BlockKind.LOGICAL), self.statuses)
+
+    def _all_blocks(self) -> DataFrame:
+        return self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
 
 
 def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:

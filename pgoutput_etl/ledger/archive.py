@@ -265,9 +265,8 @@ class LedgerArchive:
         files = list(files)
         blocks = self._blocks(files, self.masking_policy)
         of_these = F.col("relation").isin(*oids) | (F.col("kind") == BlockKind.CONTROL.value)
-        messages = message_rows(blocks.where(of_these))
         wanted = (F.col("tag").isin(*CHANGE_TAGS) & F.col("relation").isin(*oids)) | (F.col("tag") == ERROR_TAG)
-        rows = rows_with_status(messages.where(wanted), self._statuses([file.number for file in files]))
+        rows = rows_with_status(blocks.where(of_these), self._statuses([file.number for file in files])).where(wanted)
         counts = (F.col("fate") == TransactionStatus.COMMITTED.value) & F.col("commit_lsn").between(
             commits.first, commits.last
         )

@@ -50,24 +50,27 @@ def count_effects(plan: BatchPlan, progress: Callable[[str], None], task: TableT
         types=tuple(_planned_types(task.shape, Counter())),
         held=None if task.cutoff is None else task.cutoff.reason,
     )
-    counts = Counter[str]()
+    effects, unrepresentable = Counter[str](), Counter[str]()
     try:
         for number, span in enumerate(task.spans):
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
-            counts.update(_count_span(plan, task, span, has_rows))
+            of_rows, of_columns = _count_span(plan, task, span, has_rows)
+            effects.update(of_rows)
+            unrepresentable.update(of_columns)
     except (ArchiveError, TableError, PySparkException) as error:
         reason = table_fault(error, plan.path_of)
         if reason is None:
             raise
         return replace(table, held=reason)
-    inserted, updated, deleted = (counts[name] for name in _EFFECTS)
-    types = tuple(_planned_types(task.shape, counts))
+    inserted, updated, deleted = (effects[name] for name in _EFFECTS)
+    types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
 
 
-def _count_span(plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool) -> dict[str, int]:
-    """The span's effect on rows by its name, and by column (prefixed with a colon) the values that the column cannot
-    hold."""
+def _count_span(
+    plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Rows by effect, and by column the changes with a value that the column cannot hold."""
     rows, shape = plan.rows, span.shape
     window = window_of(task, span, plan.targets.cutoffs)
     events = with_sequence(all_events_of_blocks(rows.changes(), rows.statuses, window, shape))
@@ -76,9 +79,8 @@ def _count_span(plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bo
     sizes = {f"odd{i}": F.size(entries_of(entries, name)).cast("long") for i, name in enumerate(columns)}
     count = _count_bag_effects if shape.is_bag else _count_key_effects
     counts = count(events.withColumns(sizes), shape, has_rows, list(sizes))
-    return {name: counts[name] or 0 for name in _EFFECTS} | {
-        f":{name}": counts[f"odd{i}"] or 0 for i, name in enumerate(columns)
-    }
+    unrepresentable = {name: counts[odd] or 0 for name, odd in zip(columns, sizes, strict=True)}
+    return {name: counts[name] or 0 for name in _EFFECTS}, unrepresentable
 
 
 def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
@@ -107,10 +109,10 @@ def _sums(rows: DataFrame, effects: Iterable[Column], odd: list[str]) -> dict[st
     return counts
 
 
-def _planned_types(shape: TableShape, odd: Counter[str]) -> Iterable[PlannedType]:
+def _planned_types(shape: TableShape, unrepresentable: Counter[str]) -> Iterable[PlannedType]:
     for column in shape.columns:
         source, target = column.type, delta_type(column.type).simpleString()
         if source.may_be_unrepresentable:
-            yield PlannedType(column.name, source.name, target, "unrepresentable", odd[f":{column.name}"])
+            yield PlannedType(column.name, source.name, target, "unrepresentable", unrepresentable[column.name])
         elif "string" in target and not source.name.removesuffix("[]").startswith(_TEXT_TYPES):
             yield PlannedType(column.name, source.name, target, "text")
