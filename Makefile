@@ -1,14 +1,19 @@
-# `make` lists the targets. Each of them works right after a clone.
+# `make` lists the targets. Each works right after a clone.
 
 PYTHON ?= python3
 export PYTHON
 
-# pip: no version check, and the same build of pyspark with the pip of Python 3.10 as with later ones.
+# pip: no version check, and PEP 517 builds, so that Python 3.10's pip builds pyspark as later ones do.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USE_PEP517 := 1
 
 venv := .venv
 stamp := $(venv)/.installed
+
+# JOBS processes, each with a Spark of 3 GB. A test that hangs prints its stacks and ends its process.
+JOBS ?= 2
+pytest = $(venv)/bin/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=15 \
+	-o faulthandler_timeout=400 -o faulthandler_exit_on_timeout=true -m "not soak"
 
 # Use the pinned Spark, whatever Spark the caller's shell is set up for.
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
@@ -25,12 +30,12 @@ demo: java $(stamp) ## turn a real archive into Delta tables under build/demo
 	@./spark-submit.sh jobs/apply.py --config conf/demo.yaml
 
 test: java $(stamp) ## run the tests, except the long ones and those that start PostgreSQL
-	@tools/test.sh $(venv)/bin/python
+	$(pytest) --ignore=tests/servers
 
 test-servers: $(stamp) ## run the tests that start PostgreSQL servers, except the long ones
-	$(venv)/bin/python -m pytest -q -n 2 --dist loadfile -m "not soak" tests/servers
+	$(pytest) tests/servers
 
-lint: $(stamp) ## check style, format, types and the direction of imports
+lint: $(stamp) ## check style, format, types, and the direction of imports
 	$(venv)/bin/ruff check
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
@@ -55,7 +60,7 @@ notebooks: java $(stamp) ## execute the notebooks and store their outputs
 archive: $(stamp) ## pack the package and its dependencies for a cluster: build/*.tar.gz
 	@$(venv)/bin/python tools/pack.py
 
-clean: ## remove everything that the targets made
+clean: ## remove everything that the targets created
 	rm -rf build $(venv) spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis ./*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -64,7 +69,7 @@ java:
 
 $(stamp): pyproject.toml requirements.lock
 	@tools/require.sh python
-	@echo "Installing pinned versions into $(venv): some minutes, once."
+	@echo "Installing pinned versions into $(venv). This takes some minutes, once."
 	@rm -rf $(venv)
 	@$(PYTHON) -m venv $(venv)
 	@$(venv)/bin/python -m pip install -q -r requirements.lock

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs one of the jobs with spark-submit, and brings Delta Lake and this package along.
+# Runs one of the jobs with spark-submit, together with Delta Lake and this package.
 #
 #   ./spark-submit.sh [Spark's options] JOB [the job's arguments]
 #   ./spark-submit.sh jobs/apply.py --config conf/local.yaml --master 'local[4]' --driver-memory 4g
 #
-# Spark's options that take a value may stand among the job's arguments as well; after a `--` nothing is Spark's.
-# Spark is that of SPARK_HOME, else that of ./.venv, else that of python3. Exits as the job does.
+# Spark's options that take a value may follow JOB too; arguments after `--` belong to the job. Uses the Spark in
+# SPARK_HOME, else in ./.venv, else of python3. Exits with the job's exit code.
 set -euo pipefail
 
 # Spark's options that take a value.
@@ -14,8 +14,8 @@ value_options=" --archives --class --conf -c --deploy-mode --driver-class-path -
  --kill --master --name --num-executors --packages --principal --properties-file --proxy-user --py-files --queue \
  --remote --repositories --status --total-executor-cores "
 
-# The newest Delta Lake for each Spark, and what it asks for that every Spark has already: left out, as the
-# executors would be sent 70 MB of it.
+# The newest Delta Lake for each Spark, and its dependencies that every Spark already has. They are excluded, as Spark
+# would send 70 MB of them to the executors.
 delta_version=4.4.0
 delta_sparks=" 4.0 4.1 4.2 "
 in_spark_already="com.fasterxml.jackson.core:*,com.github.luben:zstd-jni,com.google.code.findbugs:jsr305,\
@@ -35,13 +35,13 @@ usage() {
   sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
 }
 
-# --- What was asked for: options of Spark's to `spark`, the job and its arguments to `job`.
+# Sort the arguments: Spark's options into `spark`, the job and its arguments into `job`.
 
 spark=() job=()
 packages="" excludes="" py_files="" jars="" master="" deploy_mode="" properties=""
 driver_python="" worker_python=""
 
-keep() { # OPTION VALUE, one of Spark's: lists that we add to are merged, all else is passed on
+keep() { # OPTION VALUE, one of Spark's options: collects the lists that this script adds to, passes on all others
   local key=$1 value=$2
   [[ $key != --conf && $key != -c ]] || key=${2%%=*} value=${2#*=}
   case $key in
@@ -82,41 +82,59 @@ while (($#)); do
   fi
   shift
 done
-((${#job[@]})) || fail "which job? $(usage | sed -n 3p | sed 's/^ */usage: /')"
-[[ -f ${job[0]} || ${job[0]} == *://* ]] || fail "there is no job ${job[0]}"
+((${#job[@]})) || fail "expected a job; $(usage | sed -n 3p | sed 's/^ */usage: /')"
+[[ -f ${job[0]} || ${job[0]} == *://* ]] || fail "no such job: ${job[0]}"
 
-# --- Which Spark and which Python.
-
-"$here/tools/require.sh" java || exit 1
+# Find Spark and Python.
 
 own_python=python3
 [[ ! -x $here/.venv/bin/python ]] || own_python=$here/.venv/bin/python
 if [[ -z ${SPARK_HOME-} ]]; then
   SPARK_HOME=$("$own_python" -c 'from importlib.util import find_spec as f; print(f("pyspark").submodule_search_locations[0])' \
-    2>/dev/null) || fail "no Spark: set SPARK_HOME, or type make demo once, or install pyspark for $own_python"
+    2>/dev/null) || fail "no Spark: set SPARK_HOME, or run make demo once, or install pyspark for $own_python"
 fi
-# The driver's Python, in the order in which Spark asks for it.
+# The driver's Python, in Spark's order of precedence.
 python=${driver_python:-${worker_python:-${PYSPARK_DRIVER_PYTHON:-${PYSPARK_PYTHON:-$own_python}}}}
 export SPARK_HOME
 
-core=$(cd "$SPARK_HOME/jars" 2>/dev/null && echo spark-core_*.jar) || true # spark-core_2.13-4.2.0.jar
-[[ $core == spark-core_*-*.jar ]] || fail "there is no Spark in $SPARK_HOME"
-core=${core#spark-core_} core=${core%.jar}
-scala_version=${core%%-*} spark_version=${core#*-}
-[[ $spark_version == 4.* ]] || fail "Spark $spark_version in $SPARK_HOME is too old: 4.0, 4.1 or 4.2 is needed"
-
-configured() { # KEY: its value in Spark's own files, where nothing on the command line takes its place
+configured() { # KEY: its value in Spark's configuration file
   local file=${properties:-${SPARK_CONF_DIR:-$SPARK_HOME/conf}/spark-defaults.conf}
   [[ ! -f $file ]] || sed -n "s/^[[:space:]]*$1[[:space:]=:]\{1,\}//p" "$file" | tail -n 1
 }
+deploy_mode=${deploy_mode:-$(configured spark.submit.deployMode)}
+
+# Python puts a script's folder first in its path, where jobs/inspect.py would shadow the standard library's inspect.
+run_job='import runpy, sys; from os.path import dirname; del sys.argv[0]
+sys.path = [p for p in sys.path if p] + [dirname(sys.argv[0])]
+runpy.run_path(sys.argv[0], run_name="__main__")'
+
+# Before a JVM starts, a job of this package checks its command line and configuration, and runs if it needs no Spark.
+# In cluster mode, the configuration may be only where the driver runs.
+if [[ ${job[0]} == *.py && ${job[0]%/*} -ef $here/jobs && $deploy_mode != cluster ]]; then
+  run=(env "PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}" "$python" -c "$run_job" "${job[@]}") status=0
+  PGOUTPUT_ETL_BEFORE_SPARK=1 "${run[@]}" || status=$?
+  case $status in # see pgoutput_etl/exit_codes.py
+    75) ;;
+    76) exec "${run[@]}" ;;
+    *) exit "$status" ;;
+  esac
+fi
+
+"$here/tools/require.sh" java || exit 1
+
+core=$(cd "$SPARK_HOME/jars" 2>/dev/null && echo spark-core_*.jar) || true # spark-core_2.13-4.2.0.jar
+[[ $core == spark-core_*-*.jar ]] || fail "no Spark in $SPARK_HOME"
+core=${core#spark-core_} core=${core%.jar}
+scala_version=${core%%-*} spark_version=${core#*-}
+[[ $spark_version == 4.* ]] || fail "Spark $spark_version in $SPARK_HOME is too old: 4.0, 4.1, or 4.2 is required"
+
 packages=${packages:-,$(configured spark.jars.packages)}
 excludes=${excludes:-,$(configured spark.jars.excludes)}
 py_files=${py_files:-,$(configured spark.submit.pyFiles)}
 jars=${jars:-$(configured spark.jars)}
 master=${master:-$(configured spark.master)}
-deploy_mode=${deploy_mode:-$(configured spark.submit.deployMode)}
 
-joined() { # a list as Spark wants it, from one with commas too many
+joined() { # LIST: without superfluous commas
   local list
   list=$(tr -s ',' <<<"$1")
   list=${list#,}
@@ -125,16 +143,16 @@ joined() { # a list as Spark wants it, from one with commas too many
 
 if [[ "$packages $jars $(ls "$SPARK_HOME/jars")" != *delta-spark* ]]; then
   [[ $delta_sparks == *" ${spark_version%.*} "* ]] ||
-    fail "no Delta Lake is known for Spark $spark_version: name one with --packages io.delta:delta-spark_…"
+    fail "no known Delta Lake for Spark $spark_version: name one with --packages io.delta:delta-spark_…"
   packages+=,io.delta:delta-spark_${spark_version%.*}_$scala_version:$delta_version
   excludes+=,$in_spark_already
 fi
 packages=$(joined "$packages") excludes=$(joined "$excludes")
 
-# Spark's Python workers: on this machine the driver's Python; elsewhere what Spark is configured to take.
+# Spark's Python workers: on this machine the driver's Python; elsewhere Spark's configuration decides.
 [[ ${master:-local} != local* ]] || export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$python}
 
-# --- What is sent along, and where output goes.
+# Collect the files to send, and redirect output.
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/pgoutput-etl.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -142,45 +160,29 @@ trap 'rm -rf "$work"' EXIT
 (cd "$here" && "$own_python" -m zipfile -c "$work/pgoutput_etl.zip" pgoutput_etl/)
 py_files=$(joined "$work/pgoutput_etl.zip,$py_files")
 
-if [[ ! -f ${SPARK_CONF_DIR:-$SPARK_HOME/conf}/log4j2.properties ]]; then
-  # First of all the JVM's options: whatever else sets it, on the command line or in spark-defaults.conf, wins.
-  export SPARK_SUBMIT_OPTS="-Dlog4j2.configurationFile=\"$here/conf/log4j2.properties\" ${SPARK_SUBMIT_OPTS-}"
+log=$here/pgoutput_etl/spark/log4j2.properties spark_conf=${SPARK_CONF_DIR:-$SPARK_HOME/conf}
+if [[ -z $(ls "$spark_conf"/log4j2.{properties,yaml,yml,json,jsn,xml} 2>/dev/null) ]]; then
+  # The first of the JVM's options, so that the command line and spark-defaults.conf take precedence.
+  export SPARK_SUBMIT_OPTS="-Dlog4j2.configurationFile=\"$log\" ${SPARK_SUBMIT_OPTS-}"
 fi
 
 command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=false --py-files "$py_files")
 [[ -z $packages ]] || command+=(--packages "$packages")
 [[ -z $excludes ]] || command+=(--exclude-packages "$excludes")
 
-quiet_ivy() { # Spark's standard error without the listing of the packages it found; all of it where that failed
-  local line listing=()
-  while [[ -n $packages ]] && IFS= read -r line; do
-    listing+=("$line")
-    case $line in
-      downloading\ *) printf '%s\n' "${line%% ...*}" ;;
-      *' artifacts copied, '*) listing=() && break ;;
-    esac
-  done
-  ((${#listing[@]} == 0)) || printf '%s\n' "${listing[@]}"
-  exec cat
-}
-
 # Spark runs a Python driver beneath the JVM, mixes its standard error into its standard output through a pipe, and
-# may end before all of it is copied. A summary that programs read has to come alone and whole, and progress belongs
-# on the terminal where there is one: so the driver's Python writes to our own descriptors, and all that the JVM
-# prints (Delta's VACUUM does, on standard output) goes to standard error.
+# may end before it has copied everything. The summary must be complete and alone on standard output, as programs read
+# it, and progress belongs on the terminal. So the driver's Python writes to this script's descriptors, and output of the
+# JVM (such as Delta's VACUUM, on standard output) goes to standard error.
 mkfifo "$work/out" "$work/err" "$work/spark"
 cat <"$work/out" &
 cat <"$work/err" >&2 &
-quiet_ivy <"$work/spark" >&2 &
-exec 7>"$work/out" 8>"$work/err" 9>"$work/spark" # open until the end, whether or not Spark gets to open them
+"$own_python" -IS "$here/pgoutput_etl/spark/ivy_listing.py" <"$work/spark" >&2 &
+exec 7>"$work/out" 8>"$work/err" 9>"$work/spark" # open until the end, even if Spark never opens them
 out=$work/out err=$work/err
 [[ ! -t 1 ]] || { out=$(tty <&6); } 6>&1
 [[ ! -t 2 ]] || err=$(tty <&2)
 
-# A script's folder comes first in Python's path, and jobs/inspect.py must not pass for the standard library's inspect.
-run_job='import runpy, sys; from os.path import dirname; del sys.argv[0]
-sys.path = [p for p in sys.path if p] + [dirname(sys.argv[0])]
-runpy.run_path(sys.argv[0], run_name="__main__")'
 printf '#!/usr/bin/env bash\necho $$ >%q\nexec %q -c %q "$@" >%q 2>%q\n' \
   "$work/pid" "$python" "$run_job" "$out" "$err" >"$work/python"
 chmod +x "$work/python"
@@ -188,14 +190,14 @@ chmod +x "$work/python"
 
 "${command[@]}" "$@" ${spark[@]+"${spark[@]}"} "${job[@]}" >&9 2>&9 7>&- 8>&- 9>&- &
 submit=$!
-stop() { # SIGNAL; the driver first: it then has no time to complain that the JVM is gone
+stop() { # SIGNAL: stops the driver first, so that it can't complain about a lost JVM
   local driver=""
   [[ ! -f $work/pid ]] || driver=$(<"$work/pid")
   kill "-$1" ${driver:+"$driver"} "$submit" 2>/dev/null || true
 }
 trap 'stop TERM' HUP INT TERM
 
-# Where this script is killed outright, Spark is taken along: no second run may meet a first one that nobody sees.
+# If this script is killed, kill Spark too, so that no unseen run is left to meet the next one.
 mkfifo "$work/alive"
 {
   trap '' HUP TERM
@@ -206,7 +208,7 @@ exec 5>"$work/alive"
 
 status=0
 wait "$submit" || status=$?
-while kill -0 "$submit" 2>/dev/null; do # a signal ends a wait, but not yet Spark
+while kill -0 "$submit" 2>/dev/null; do # a signal ends `wait` before Spark ends
   wait "$submit" || status=$?
 done
 echo over >&5

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.corpora import BUILD
-from benchmarks.report import console, found_before, machine, save, show
+from benchmarks.report import console, machine, previous_figures, save, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """only: the scenarios or growth series to run; all if empty. json: the file for figures; drawings go beside it."""
+    """only: the scenarios or growth series to run; all if empty. json: the file for figures; drawings go next to it."""
 
     scale: float
     runs: int
@@ -40,13 +40,13 @@ Progress = Callable[[str], None]
 def decoding(options: Options, progress: Progress) -> dict[str, Any]:
     from benchmarks.decoding import measure_decoding
 
-    found = measure_decoding(options.scale, options.runs, progress)
-    found["figures"] = [asdict(figure) for figure in found["figures"]]
-    show(f"Decoding {found['messages']:,} messages on one core", found["figures"])
-    show("To typed columns, as a multiple of others", found["ratios"])
-    for line in found["left_out"]:
+    results = measure_decoding(options.scale, options.runs, progress)
+    results["figures"] = [asdict(figure) for figure in results["figures"]]
+    show(f"Decoding {results['messages']:,} messages on one core", results["figures"])
+    show("Throughput to typed columns, as a multiple of other decoders'", results["ratios"])
+    for line in results["left_out"]:
         console().print(line, markup=False)
-    return found
+    return results
 
 
 def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
@@ -54,81 +54,82 @@ def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.scenarios import SCENARIOS
     from benchmarks.sessions import WORK, session
 
-    found = []
+    results = []
     with session() as spark:
         for name in options.only or SCENARIOS:
-            said = partial(_said_of, progress, name)
-            said("writing the archive")
+            scenario_progress = partial(_prefixed, progress, name)
+            scenario_progress("writing the archive")
             corpus = SCENARIOS[name](options.scale)
-            found.append(asdict(compare(spark, corpus, WORK / name, options.runs, said)))
-    wanted = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
-    show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in wanted} for row in found])
-    stages = dict.fromkeys(stage for row in found for stage in row["stages"])
-    of_stages = [
-        {"scenario": row["scenario"], **{stage: row["stages"].get(stage) for stage in stages}} for row in found
+            results.append(asdict(compare(spark, corpus, WORK / name, options.runs, scenario_progress)))
+    columns = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
+    show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in columns} for row in results])
+    stages = dict.fromkeys(stage for row in results for stage in row["stages"])
+    stage_rows = [
+        {"scenario": row["scenario"], **{stage: row["stages"].get(stage) for stage in stages}} for row in results
     ]
-    show("Where the job's seconds go", of_stages)
-    return found
+    show("Seconds in each stage of the job", stage_rows)
+    return results
 
 
-def _said_of(progress: Progress, name: str, step: str) -> None:
+def _prefixed(progress: Progress, name: str, step: str) -> None:
     progress(f"{name}: {step}")
 
 
 def nights(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.nights import measure_nights
 
-    found = [asdict(cost) for cost in measure_nights(options.scale, progress)]
-    show("What nights cost the driver by what earlier ones left, seconds", found)
-    return found
+    costs = [asdict(cost) for cost in measure_nights(options.scale, progress)]
+    show("The driver's seconds per night, as state accumulates", costs)
+    return costs
 
 
 def merge(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.merge_settings import measure_merge_settings
 
-    found = [asdict(cost) for cost in measure_merge_settings(options.scale, options.runs, progress)]
-    show("Choices about MERGE, each against the first of its kind", found)
-    return found
+    costs = [asdict(cost) for cost in measure_merge_settings(options.scale, options.runs, progress)]
+    show("Settings of MERGE, each against the first of its kind", costs)
+    return costs
 
 
 def growth(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.drawing import draw
     from benchmarks.growth import UNITS, Point, measure_growth
 
-    earlier = [Point(**point) for point in found_before(options.json, "growth", options.scale)] if options.only else []
+    figures = previous_figures(options.json, "growth", options.scale) if options.only else []
+    earlier = [Point(**point) for point in figures]
     points = measure_growth(options.scale, options.runs, progress, options.only or UNITS, earlier)
     drawing = options.json.with_name("growth.svg")
     draw(points, drawing)
-    found = [asdict(point) for point in points]
-    show("How the job grows", found)
-    console().print(f"Drawn in {drawing}", markup=False)
-    return found
+    rows = [asdict(point) for point in points]
+    show("Growth of the job's time", rows)
+    console().print(f"Drawing: {drawing}", markup=False)
+    return rows
 
 
 def memory(options: Options, progress: Progress) -> dict[str, Any]:
     from benchmarks.memory import measure_memory
 
-    held, slope = measure_memory(options.scale, progress)
-    found = [asdict(of) for of in held]
-    show("Memory at its peak, MB", found)
+    peaks, slope = measure_memory(options.scale, progress)
+    rows = [asdict(peak) for peak in peaks]
+    show("Peak memory, MB", rows)
     console().print(f"A Python worker holds {slope:.1f} bytes more for each byte of its file.", markup=False)
-    return {"held": found, "worker_bytes_per_byte_of_file": slope}
+    return {"held": rows, "worker_bytes_per_byte_of_file": slope}
 
 
 def heap(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.heap import measure_heap
 
-    found = [asdict(of) for of in measure_heap(options.scale, progress)]
-    show("The smallest heap for a file", found)
-    return found
+    rows = [asdict(least) for least in measure_heap(options.scale, progress)]
+    show("The smallest heap for a file", rows)
+    return rows
 
 
 def known(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.known_files import measure_known_files
 
-    found = [asdict(cost) for cost in measure_known_files(options.scale, options.runs, progress)]
-    show("What known files cost a run with one new file", found)
-    return found
+    costs = [asdict(cost) for cost in measure_known_files(options.scale, options.runs, progress)]
+    show("The cost of known files in a run with one new file", costs)
+    return costs
 
 
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
@@ -145,8 +146,8 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--scale", type=float, default=1.0, help="of every archive; reported figures have 1")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of every archive; reported figures have 1")
     parser.add_argument("--runs", type=int, default=3, help="runs per figure; the median is reported")
     parser.add_argument(
         "--only",
@@ -163,8 +164,8 @@ def main() -> int:
     options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json)
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:
-            found = PARTS[part](options, progress)
-        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, **machine(), "found": found}})
+            results = PARTS[part](options, progress)
+        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, **machine(), "found": results}})
     return 0
 
 
@@ -172,10 +173,10 @@ def main() -> int:
 def _progress(part: str) -> Iterator[Progress]:
     err = console(stderr=True)
     if not err.is_terminal:
-        yield lambda said: err.print(f"{part}: {said}", markup=False)
+        yield lambda step: err.print(f"{part}: {step}", markup=False)
         return
     with err.status(part) as status:
-        yield lambda said: status.update(f"{part}: {said}")
+        yield lambda step: status.update(f"{part}: {step}")
 
 
 if __name__ == "__main__":

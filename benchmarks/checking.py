@@ -18,7 +18,7 @@ _THREADS = 8
 
 
 class WrongResultError(Exception):
-    """A written table differs from the generator's."""
+    """A written table differs from the generator's expected table."""
 
 
 Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
@@ -27,35 +27,35 @@ Fingerprint = tuple[int, tuple[str, ...], Decimal | None]
 def check_tables(
     spark: SparkSession, root: Path, tables: Sequence[TableFiles], expected: Mapping[str, Fingerprint]
 ) -> None:
-    """`expected`: by the table's name. Raises WrongResultError."""
+    """`expected`: by table name. Raises WrongResultError."""
 
-    def found_in(table: TableFiles) -> Fingerprint:
+    def read_fingerprint(table: TableFiles) -> Fingerprint:
         return fingerprint(spark.read.format("delta").load(str(table_path(root, table))))
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for table, found in zip(tables, pool.map(found_in, tables), strict=True):
-            if found != expected[table.name]:
+        for table, actual in zip(tables, pool.map(read_fingerprint, tables), strict=True):
+            if actual != expected[table.name]:
                 raise WrongResultError(
                     f"{table.schema}.{table.name} below {root}: expected rows, columns and hash sum "
-                    f"{expected[table.name]}, found {found}"
+                    f"{expected[table.name]}, found {actual}"
                 )
 
 
 def expected_fingerprints(spark: SparkSession, tables: Sequence[TableFiles]) -> dict[str, Fingerprint]:
     """Also checks the files' row counts against the generator's."""
 
-    def of_table(table: TableFiles) -> Fingerprint:
+    def expected_fingerprint(table: TableFiles) -> Fingerprint:
         rows = spark.read.parquet(table.net).where("not _delete").drop("_delete")
         if table.kept is not None:
             rows = rows.unionByName(spark.read.parquet(table.kept))
         return fingerprint(rows)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = {table.name: of for table, of in zip(tables, pool.map(of_table, tables), strict=True)}
+        prints = dict(zip((table.name for table in tables), pool.map(expected_fingerprint, tables), strict=True))
     for table in tables:
-        if found[table.name][0] != table.final_rows:
-            raise WrongResultError(f"{table.name}: expected {table.final_rows} rows, found {found[table.name][0]}")
-    return found
+        if prints[table.name][0] != table.final_rows:
+            raise WrongResultError(f"{table.name}: expected {table.final_rows} rows, found {prints[table.name][0]}")
+    return prints
 
 
 def fingerprint(rows: DataFrame) -> Fingerprint:

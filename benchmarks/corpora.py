@@ -33,7 +33,7 @@ class Corpus:
     tables: tuple[TableFiles, ...]
 
 
-# Writes the first and the second night into two folders and what is expected into a third; tells about the second.
+# Writes the two nights and the expected tables into three folders; returns the size of the second night and the tables.
 Generator = Callable[[Path, Path, Path], tuple[Landed, list[TableFiles]]]
 
 

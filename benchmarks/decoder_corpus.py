@@ -1,4 +1,4 @@
-"""What decoders are compared on: one relation of eight columns, length-prefixed, in one file."""
+"""The archive that decoders are compared on: one table of eight columns, length-prefixed, in one file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE = Table(
         Column("detail", 3802),
     ),
 )
-_INSERTS, _UPDATES, _DELETES = 100, 30, 5  # of each transaction
+_INSERTS, _UPDATES, _DELETES = 100, 30, 5  # per transaction
 _BLOCK = 500  # transactions
 _LSN, _LSN_STEP, _XID = 0x6_0000_0000, 1 << 16, 700
 
@@ -70,7 +70,7 @@ def _rows(rng: np.random.Generator, words: tuple[pa.Array, ...], ids: Ints) -> l
 
 
 def _block(rng: np.random.Generator, words: tuple[pa.Array, ...], transactions: Ints) -> Block:
-    """Every message kind by itself, then in order: of each transaction its own."""
+    """Builds the messages kind by kind, and then puts them into transaction order."""
     count = len(transactions)
     lsns, times = _LSN + _LSN_STEP * (transactions + 1), BEGUN + 1_000_000 * transactions
     first_id = 1 + transactions[0] * _INSERTS
@@ -85,9 +85,9 @@ def _block(rng: np.random.Generator, words: tuple[pa.Array, ...], transactions: 
         commits(lsns, times),
     ]
     parts, start = [], 0
-    for each in (1, _INSERTS, _UPDATES, _DELETES, 1):
-        parts.append(start + np.arange(count * each).reshape(count, each))
-        start += count * each
+    for per_transaction in (1, _INSERTS, _UPDATES, _DELETES, 1):
+        parts.append(start + np.arange(count * per_transaction).reshape(count, per_transaction))
+        start += count * per_transaction
     order = np.concatenate(parts, axis=1).ravel()
     if transactions[0] == 0:
         kinds.append(pa.array([relation(TABLE)], pa.binary()))

@@ -1,8 +1,8 @@
-"""How fast bytes become messages, rows and typed columns, on one core: against memory itself, and against others.
+"""Measures how fast one core decodes bytes to messages, rows, and typed columns, against memcpy and other decoders.
 
-Everything works on the same file, in memory, in rounds; what counts are seconds of processor time, as other programs on
-the machine stretch all others. What is slow is given whole transactions from its beginning, as many as
-take some seconds: throughput is what is compared.
+All decoders read the same file from memory, in rounds. Seconds are processor time, as other programs on the machine
+stretch elapsed time. Slow decoders get as many whole transactions from its beginning as take some seconds, since only
+throughput is compared.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _GO = "Go: pglogrepl, typed by pgx"
 _TRIED = 2_000  # messages
 
 Progress = Callable[[str], None]
-Work = Callable[[bytes, int], object]  # of bytes with so many messages
+Work = Callable[[bytes, int], object]  # (data, number of messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Medians. bytes: how many of the file's it was given."""
+    """Medians. bytes: decoded in each round."""
 
     what: str
     bytes: int
@@ -44,26 +44,26 @@ def measure_decoding(scale: float, runs: int, progress: Progress) -> dict[str, A
     file = next(decoder_corpus(scaled(14_600, scale, 20)).second.iterdir())
     data = file.read_bytes()
     ends = _message_ends(data)
-    taken: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
     works = _works()
     for what, work in works.items():
-        progress(f"{what}: how much of it")
-        counts[what] = _enough(work, data, ends)
+        progress(f"{what}: choosing the number of messages")
+        counts[what] = _message_count(work, data, ends)
     peers, missing = built_peers(progress)
     for number in range(runs):
         for what, work in works.items():
             progress(f"round {number + 1} of {runs}: {what}")
-            given = data if counts[what] == len(ends) else data[: ends[counts[what] - 1]]
-            taken.setdefault(what, []).append(_seconds(work, given, counts[what]))
+            part = data if counts[what] == len(ends) else data[: ends[counts[what] - 1]]
+            times.setdefault(what, []).append(_seconds(work, part, counts[what]))
         for peer in peers:
             progress(f"round {number + 1} of {runs}: {peer.language}")
-            for decoded in run_peer(peer, file, 2):  # the second time counts
+            for decoded in run_peer(peer, file, 2):  # the second run counts
                 if decoded.messages != len(ends):
                     raise AssertionError(f"{decoded.decoder}: expected {len(ends)} messages, found {decoded.messages}")
-                taken.setdefault(decoded.decoder, []).append(decoded.seconds[-1])
+                times.setdefault(decoded.decoder, []).append(decoded.seconds[-1])
                 counts[decoded.decoder] = len(ends)
-    measured = [_rates(what, ends[counts[what] - 1], counts[what], median(of)) for what, of in taken.items()]
+    measured = [_rates(what, ends[counts[what] - 1], counts[what], median(times[what])) for what in times]
     return {"messages": len(ends), "figures": measured, "ratios": _ratios(measured), "left_out": missing}
 
 
@@ -79,12 +79,12 @@ def _works() -> dict[str, Work]:
 
 
 def _memcpy_warm() -> Work:
-    held = bytearray()
+    target = bytearray()
 
     def copy(data: bytes, _: int) -> None:
-        if len(held) != len(data):
-            held[:] = bytes(len(data))
-        memoryview(held)[:] = data
+        if len(target) != len(data):
+            target[:] = bytes(len(data))
+        memoryview(target)[:] = data
 
     return copy
 
@@ -102,8 +102,8 @@ def _message_ends(data: bytes) -> list[int]:
     return ends
 
 
-def _enough(work: Work, data: bytes, ends: list[int]) -> int:
-    """How many messages it gets through in some seconds. It is tried twice: some are compiled when first called."""
+def _message_count(work: Work, data: bytes, ends: list[int]) -> int:
+    """The number of messages that take some seconds. The first of two trials compiles functions and is not counted."""
     tried = min(_TRIED, len(ends))
     part = data[: ends[tried - 1]]
     _seconds(work, part, tried)
@@ -121,11 +121,12 @@ def _rates(what: str, size: int, messages: int, seconds: float) -> Measured:
 
 
 def _ratios(measured: list[Measured]) -> list[dict[str, Any]]:
-    """What is asked of the way to typed columns: None where there is nothing to compare with.
+    """The speed of decoding to typed columns as multiples of others, with goals; None without a figure to compare with.
 
-    The others let go of each message once they have it, and memcpy keeps all: so do the columns, each time.
+    Other decoders drop each message after decoding it and are compared with batches that are dropped; memcpy keeps
+    everything and is compared with columns that are all kept.
     """
-    rate = {of.what: of.MB_per_s for of in measured}
+    rate = {figure.what: figure.MB_per_s for figure in measured}
     fastest_rust = max((value for what, value in rate.items() if what.startswith("Rust")), default=None)
     goals = (
         ("typed Go, as in pglogrepl's example", BY_BATCH, rate.get(f"{_GO}, rows as maps"), 20.0),

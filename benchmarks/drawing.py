@@ -14,15 +14,15 @@ _PANELS = {"bytes": "MB of archive", "tables": "tables", "files": "files"}
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """One panel for what grows; a line for each way in which it does."""
-    mpl.rcParams["svg.hashsalt"] = "growth"  # the same figures are the same file
+    """Draws one panel per unit, with a line for each series and number of cores."""
+    mpl.rcParams["svg.hashsalt"] = "growth"  # the same figures give the same file
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     axes = figure.subplots(1, len(_PANELS))
     for axis, (unit, label) in zip(axes, _PANELS.items(), strict=True):
         divisor = 1e6 if unit == "bytes" else 1
-        of_unit = [point for point in points if point.unit == unit]
-        for series, cores in dict.fromkeys((point.series, point.cores) for point in of_unit):
-            line = [point for point in of_unit if (point.series, point.cores) == (series, cores)]
+        unit_points = [point for point in points if point.unit == unit]
+        for series, cores in dict.fromkeys((point.series, point.cores) for point in unit_points):
+            line = [point for point in unit_points if (point.series, point.cores) == (series, cores)]
             name = f"{cores} core{'s' if cores > 1 else ''}" if unit == "bytes" else series
             axis.plot([point.size / divisor for point in line], [point.seconds for point in line], "o-", label=name)
         axis.set_xlabel(label)

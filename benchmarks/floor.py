@@ -1,4 +1,4 @@
-"""The job's baseline: the same typed net changes, written by Delta's MERGE alone to copies of the job's tables."""
+"""The job's baseline: Delta's MERGE alone writes the same typed net changes to copies of the job's tables."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def table_path(root: Path, table: TableFiles) -> Path:
 
 
 def merge_all(spark: SparkSession, root: Path, tables: Iterable[TableFiles]) -> float:
-    """Seconds to bring the tables below a folder to where they should be. A table without a key is appended to."""
-    return _each(tables, lambda table: _write(spark, root, table, table.key == ()))
+    """Seconds to write all net changes to the tables below a folder. Rows of a table without a key are appended."""
+    return _write_all(tables, lambda table: _write(spark, root, table, table.key == ()))
 
 
 def append_all(spark: SparkSession, root: Path, tables: Iterable[TableFiles]) -> float:
-    """As merge_all, but nothing is looked for where nothing can be found."""
-    return _each(tables, lambda table: _write(spark, root, table, table.inserts_only))
+    """As merge_all, but appends to tables that receive only new rows."""
+    return _write_all(tables, lambda table: _write(spark, root, table, table.inserts_only))
 
 
-def _each(tables: Iterable[TableFiles], write: Callable[[TableFiles], None]) -> float:
+def _write_all(tables: Iterable[TableFiles], write: Callable[[TableFiles], None]) -> float:
     started = time.perf_counter()
     with ThreadPoolExecutor(THREADS) as pool:
         for future in [pool.submit(partial(write, table)) for table in tables]:
@@ -53,10 +53,9 @@ def _write(spark: SparkSession, root: Path, table: TableFiles, appends: bool) ->
         merge_net(session, path, net, table)
 
 
-def merge_net(session: SparkSession, path: str, net: DataFrame, table: TableFiles, also: str = "true") -> None:
-    """`also`: a further condition, on the target alone."""
+def merge_net(session: SparkSession, path: str, net: DataFrame, table: TableFiles) -> None:
     same = [F.col(f"t.`{name}`") == F.col(f"s.`{name}`") for name in table.key]
-    condition = F.expr(also)
+    condition = F.lit(True)
     for pair in same:
         condition &= pair
     values = {f"`{name}`": F.col(f"s.`{name}`") for name in net.columns if name != _NET}

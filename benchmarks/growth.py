@@ -1,4 +1,4 @@
-"""Measures how the job's time grows with the archive, cores, tables and files."""
+"""Measures how the job's time grows with the archive, tables, and files, and with the number of cores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILES = (1, 100, 1_000, 20_000)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measurement. times: of the smallest in its series, as `size` and as `seconds`."""
+    """One measurement. size_times, seconds_times: multiples of the smallest point in its series."""
 
     series: str
     size: int
@@ -41,7 +41,7 @@ class Point:
 def measure_growth(
     scale: float, runs: int, progress: Progress, series: Collection[str] = UNITS, earlier: Iterable[Point] = ()
 ) -> list[Point]:
-    """`series`: those of UNITS that are measured; the others' points are those of `earlier`."""
+    """Measures the units in `series`; the points of other units come from `earlier`."""
     points = [point for point in earlier if point.unit not in series]
     archive = pgbench(scaled(_TRANSACTIONS * TIMES[-1], scale), scaled(500_000, scale), 2 * TIMES[-1])
     folder = WORK / "growth/archive"
@@ -61,21 +61,21 @@ def measure_growth(
 
 
 def _archive(night: _Night, corpus: Corpus, cores: int, runs: int, progress: Progress) -> list[Point]:
-    """More and more of the files of one archive."""
-    found = []
+    """Growing parts of one archive's files."""
+    points = []
     files = sorted(corpus.second.iterdir())
     for times in TIMES:
         progress(f"{times} times the archive, {cores} cores")
         some = files[: len(files) * times // TIMES[-1]]
         size = sum(path.stat().st_size for path in some)
         seconds = median(night.then(some) for _ in range(runs))
-        found.append(Point("the archive", size, "bytes", cores, seconds))
-    return found
+        points.append(Point("the archive", size, "bytes", cores, seconds))
+    return points
 
 
 def _tables(spark: SparkSession, scale: float, runs: int, progress: Progress) -> list[Point]:
-    """Every table changes a little; one does and all others don't."""
-    found = []
+    """Two series: every table changes a little, or one table changes and the others don't."""
+    points = []
     for tables in sorted({scaled(number, scale) for number in _TABLES}):
         progress(f"{tables} tables: the first night")
         all_change, one_changes = many_tables(tables, 1), many_tables(tables, 1, 1)
@@ -83,28 +83,28 @@ def _tables(spark: SparkSession, scale: float, runs: int, progress: Progress) ->
         for series, corpus in (("tables that change", all_change), ("tables of which one changes", one_changes)):
             progress(f"{tables} {series}")
             seconds = median(night.then(corpus.second.iterdir()) for _ in range(runs))
-            found.append(Point(series, tables, "tables", 2, seconds))
-    return found
+            points.append(Point(series, tables, "tables", 2, seconds))
+    return points
 
 
 def _files(spark: SparkSession, scale: float, progress: Progress) -> list[Point]:
-    """The same archive in more and more files; then one file more; then nothing more."""
-    found = []
+    """The same archive in a growing number of files; then a run with one new file; then one without new files."""
+    points = []
     for files in sorted({scaled(number, scale) for number in _FILES}):
         progress(f"{files} files")
         corpus = pgbench(scaled(20_000, scale, 100), scaled(100_000, scale), files + 1)
         *most, last = sorted(corpus.second.iterdir())
         night = _Night.first(spark, corpus, WORK / "growth/files")
-        found.append(Point("files that are new", len(most), "files", 2, night.then(most)))
+        points.append(Point("files that are new", len(most), "files", 2, night.then(most)))
         night.land([last])
-        found.append(Point("files of which one is new", len(most), "files", 2, night.run()))
-        found.append(Point("files of which none is new", len(most), "files", 2, night.run()))
-    return found
+        points.append(Point("files of which one is new", len(most), "files", 2, night.run()))
+        points.append(Point("files of which none is new", len(most), "files", 2, night.run()))
+    return points
 
 
 @dataclass(frozen=True, slots=True)
 class _Night:
-    """A night that can be run again and again, after the same first one."""
+    """A second night that can run repeatedly, each time after the same first night."""
 
     spark: SparkSession
     folder: Path
@@ -122,7 +122,7 @@ class _Night:
         return self.folder / "landing"
 
     def then(self, files: Iterable[Path]) -> float:
-        """Seconds for these files, from where the first night left the tables."""
+        """Seconds for these files, starting from the tables of the first night."""
         for path in self.landing.glob("second-*"):
             path.unlink()
         self.land(files)
@@ -147,6 +147,6 @@ def _as_multiples(points: list[Point]) -> list[Point]:
     return [_as_multiple(point, least[point.series, point.cores]) for point in points]
 
 
-def _as_multiple(point: Point, of: Point) -> Point:
-    times = (point.size / of.size, point.seconds / of.seconds)
+def _as_multiple(point: Point, smallest: Point) -> Point:
+    times = (point.size / smallest.size, point.seconds / smallest.seconds)
     return Point(point.series, point.size, point.unit, point.cores, point.seconds, *times)

@@ -1,7 +1,7 @@
-"""The smallest heap in which a night with one file of some size goes through, one task at a time.
+"""Finds the smallest heap in which a night with one file of a given size succeeds, one task at a time.
 
-A heap that is too small makes the JVM die or fail, or collect garbage without end; so each try has a process of its own
-and a time that it may take.
+With a heap that is too small, the JVM dies, fails, or collects garbage without end. Each attempt therefore has its own
+process and a time limit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from benchmarks.wide_corpus import wide
 
 _MB_OF_FILE = (25, 100, 200, 400)
 _ROWS_PER_MB = 900
-_HEAPS = (512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096)  # MiB; Spark begins with no less than 450
-_WITHIN = 300  # seconds
+_HEAPS = (512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096)  # MiB; Spark requires at least 450
+_TIMEOUT = 300  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class LeastHeap:
-    """file: MB. heap: of those that were tried, the smallest that was enough, in MiB; too_small: the largest that was
-    not; None if there is none."""
+    """file: MB. heap: the smallest tried heap that was enough, in MiB, or None. too_small: the largest that was not
+    enough, or None."""
 
     file: float
     heap: int | None
@@ -32,8 +32,8 @@ class LeastHeap:
 
 
 def measure_heap(scale: float, progress: Callable[[str], None]) -> list[LeastHeap]:
-    found: list[LeastHeap] = []
-    begin = 0  # a larger file needs no smaller heap
+    results: list[LeastHeap] = []
+    begin = 0  # a larger file needs at least the same heap
     for megabytes in _MB_OF_FILE:
         rows = scaled(megabytes * _ROWS_PER_MB, scale, 1000)
         size = max(path.stat().st_size for path in wide(rows, 1).second.iterdir()) / 1e6
@@ -44,16 +44,16 @@ def measure_heap(scale: float, progress: Callable[[str], None]) -> list[LeastHea
                 least, begin = heap, number
                 break
             too_small = heap
-        found.append(LeastHeap(size, least, too_small))
-    return found
+        results.append(LeastHeap(size, least, too_small))
+    return results
 
 
 def _is_enough(rows: int, heap: int) -> bool:
     process = get_context("spawn").Process(target=_night, args=(rows, heap))
     process.start()
-    process.join(_WITHIN)
+    process.join(_TIMEOUT)
     if process.is_alive():
-        process.kill()  # its JVM ends with it: nobody holds its standard input any more
+        process.kill()  # its JVM ends too, as its standard input is closed
         process.join()
     return process.exitcode == 0
 

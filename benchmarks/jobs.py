@@ -1,10 +1,10 @@
-"""Measures the nightly job against the floor."""
+"""Measures the nightly job against its baseline, the floor."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -15,40 +15,24 @@ from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
 from benchmarks.sessions import copied, fresh, linked
 from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.jobs.apply.report import RunSummary
 
 Progress = Callable[[str], None]
-_FIRST = "read the ledger, list files"
-_STAGES = {
-    "looking for": _FIRST,
-    "looking into": "scan",
-    "applying": "assemble, plan",
-    "writing the ledger": "write the ledger",
+# The stages that apply enters, as the figures name them.
+STAGES = {
+    "look": "read the ledger, list files",
+    "read": "scan",
+    "prepare": "assemble, plan",
+    "write": "write the tables",
+    "ledger": "write the ledger",
 }
-
-
-@dataclass(slots=True)
-class Stages:
-    """A job's progress, as the seconds at which its parts began. `also`: who else is to hear of it."""
-
-    also: Progress
-    began: dict[str, float] = field(default_factory=lambda: {_FIRST: time.perf_counter()})
-
-    def __call__(self, step: str) -> None:
-        self.also(step)
-        said = step.partition(": ")[2] if step.startswith("batch") else step
-        stage = next((stage for prefix, stage in _STAGES.items() if said.startswith(prefix)), "write the tables")
-        self.began.setdefault(stage, time.perf_counter())
-
-    def taken(self, ended: float) -> dict[str, float]:
-        ends = [*list(self.began.values())[1:], ended]
-        return {stage: end - begin for (stage, begin), end in zip(self.began.items(), ends, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """Seconds, all told and by stage."""
+    """seconds: in total. stages: seconds by stage."""
 
     seconds: float
     stages: dict[str, float]
@@ -56,9 +40,9 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Medians in seconds; ratio: job to floor, of the pairs that ran one after the other.
+    """Medians in seconds. ratio: job to floor, of pairs that ran one after the other.
 
-    append: the floor with tables that receive only new rows appended to; None where there are none with a key.
+    append: the floor that appends to tables that receive only new rows; None if no such table has a key.
     """
 
     scenario: str
@@ -78,26 +62,28 @@ class Comparison:
 
 
 def configured(landing: Path, root: Path, settings: Iterable[str] = ()) -> Config:
-    """As jobs/apply.py would read it from a file."""
+    """The configuration that jobs/apply.py would read from a file."""
     file = root.parent / "apply.yaml"
     file.write_text(f"source: {{name: bench, landing: {landing}}}\ntarget: {{root: {root}}}\n")
     return load_config(str(file), [*settings])
 
 
 def run_job(spark: SparkSession, config: Config, progress: Progress) -> tuple[JobRun, RunSummary]:
+    timer = StageTimer(time.perf_counter)
     started = time.perf_counter()
-    stages = Stages(progress)
-    summaries = apply(spark, config, stages)
-    ended = time.perf_counter()
+    timer.start("look")
+    summaries = apply(spark, config, progress, timer)
+    timer.start(None)
+    seconds = time.perf_counter() - started
     if summaries[-1].exit_code:
         raise AssertionError(f"expected exit code 0, found {summaries[-1].exit_code}: {summaries[-1]}")
-    return JobRun(ended - started, stages.taken(ended)), summaries[-1]
+    return JobRun(seconds, {STAGES[stage]: part for stage, part in timer.seconds.items()}), summaries[-1]
 
 
 def compare(spark: SparkSession, corpus: Corpus, work: Path, runs: int, progress: Progress) -> Comparison:
-    """Floor and job in turn, each from the same tables, below a folder `work`; every result is checked.
+    """Runs floor and job in turn, from the same tables, below the folder `work`, and checks every result.
 
-    The first floor isn't counted: the first night has warmed up the job, and nothing Delta's MERGE.
+    The first floor isn't counted: it warms up Delta's MERGE, as the first night warms up the job.
     """
     work = fresh(work)
     landing, tables, before, floor = (work / name for name in ("landing", "tables", "before", "floor"))
@@ -113,14 +99,14 @@ def compare(spark: SparkSession, corpus: Corpus, work: Path, runs: int, progress
     progress("the floor, to warm up")
     _floor(spark, before, floor, corpus, expected, merge_all)
     for run in range(runs):
-        said = f"run {run + 1} of {runs}"
-        progress(f"{said}: the floor")
+        run_name = f"run {run + 1} of {runs}"
+        progress(f"{run_name}: the floor")
         merges.append(_floor(spark, before, floor, corpus, expected, merge_all))
         if has_append:
             appends.append(_floor(spark, before, floor, corpus, expected, append_all))
-        progress(f"{said}: the job")
+        progress(f"{run_name}: the job")
         copied(spark, before, tables)
-        jobs.append(run_job(spark, config, lambda step, said=said: progress(f"{said}: {step}"))[0])  # type: ignore[misc]
+        jobs.append(run_job(spark, config, lambda step, name=run_name: progress(f"{name}: {step}"))[0])  # type: ignore[misc]
         check_tables(spark, tables, corpus.tables, expected)
     ratios = tuple(job.seconds / merge for job, merge in zip(jobs, merges, strict=True))
     to_append = [job.seconds / append for job, append in zip(jobs, appends, strict=False)]

@@ -1,4 +1,4 @@
-"""The package's kernels, for decoding.py."""
+"""The package's kernels, as decoding.py measures them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL_KEPT = "kernels: typed Arrow columns, all kept"
 
 
 def kernels(table: Table) -> dict[str, Callable[[bytes, int], object]]:
-    """By name: ways from a file's bytes to typed Arrow columns of one table."""
+    """Functions by name that turn a file's bytes into typed Arrow columns of one table."""
     if not jit.AVAILABLE:
         return {}
     types = [column_type(column.oid, column.typmod) for column in table.columns]
@@ -49,40 +49,40 @@ def _one_by_one(batches: Iterator[list[pa.Array]]) -> None:
 
 
 def find_all(data: bytes) -> int:
-    """How many messages there are."""
-    content, found = np.frombuffer(data, np.uint8), MessageFields()
+    """The number of messages in the data."""
+    content, fields = np.frombuffer(data, np.uint8), MessageFields()
     at = count = 0
     while at < len(data):
-        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
-        count += found.messages
-        at = int(found.values[found.messages - 1, NEXT])
+        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, fields)
+        count += fields.messages
+        at = int(fields.values[fields.messages - 1, NEXT])
     return count
 
 
 def to_columns(data: bytes, messages: int, types: list[ColumnType]) -> Iterator[list[pa.Array]]:
-    """Of each batch of messages the columns of its new tuples, or old ones where there are no new ones.
+    """For each batch of messages, the columns of its changes' new tuples, or old tuples if there are no new ones.
 
-    Messages without a tuple have none. Raises AssertionError if some are left out.
+    Raises AssertionError if a message is left out.
     """
-    content, found = np.frombuffer(data, np.uint8), MessageFields()
+    content, fields = np.frombuffer(data, np.uint8), MessageFields()
     at = count = 0
     while at < len(data):
-        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, found)
-        if not found.messages:
-            raise AssertionError(f"offset {at}: expected messages that kernels take")
-        end = int(found.values[found.messages - 1, NEXT])
-        starts, ends = (np.empty(found.messages, np.int64) for _ in range(2))
-        rows = _tuples(found.values, found.messages, at, starts, ends)
+        find(content, Framing.LENGTH_PREFIXED, at, False, MOST_MESSAGES, fields)
+        if not fields.messages:
+            raise AssertionError(f"offset {at}: expected messages that the kernels support")
+        end = int(fields.values[fields.messages - 1, NEXT])
+        starts, ends = (np.empty(fields.messages, np.int64) for _ in range(2))
+        rows = _tuples(fields.values, fields.messages, at, starts, ends)
         raw = RawTuples(content[at:end], starts[:rows], ends[:rows])
         yield [column.array for column in typed_columns(raw, types)]
-        count, at = count + found.messages, end
+        count, at = count + fields.messages, end
     if count != messages:
         raise AssertionError(f"expected {messages:,} messages, found {count:,}")
 
 
 @jit.compiled
 def _tuples(fields: Numbers, messages: int, at: int, starts: Numbers, ends: Numbers) -> int:
-    """Where they begin and end behind `at`; how many."""
+    """Writes the tuples' starts and ends, relative to `at`, and returns their number."""
     rows = 0
     for i in range(messages):
         if fields[i, TAG] in (_I, _U, _D):

@@ -1,7 +1,7 @@
-"""What a run pays for files that were read long ago: to plan one new file, and to compare that with what is known.
+"""Measures what known files cost a run: to plan one new file, and to compare it with known contents.
 
-Two ways: all known files as Python objects, as an earlier version had them, and the few that matter, picked out of
-columns. Then the same few where the ledger is an older version's, which kept no heads to look contents up by.
+Three ways: all known files as Python objects; only the few that matter, selected from columns; and the same few with an
+older ledger, which has no heads to find contents by.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from tests.support.small_archives import insert, table, transaction
 
 _KNOWN = (1_000, 10_000, 80_000)
 _SIZES = range(20_000, 120_000)  # bytes of a known file
-_MESSAGES = 3_000  # of the new file: some 130 kB, so that it is longer than those that are known
+_MESSAGES = 3_000  # of the new file: some 130 kB, so that it is longer than all known files
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCost:
-    """way: all, few or few of an older ledger. known: files. plan: the driver's seconds to find what is new and what it
-    has to be compared with. shipped: bytes of that in each task. scan: seconds for the new file."""
+    """way: all, few, or few of an older ledger. known: number of files. plan: the driver's seconds to find the new file
+    and the contents to compare it with. shipped: bytes of those contents in each task. scan: seconds for the new file.
+    """
 
     way: str
     known: int
@@ -44,7 +45,7 @@ class KnownCost:
 
 
 def measure_known_files(scale: float, runs: int, progress: Callable[[str], None]) -> list[KnownCost]:
-    found = []
+    results = []
     content = _new_file()
     for count in sorted({scaled(number, scale, 100) for number in _KNOWN}):
         progress(f"{count:,} known files")
@@ -56,20 +57,20 @@ def measure_known_files(scale: float, runs: int, progress: Callable[[str], None]
         ):
             costs = [_cost(plan, rows, listing, content) for _ in range(runs)]
             plans, shipped, scans = zip(*costs, strict=True)
-            found.append(KnownCost(way, count, median(plans), shipped[0], median(scans)))
-    return found
+            results.append(KnownCost(way, count, median(plans), shipped[0], median(scans)))
+    return results
 
 
 def _cost(
     plan: Callable[..., KnownContents], rows: pa.Table, listing: pa.Table, content: bytes
 ) -> tuple[float, int, float]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     known = plan(rows, listing)
-    planned = time.perf_counter() - begun
+    planned = time.perf_counter() - started
     shipped = len(pickle.dumps(known))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     scan_part(_NEW, content, ScanTask(0, len(content)), known, Framing.LENGTH_PREFIXED)
-    return planned, shipped, time.perf_counter() - begun
+    return planned, shipped, time.perf_counter() - started
 
 
 def _plan_with_all(rows: pa.Table, listing: pa.Table) -> KnownContents:
@@ -80,11 +81,11 @@ def _plan_with_all(rows: pa.Table, listing: pa.Table) -> KnownContents:
 
 
 def _plan_with_few(rows: pa.Table, listing: pa.Table) -> KnownContents:
-    index, there = FileIndex(rows), Listing(listing)
-    looked_at = index.to_inspect(there)
-    files = candidates(looked_at, index.known([file.path for file in looked_at]))
+    index, landed = FileIndex(rows), Listing(listing)
+    unconfirmed = index.to_inspect(landed)
+    files = candidates(unconfirmed, index.known([file.path for file in unconfirmed]))
     known = index.known([file.path for file in files.values()])
-    there.among(known.places(file.path for file in files.values()))
+    landed.among(known.places([file.path for file in files.values()]))
     index.around([_NEW])
     return known.contents(index.unkeyed())
 
@@ -107,7 +108,7 @@ def _new_file() -> bytes:
 
 
 def _archive(count: int, size: int) -> tuple[pa.Table, pa.Table]:
-    """What the ledger and the landing folder have."""
+    """The file index of the ledger, and the listing of the landing folder."""
     dice = Random(count)
     rows: list[dict[str, Any]] = []
     for number in range(count):

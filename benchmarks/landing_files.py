@@ -1,4 +1,4 @@
-"""Encoded messages to landed files, in every framing, cut at any message."""
+"""Writes encoded messages to landed files, in every framing, cut at any message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What lies in a folder."""
+    """The contents of a landing folder: numbers of files, messages, and bytes."""
 
     files: int
     messages: int
@@ -61,16 +61,16 @@ def framed(block: Block, framing: Framing) -> pa.Array:
             )
             return joined([head, block.messages], size)
         case Framing.AUTO:
-            raise ValueError("expected the framing to write")
+            raise ValueError("expected a framing to write, found auto")
 
 
 def even_cuts(messages: int, files: int) -> Sequence[int]:
-    """Behind which messages a file ends, for files of about the same size."""
+    """The numbers of messages after which a file ends, for files of about the same size."""
     return [messages * number // files for number in range(1, files)]
 
 
 def land(folder: Path, blocks: Iterable[Block], framing: Framing, cuts: Sequence[int] = ()) -> Landed:
-    """Files that end behind so many messages, and one with what is left; they sort as they were written."""
+    """Writes files that end after `cuts` messages, and one with the rest. Names sort in the order of writing."""
     folder.mkdir(parents=True)
     files = messages = size = 0
     for data, count in _files(blocks, framing, cuts):
@@ -102,5 +102,5 @@ def _files(blocks: Iterable[Block], framing: Framing, cuts: Sequence[int]) -> It
 
 
 def interleaved(kinds: Iterable[pa.Array], order: Ints) -> pa.Array:
-    """Messages of all kinds, put in order: numbers into the kinds behind each other."""
+    """The messages of all kinds in `order`: indices into the concatenated kinds."""
     return pa.concat_arrays([*kinds]).take(pa.array(order))

@@ -1,6 +1,6 @@
-"""How much memory the job's processes hold at their peaks: the driver's JVM, its Python, and the Python workers.
+"""Measures the peak memory of the job's processes: the driver's JVM, its Python, and the Python workers.
 
-All run on this machine under local[2], so that the JVM is driver and executor in one.
+All run on this machine under local[2], where one JVM is both driver and executor.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _MB_PER_FILE, _TIMES = 25, (1, 2, 4)
 
 @dataclass(slots=True)
 class Peaks:
-    """Bytes of resident memory; worker: of the largest one."""
+    """Bytes of resident memory. worker: of the largest Python worker; workers: of all together."""
 
     jvm: int = 0
     driver_python: int = 0
     worker: int = 0
     workers: int = 0
 
-    def look(self) -> None:
-        here = psutil.Process()
+    def update(self) -> None:
+        driver = psutil.Process()
         sizes = [0]
-        self.driver_python = max(self.driver_python, here.memory_info().rss)
-        for process in here.children(recursive=True):
+        self.driver_python = max(self.driver_python, driver.memory_info().rss)
+        for process in driver.children(recursive=True):
             try:
                 name, size = process.name(), process.memory_info().rss
             except psutil.NoSuchProcess:
@@ -56,8 +56,8 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one job held at its peaks, in MB. file: of the largest one, decompressed."""
+class PeakMemory:
+    """The peaks of one job, in MB. file: size of the largest file, decompressed."""
 
     series: str
     archive: float
@@ -73,11 +73,11 @@ class Held:
 def watched() -> Iterator[Peaks]:
     peaks, ended = Peaks(), threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         while not ended.wait(_INTERVAL):
-            peaks.look()
+            peaks.update()
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield peaks
@@ -86,30 +86,30 @@ def watched() -> Iterator[Peaks]:
         thread.join()
 
 
-def measure_memory(scale: float, progress: Progress) -> tuple[list[Held], float]:
-    """Also: how many bytes a worker's peak grows by with each byte of its file."""
+def measure_memory(scale: float, progress: Progress) -> tuple[list[PeakMemory], float]:
+    """The peaks, and by how many bytes a worker's peak grows with each byte of its file."""
     nights = [("one file", megabytes, 1) for megabytes in _MB_OF_ONE_FILE]
     nights += [("the archive grows", _MB_PER_FILE * 4 * times, 4 * times) for times in _TIMES]
-    found = []
-    # Each in a process, and so a JVM, of its own: memory that was once taken is seldom given back.
+    results = []
+    # Each job has its own process, and so its own JVM, as a process seldom returns memory.
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for series, megabytes, files in nights:
             progress(f"{series}: {megabytes * scale:,.0f} MB in {files} files")
             rows = scaled(megabytes * _ROWS_PER_MB, scale, 1000)
-            found.append(pool.apply(_measured, (series, rows, files)))
-    single = [of for of in found if of.series == "one file"]
-    slope, _ = np.polyfit([of.file for of in single], [of.worker for of in single], 1)
-    return found, float(slope)
+            results.append(pool.apply(_measure, (series, rows, files)))
+    single = [peak for peak in results if peak.series == "one file"]
+    slope, _ = np.polyfit([peak.file for peak in single], [peak.worker for peak in single], 1)
+    return results, float(slope)
 
 
-def _measured(series: str, rows: int, files: int) -> Held:
+def _measure(series: str, rows: int, files: int) -> PeakMemory:
     corpus = wide(rows, files)
     with session() as spark:
         peaks = _peaks(spark, corpus)
     largest = max(path.stat().st_size for path in corpus.second.iterdir())
     sizes = (corpus.landed.bytes, largest, peaks.worker, peaks.workers, peaks.jvm, peaks.driver_python)
     archive, file, worker, workers, jvm, python = (size / 1e6 for size in sizes)
-    return Held(series, archive, file, worker, workers, jvm, python, worker / file)
+    return PeakMemory(series, archive, file, worker, workers, jvm, python, worker / file)
 
 
 def _peaks(spark: SparkSession, corpus: Corpus) -> Peaks:

@@ -1,7 +1,7 @@
-"""What each choice about Delta's MERGE costs or saves, by itself, at a moderate size.
+"""Measures the cost of each choice about Delta's MERGE by itself, at a moderate size.
 
 The changes are a twentieth of the rows: four fifths updates, the rest deletes and inserts in equal parts. `narrow` keys
-are next to each other, as those of new orders are; `uniform` ones lie anywhere.
+are adjacent, as those of new orders are; `uniform` keys are spread over the whole table.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from benchmarks.sessions import WORK, copied, fresh, session
 
 Progress = Callable[[str], None]
 _ROWS, _LARGE, _FILES = 2_000_000, 8_000_000, 16
-_SHARE = 20  # one row of so many changes
+_SHARE = 20  # one row in 20 changes
 _COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table as it is before the batch, made once."""
+    """A table before the batch, created once."""
 
     name: str
     rows: int
@@ -51,7 +51,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """ratio: to the first variant of its question, the median of what each round gave."""
+    """ratio: to the first variant of its question, as the median over all rounds."""
 
     question: str
     variant: str
@@ -63,7 +63,7 @@ def variants(scale: float) -> list[Variant]:
     rows, large = scaled(_ROWS, scale), scaled(_LARGE, scale)
     plain, vectors = Target("plain", rows, vectors=False), Target("vectors", rows)
     clustered, big = Target("clustered", rows, clustered=True), Target("large", large)
-    of_shuffle = [
+    shuffle_variants = [
         Variant("shuffle partitions", n, vectors, "uniform", settings={"spark.sql.shuffle.partitions": n})
         for n in ("8", "2", "200")
     ]
@@ -81,7 +81,7 @@ def variants(scale: float) -> list[Variant]:
         Variant("key range as literals, large table", "yes", big, "narrow", between=True),
         Variant("key range as literals, uniform keys", "no", big, "uniform"),
         Variant("key range as literals, uniform keys", "yes", big, "uniform", between=True),
-        *of_shuffle,
+        *shuffle_variants,
         Variant("shuffle partitions", "200, AQE off", vectors, "uniform", settings=no_aqe),
         Variant("new rows only", "MERGE", vectors, "new"),
         Variant("new rows only", "MERGE that only inserts", vectors, "new", how="merge_inserts"),
@@ -99,12 +99,12 @@ def measure_merge_settings(scale: float, runs: int, progress: Progress) -> list[
             progress(f"a table of {target.rows:,} rows: {target.name}")
             _make(spark, work, target)
         seconds: dict[int, list[float]] = {}
-        for number in range(-1, runs):  # the round before the first warms up
+        for number in range(-1, runs):  # round -1 warms up
             for place, variant in enumerate(chosen):
                 progress(f"round {number + 1} of {runs}: {variant.question}: {variant.name}")
-                taken = _run(spark, work, variant)
+                duration = _run(spark, work, variant)
                 if number >= 0:
-                    seconds.setdefault(place, []).append(taken)
+                    seconds.setdefault(place, []).append(duration)
     return [*_costs(chosen, seconds)]
 
 
@@ -136,7 +136,7 @@ def _make(spark: SparkSession, work: Path, target: Target) -> None:
 
 
 def _changes(spark: SparkSession, target: Target, keys: str) -> DataFrame:
-    """`_op`: U, D or I; inserted keys are odd, or behind all others."""
+    """`_op`: U, D, or I; inserted keys are odd, or greater than all others."""
     count = target.rows // _SHARE
     numbers = spark.range(0, count)
     op = F.when(F.col("id") % 10 == 0, "D").when(F.col("id") % 10 == 1, "I").otherwise("U")
@@ -151,19 +151,19 @@ def _changes(spark: SparkSession, target: Target, keys: str) -> DataFrame:
 def _run(spark: SparkSession, work: Path, variant: Variant) -> float:
     table = work / "table"
     copied(spark, work / "before" / variant.target.name, table)
-    own = spark.newSession()
+    session = spark.newSession()
     for key, value in {"spark.sql.shuffle.partitions": "8", **variant.settings}.items():
-        own.conf.set(key, value)
-    changes = own.read.parquet(str(work / "changes" / variant.target.name / variant.keys))
+        session.conf.set(key, value)
+    changes = session.read.parquet(str(work / "changes" / variant.target.name / variant.keys))
     started = time.perf_counter()
-    _apply(own, str(table), changes, variant)
-    taken = time.perf_counter() - started
+    _apply(session, str(table), changes, variant)
+    seconds = time.perf_counter() - started
     count = variant.target.rows // _SHARE
     added = count if variant.keys == "new" else len(range(1, count, 10)) - len(range(0, count, 10))
-    found = spark.read.format("delta").load(str(table)).count()
-    if found != variant.target.rows + added:
-        raise WrongResultError(f"{variant}: expected {variant.target.rows + added} rows, found {found}")
-    return taken
+    rows = spark.read.format("delta").load(str(table)).count()
+    if rows != variant.target.rows + added:
+        raise WrongResultError(f"{variant}: expected {variant.target.rows + added} rows, found {rows}")
+    return seconds
 
 
 def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Variant) -> None:
@@ -171,8 +171,8 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
         changes.drop("_op").write.format("delta").mode("append").save(path)
         return
     if variant.how == "overwrite":
-        kept = session.read.format("delta").load(path).join(changes, "id", "left_anti")
-        rows = kept.unionByName(changes.where("_op <> 'D'").drop("_op"))
+        unchanged = session.read.format("delta").load(path).join(changes, "id", "left_anti")
+        rows = unchanged.unionByName(changes.where("_op <> 'D'").drop("_op"))
         rows.write.format("delta").mode("overwrite").save(path)
         return
     condition = F.col("t.id") == F.col("s.id")

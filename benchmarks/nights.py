@@ -1,5 +1,7 @@
-"""What a night costs the driver by what earlier nights have left behind: streamed transactions, and xids that begin
-again. Without Spark: assembly alone, whose state goes from night to night in the ledger's form."""
+"""Measures how the driver's time per night depends on earlier nights' streamed transactions and on xid wraparound.
+
+Runs assembly alone, without Spark; its state passes from night to night in the ledger's form.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ _FILES, _BEFORE_WRAP = 50, 3
 
 @dataclass(frozen=True, slots=True)
 class NightCost:
-    """seconds: of the driver, to take the night's files. kept: Relation messages that the ledger has, those that are
-    loaded among them; looked_back: files whose transactions are compared with those of all nights before."""
+    """seconds: the driver's, to assemble the night's files. kept: Relation messages in the ledger, `loaded` of them
+    read. looked_back: files whose transactions are compared with those of all nights before."""
 
     series: str
     night: int
@@ -38,9 +40,9 @@ class NightCost:
 def measure_nights(scale: float, progress: Progress) -> list[NightCost]:
     progress(f"{NIGHTS} nights of streamed transactions")
     streamed = [[_streamed_night(night, max(1, round(_STREAMED * scale)))] for night in range(NIGHTS)]
-    progress(f"{NIGHTS} nights, in which xids begin again")
+    progress(f"{NIGHTS} nights with an xid wraparound")
     wrapping = [[_ordinary_file(night * _FILES + n) for n in range(_FILES)] for night in range(NIGHTS)]
-    return [*_taken("streamed transactions", streamed), *_taken("xids that begin again", wrapping)]
+    return [*_night_costs("streamed transactions", streamed), *_night_costs("xids that begin again", wrapping)]
 
 
 def _streamed_night(night: int, transactions: int) -> bytes:
@@ -48,15 +50,14 @@ def _streamed_night(night: int, transactions: int) -> bytes:
     for n in range(night * transactions, (night + 1) * transactions):
         described = [table(oid=oid, name=f"t{oid}") for oid in range(_TABLES)]
         rows = [insert(str(n), "v", oid=oid) for oid in range(_TABLES)]
-        messages += segment(
-            1000 + n, *(each for pair in zip(described, rows, strict=True) for each in pair), first=True
-        )
+        changes = (message for pair in zip(described, rows, strict=True) for message in pair)
+        messages += segment(1000 + n, *changes, first=True)
         messages += stream_commit(1000 + n, 1000 + 10 * n)
     return copydata(messages)
 
 
 def _ordinary_file(number: int) -> bytes:
-    """Ten transactions of each, the xids of which begin again after some nights."""
+    """Ten transactions per file, whose xids wrap around after some nights."""
     messages: list[PgoutputMessage] = []
     for n in range(10 * number, 10 * number + 10):
         xid = (XIDS - 10 * _FILES * _BEFORE_WRAP + n) % XIDS
@@ -65,25 +66,25 @@ def _ordinary_file(number: int) -> bytes:
     return copydata(messages)
 
 
-def _taken(series: str, nights: list[list[bytes]]) -> list[NightCost]:
+def _night_costs(series: str, nights: list[list[bytes]]) -> list[NightCost]:
     state: str | None = None
     stored: list[RelationEntry] = []
-    found = []
+    costs = []
     file = 0
     for night, contents in enumerate(nights, start=1):
         scanned = [scan_file(str(file + n), file + n, content) for n, content in enumerate(contents)]
         file += len(contents)
-        controls = [control_rows(each.batches) for each in scanned]
-        begun = perf_counter()
+        controls = [control_rows(result.batches) for result in scanned]
+        started = perf_counter()
         scopes = open_scopes(NOTHING_OPEN if state is None else json.loads(state))
         loaded = [entry for entry in stored if entry.scope is None or entry.scope in scopes]
         assembly = Assembly()
         if state is not None:
             assembly = Assembly.from_state(json.loads(state), RelationHistory.of(loaded), {})
-        for each, of_file in zip(scanned, controls, strict=True):
-            assembly.add_file(each.summary, of_file)
-        seconds = perf_counter() - begun
+        for result, rows in zip(scanned, controls, strict=True):
+            assembly.add_file(result.summary, rows)
+        seconds = perf_counter() - started
         stored += assembly.relations.entries[len(loaded) :]
         state = json.dumps(assembly.state())
-        found.append(NightCost(series, night, seconds, len(stored), len(loaded), len(assembly.overlaps)))
-    return found
+        costs.append(NightCost(series, night, seconds, len(stored), len(loaded), len(assembly.overlaps)))
+    return costs

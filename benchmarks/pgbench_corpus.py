@@ -1,4 +1,4 @@
-"""pgbench's own transactions: three updates of accounts, tellers and branches, a row of history."""
+"""pgbench's default transactions: updates of accounts, tellers, and branches, and a row of history."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _TABLES = (_ACCOUNTS, _TELLERS_TABLE, _BRANCHES, _HISTORY)
 def pgbench(
     transactions: int, accounts: int, files: int, framing: Framing = Framing.RECVLOGICAL, name: str = "pgbench"
 ) -> Corpus:
-    """Six messages a transaction. The first night makes the tables and runs a fiftieth of that."""
+    """Six messages per transaction. The first night creates the tables and has a fiftieth of the transactions."""
     parameters = {"transactions": transactions, "accounts": accounts, "files": files, "framing": framing.value}
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
@@ -88,7 +88,7 @@ def pgbench(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Every transaction's numbers, and the balances after it."""
+    """Every transaction's columns, and the balances after it."""
 
     accounts: int
     branches: int
@@ -115,7 +115,7 @@ class _Run:
 
     @property
     def lsn(self) -> Ints:
-        """Of each commit; the one before the first is the initial rows'."""
+        """The commit LSNs; the step before the first is the commit of the initial rows."""
         return _LSN + _LSN_STEP * np.arange(1, len(self.aid) + 1)
 
     @property
@@ -130,7 +130,7 @@ class _Run:
 
 
 def _running_sum(key: Ints, delta: Ints) -> Ints:
-    """The balance of the transaction's key after it."""
+    """The balance of each transaction's key after the transaction."""
     order = np.argsort(key, kind="stable")
     sums = np.cumsum(delta[order])
     begins_key = np.r_[True, np.diff(key[order]) != 0]
@@ -156,7 +156,7 @@ def _accounts(run: _Run, aid: Ints, balance: Ints) -> list[pa.Array | None]:
 
 
 def _block(run: _Run, begin: int, end: int, connects: bool) -> Block:
-    """Transactions [begin, end); with the Relation messages of a new connection in the first."""
+    """Transactions [begin, end). connects: the first has the Relation messages of a new connection."""
     part, size = slice(begin, end), end - begin
     aid, tid, bid, lsn = run.aid[part], run.tid[part], run.bid[part], run.lsn[part]
     mtime = printed(wall_clock(run.time[part]))
@@ -179,7 +179,7 @@ def _block(run: _Run, begin: int, end: int, connects: bool) -> Block:
 
 
 def _initial_rows(run: _Run) -> Block:
-    """pgbench -i, in one transaction."""
+    """The rows of `pgbench -i`, in one transaction."""
     aid = np.arange(1, run.accounts + 1)
     tid = np.arange(1, run.branches * _TELLERS + 1)
     bid = np.arange(1, run.branches + 1)
@@ -202,19 +202,19 @@ def _expected(run: _Run, warm: int, folder: Path) -> list[TableFiles]:
     tid = np.arange(1, run.branches * _TELLERS + 1)
     bid = np.arange(1, run.branches + 1)
     tables = []
-    for table, key, of_run, balances, others in (
+    for table, key, transaction_keys, balances, others in (
         (_ACCOUNTS, aid, run.aid, run.abalance, {"bid": run.bid_of_account(aid)}),
         (_TELLERS_TABLE, tid, run.tid, run.tbalance, {"bid": run.bid_of_teller(tid)}),
         (_BRANCHES, bid, run.bid, run.bbalance, {}),
     ):
-        last = _last_of(key, of_run)
+        last = _last_transactions(key, transaction_keys)
         touched = last >= 0
         values = {table.columns[0].name: key, **others}
         values[table.columns[-2].name] = np.where(touched, balances[last], 0)
         filler = pa.repeat(pa.scalar(_FILLER), len(key)) if table is _ACCOUNTS else pa.nulls(len(key), pa.string())
         columns = {name: pa.array(value, pa.int32()) for name, value in values.items()}
-        marks = stamps(*(np.where(touched, of[last], initial) for of, initial in _initial_stamps(run)))
-        final = pa.table({**columns, "filler": filler, **marks})
+        metadata = stamps(*(np.where(touched, column[last], initial) for column, initial in _initial_stamps(run)))
+        final = pa.table({**columns, "filler": filler, **metadata})
         tables.append(write_expected(folder, "public", table.name, table.key, final, last >= warm))
     columns = {name: pa.array(getattr(run, name), pa.int32()) for name in ("tid", "bid", "aid", "delta")}
     columns |= {"mtime": wall_clock(run.time), "filler": pa.nulls(len(run.aid), pa.string())}
@@ -228,8 +228,8 @@ def _initial_stamps(run: _Run) -> list[tuple[Ints, int]]:
     return [(run.lsn, _LSN), (run.time, BEGUN), (run.xid, _XID)]
 
 
-def _last_of(keys: Ints, of_transactions: npt.NDArray[np.int64]) -> Ints:
-    """The number of the last transaction that wrote each key (1, 2, …), -1 if none did."""
+def _last_transactions(keys: Ints, transaction_keys: npt.NDArray[np.int64]) -> Ints:
+    """The number of the last transaction that wrote each key (1, 2, …), or -1."""
     last = np.full(len(keys), -1)
-    np.maximum.at(last, of_transactions - 1, np.arange(len(of_transactions)))
+    np.maximum.at(last, transaction_keys - 1, np.arange(len(transaction_keys)))
     return last

@@ -48,15 +48,15 @@ def _cell(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.3g}"
 
 
-def found_before(path: Path, part: str, scale: float) -> list[dict[str, Any]]:
-    """What a part found at the same scale, as `save` wrote it."""
+def previous_figures(path: Path, part: str, scale: float) -> list[dict[str, Any]]:
+    """The figures that `save` wrote for a part at the same scale, if any."""
     earlier = json.loads(path.read_text()).get(part, {}) if path.exists() else {}
-    found: list[dict[str, Any]] = earlier["found"] if earlier.get("scale") == scale else []
-    return found
+    figures: list[dict[str, Any]] = earlier["found"] if earlier.get("scale") == scale else []
+    return figures
 
 
-def save(path: Path, found: Mapping[str, Any]) -> None:
-    """Beside what other parts have found there before."""
+def save(path: Path, parts: Mapping[str, Any]) -> None:
+    """Replaces these parts in the file; other parts stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     earlier = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**earlier, **found}, indent=2) + "\n")
+    path.write_text(json.dumps({**earlier, **parts}, indent=2) + "\n")

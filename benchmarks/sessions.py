@@ -1,4 +1,4 @@
-"""The session that all of a comparison runs in, and the folders that it works in."""
+"""The Spark session of a benchmark, and its working folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORK = BUILD / "work"
 
 @contextmanager
 def session(cores: int = 2, memory: str = "4g") -> Iterator[SparkSession]:
-    """A session of its own on this machine."""
+    """A local session, stopped at the end."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the workers
     settings = {
         "spark.master": f"local[{cores}]",
@@ -42,7 +42,7 @@ def fresh(folder: Path) -> Path:
 
 
 def copied(spark: SparkSession, source: Path, target: Path) -> None:
-    """A folder with Delta tables, in place of whatever Spark believes to be there."""
+    """Replaces `target` by a copy of a folder with Delta tables, and drops Spark's cached state of them."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     jvm = spark._jvm
@@ -52,7 +52,7 @@ def copied(spark: SparkSession, source: Path, target: Path) -> None:
 
 
 def linked(source: Path, target: Path) -> None:
-    """Lands a night's files: as hard links, so that 10,000 take no time and keep when they were written."""
+    """Lands a night's files as hard links, which are quick for 10,000 files and keep modification times."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         os.link(path, target / f"{source.name}-{path.name}")

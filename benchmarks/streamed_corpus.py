@@ -1,4 +1,4 @@
-"""One streamed transaction of any size, in many segments, with subtransactions of which some were rolled back."""
+"""One streamed transaction of any size, in many segments, with some subtransactions rolled back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _COMMITTED_AT = BEGUN + 3_600_000_000
 
 
 def streamed(rows: int, files: int) -> Corpus:
-    """As protocol 2 sends it: four fifths inserts, the rest updates and deletes of what the first night inserted."""
+    """As protocol 2 sends it: four fifths inserts, the rest updates and deletes of rows from the first night."""
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         transaction = _Transaction(rows)
@@ -71,7 +71,7 @@ def streamed(rows: int, files: int) -> Corpus:
 
 
 class _Transaction:
-    """The rows' kinds and keys, in the order in which they were sent."""
+    """The kinds and keys of the changes, in the order of sending."""
 
     def __init__(self, rows: int) -> None:
         rng = np.random.default_rng(4)
@@ -81,15 +81,15 @@ class _Transaction:
         self.initial = max(rows // 5, deleted + 1)
         updatable = self.initial - deleted
         self.id = self.initial + 1 + np.arange(rows)
-        of_updates = self.kind == _UPDATED
-        self.id[of_updates] = rng.integers(1, updatable + 1, int(of_updates.sum()))
+        is_update = self.kind == _UPDATED
+        self.id[is_update] = rng.integers(1, updatable + 1, int(is_update.sum()))
         self.id[self.kind == _DELETED] = updatable + 1 + rng.permutation(deleted)
         self.subtransaction = np.arange(rows) // _PER_SUBTRANSACTION
         self.is_aborted = rng.random(int(self.subtransaction[-1]) + 1) < _ABORTED
         self.labels = random_texts(rng, 20_000, 6, 24)
 
     def values(self, ids: Ints, number: Ints) -> dict[str, pa.Array]:
-        """A row's columns, of its key and of the number of its change: -1 for the first night's."""
+        """The columns of rows with these keys, after the change with this number; -1: the first night's insert."""
         mixed = ids * 2_654_435_761 + number * 40_503
         return {
             "id": pa.array(ids, pa.int64()),
@@ -100,7 +100,7 @@ class _Transaction:
         }
 
     def first_night(self) -> Block:
-        """All in one ordinary transaction."""
+        """All inserts, in one ordinary transaction."""
         ids = 1 + np.arange(self.initial)
         rows = [printed(column) for column in self.values(ids, -np.ones_like(ids)).values()]
         lsn, time = np.array([_FIRST_LSN]), np.array([BEGUN])
@@ -114,7 +114,7 @@ class _Transaction:
         return Block(messages, np.full(len(messages), _FIRST_LSN - 64))
 
     def blocks(self) -> Iterator[Block]:
-        """Some segments each."""
+        """Blocks of some segments each, then the commit."""
         step = _PER_SEGMENT * _SEGMENTS_PER_BLOCK
         for begin in range(0, self.rows, step):
             messages = self._segments(begin, min(begin + step, self.rows))
@@ -125,9 +125,9 @@ class _Transaction:
         numbers = np.arange(begin, end)
         kinds, places = [], []
         for kind in (_INSERTED, _UPDATED, _DELETED):
-            of_kind = numbers[self.kind[begin:end] == kind]
-            kinds.append(self._changes(kind, of_kind))
-            places.append(of_kind)
+            kind_numbers = numbers[self.kind[begin:end] == kind]
+            kinds.append(self._changes(kind, kind_numbers))
+            places.append(kind_numbers)
         place_of = np.empty(end - begin, np.int64)
         place_of[np.concatenate(places) - begin] = np.arange(end - begin)
         others: list[bytes] = []
@@ -145,7 +145,7 @@ class _Transaction:
         return interleaved([*kinds, pa.array(others, pa.binary())], np.concatenate(order))
 
     def _aborts(self, begin: int, end: int) -> list[bytes]:
-        """Of the subtransactions that end in this segment."""
+        """The Stream Aborts of subtransactions that end in this segment."""
         ended = np.unique(self.subtransaction[begin:end])
         if end < self.rows:
             ended = ended[ended < self.subtransaction[end]]
@@ -165,14 +165,14 @@ class _Transaction:
 
     def expected(self, folder: Path) -> TableFiles:
         committed = np.flatnonzero(~self.is_aborted[self.subtransaction])
-        last = np.full(self.initial + self.rows + 1, -1)  # by key, the number of the last change; -1: none
+        last = np.full(self.initial + self.rows + 1, -1)  # the number of each key's last change, or -1
         np.maximum.at(last, self.id[committed], committed)
         ids = np.arange(1, len(last))
-        of_change = last[1:]
-        exists = (ids <= self.initial) | (of_change >= 0)
-        is_deleted = (of_change >= 0) & (self.kind[of_change] == _DELETED)
+        last_change = last[1:]
+        exists = (ids <= self.initial) | (last_change >= 0)
+        is_deleted = (last_change >= 0) & (self.kind[last_change] == _DELETED)
         lives = exists & ~is_deleted
-        number = of_change[lives]
+        number = last_change[lives]
         changed = number >= 0
         marks = stamps(
             np.where(changed, _LSN, _FIRST_LSN),
@@ -180,7 +180,7 @@ class _Transaction:
             np.where(changed, _XID, _FIRST_XID),
         )
         final = pa.table({**self.values(ids[lives], number), **marks})
-        gone_ids = ids[is_deleted]
-        nulls = {name: pa.nulls(len(gone_ids), final.schema.field(name).type) for name in final.column_names[1:]}
-        gone = pa.table({"id": pa.array(gone_ids, pa.int64()), **nulls})
-        return write_expected(folder, "public", _TABLE.name, _TABLE.key, final, changed, gone)
+        deleted_ids = ids[is_deleted]
+        nulls = {name: pa.nulls(len(deleted_ids), final.schema.field(name).type) for name in final.column_names[1:]}
+        deleted = pa.table({"id": pa.array(deleted_ids, pa.int64()), **nulls})
+        return write_expected(folder, "public", _TABLE.name, _TABLE.key, final, changed, deleted)

@@ -1,4 +1,4 @@
-"""Many tables, of which each changes a little every night."""
+"""Many tables, each of which changes a little every night."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.typed_columns import (
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, deletes, inserts, relation, updates
 from pgoutput_etl.protocol.framing import Framing
 
-_ROWS, _UPDATES, _INSERTS, _DELETES = 1000, 30, 10, 10  # of each table
+_ROWS, _UPDATES, _INSERTS, _DELETES = 1000, 30, 10, 10  # per table
 _CHANGES = _UPDATES + _INSERTS + _DELETES
 _COLUMNS = (
     Column("id", 23, is_key=True),
@@ -35,24 +35,24 @@ _LSN, _LSN_STEP, _XID = 0x3_0000_0000, 1 << 16, 7000
 
 
 def many_tables(tables: int, files: int, changed: int | None = None) -> Corpus:
-    """The first night inserts 1,000 rows into each, the second has 50 transactions with a change of each table.
+    """The first night inserts 1,000 rows into each; the second has 50 transactions that each change every table once.
 
-    changed: how many of the tables the second night is about; all unless told.
+    changed: the number of tables that the second night changes (default: all).
     """
-    of_second = tables if changed is None else changed
+    changed = tables if changed is None else changed
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
-        made = [_OneTable(number) for number in range(tables)]
-        land(first, [_first_night(made)], Framing.PGCOPY)
-        block = _second_night(made[:of_second])
+        all_tables = [_OneTable(number) for number in range(tables)]
+        land(first, [_first_night(all_tables)], Framing.PGCOPY)
+        block = _second_night(all_tables[:changed])
         landed = land(second, [block], Framing.PGCOPY, even_cuts(len(block.messages), files))
-        return landed, [table.expected(expected) for table in made[:of_second]]
+        return landed, [table.expected(expected) for table in all_tables[:changed]]
 
-    return corpus("tables", {"tables": tables, "changed": of_second, "files": files}, generate)
+    return corpus("tables", {"tables": tables, "changed": changed, "files": files}, generate)
 
 
 class _OneTable:
-    """Rows 1 to 1,000, and then 50 changes: the first 30 are updated, the last 10 deleted, and 10 are new."""
+    """Rows 1 to 1,000, and then 50 changes: the first 30 rows are updated, the last 10 deleted, and 10 inserted."""
 
     def __init__(self, number: int) -> None:
         rng = np.random.default_rng([3, number])
@@ -78,7 +78,7 @@ class _OneTable:
         return inserts(self.table, _printed(self.first), _ROWS)
 
     def changes(self) -> pa.Array:
-        """One of each transaction."""
+        """The table's changes, one per transaction."""
         news = _printed(self.second)
         keys = [pa.array(self.deleted).cast(pa.string()), *[None] * (len(_COLUMNS) - 1)]
         return pa.concat_arrays(
@@ -91,23 +91,23 @@ class _OneTable:
 
     def expected(self, folder: Path) -> TableFiles:
         size = _ROWS - _DELETES - _UPDATES
-        marks = stamps(*(of(np.full(size, 0)) for of in (_lsn, _time, _xid)))
-        kept = self.first.slice(_UPDATES, size)
+        metadata = stamps(*(column(np.full(size, 0)) for column in (_lsn, _time, _xid)))
+        unchanged = self.first.slice(_UPDATES, size)
         numbers = 1 + np.arange(_UPDATES + _INSERTS)
-        new_marks = stamps(*(of(numbers) for of in (_lsn, _time, _xid)))
-        final = pa.concat_tables([_beside(kept, marks), _beside(self.second, new_marks)])
+        new_metadata = stamps(*(column(numbers) for column in (_lsn, _time, _xid)))
+        final = pa.concat_tables([_with_columns(unchanged, metadata), _with_columns(self.second, new_metadata)])
         nulls = {name: pa.nulls(_DELETES, final.schema.field(name).type) for name in final.column_names[1:]}
-        gone = pa.table({"id": pa.array(self.deleted, pa.int32()), **nulls})
+        deleted = pa.table({"id": pa.array(self.deleted, pa.int32()), **nulls})
         in_net = np.arange(final.num_rows) >= size
-        return write_expected(folder, "public", self.table.name, ("id",), final, in_net, gone)
+        return write_expected(folder, "public", self.table.name, ("id",), final, in_net, deleted)
 
 
 def _printed(rows: pa.Table) -> list[pa.Array]:
     return [printed(rows.column(name).combine_chunks()) for name in rows.column_names]
 
 
-def _beside(rows: pa.Table, marks: dict[str, pa.Array]) -> pa.Table:
-    return pa.table({**{name: rows.column(name) for name in rows.column_names}, **marks})
+def _with_columns(rows: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    return pa.table({**{name: rows.column(name) for name in rows.column_names}, **columns})
 
 
 def _lsn(transaction: Ints) -> Ints:
@@ -123,7 +123,7 @@ def _xid(transaction: Ints) -> Ints:
 
 
 def _first_night(tables: list[_OneTable]) -> Block:
-    """All in one transaction."""
+    """The initial rows of all tables, in one transaction."""
     number = np.array([0])
     parts = [begins(_lsn(number), _time(number), _xid(number))]
     for table in tables:
@@ -133,7 +133,7 @@ def _first_night(tables: list[_OneTable]) -> Block:
 
 
 def _second_night(tables: list[_OneTable]) -> Block:
-    """Transaction by transaction the change of every table; each table's Relation before its first."""
+    """A change of every table in each transaction, with each table's Relation before its first change."""
     numbers = 1 + np.arange(_CHANGES)
     count = len(tables)
     kinds = [table.changes() for table in tables]

@@ -1,4 +1,4 @@
-"""Columns as Delta holds them, as PostgreSQL prints them, and as the tables that are expected after a batch."""
+"""Columns as Delta stores them and as PostgreSQL prints them, and the tables expected after a batch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _STAMPS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """What is expected of one table, as Parquet.
+    """The expected contents of one table, as Parquet files.
 
-    net: the batch's net changes, one row per key, with `_delete`. kept: the rows of the table that the batch leaves as
-    they are; None if there are none. inserts_only: nothing of `net` was there before.
+    net: the batch's net changes, one row per key, with `_delete`. kept: the rows that the batch leaves unchanged, or
+    None. inserts_only: `net` has only new rows.
     """
 
     schema: str
@@ -55,7 +55,7 @@ def decimals(unscaled: Ints, precision: int, scale: int) -> pa.Array:
 
 
 def printed(column: pa.Array) -> pa.Array:
-    """As a walsender prints it, with DateStyle ISO, in UTC. Floats: only those with few digits behind the point."""
+    """As a walsender prints it, with DateStyle ISO, in UTC. Floats must have few digits after the point."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         naive = column.cast(pa.timestamp("us")).cast(pa.string())
@@ -67,7 +67,7 @@ def printed(column: pa.Array) -> pa.Array:
 
 
 def stamps(lsns: Ints, times: Ints, xids: Ints) -> dict[str, pa.Array]:
-    """The columns that a target has behind the table's own."""
+    """The columns that a target has after the table's own."""
     columns = [pa.array(lsns, pa.int64()), instant(times), pa.array(xids, pa.int64())]
     columns.append(pa.nulls(len(lsns), pa.map_(pa.string(), pa.string())))
     return dict(zip(_STAMPS, columns, strict=True))
@@ -83,14 +83,14 @@ def write_expected(
     deleted: pa.Table | None = None,
     inserts_only: bool = False,
 ) -> TableFiles:
-    """`final`: the whole table after the batch, with stamps; `in_net`: which of its rows the batch wrote;
-    `deleted`: the keys of rows that it took away, with the other columns NULL."""
+    """final: the whole table after the batch, with metadata columns. in_net: marks its rows that the batch wrote.
+    deleted: the keys of deleted rows, with NULL in the other columns."""
     folder.mkdir(parents=True, exist_ok=True)
     net = final.filter(pa.array(in_net))
     net = net.append_column("_delete", pa.repeat(pa.scalar(False), net.num_rows))
     if deleted is not None:
-        gone = deleted.append_column("_delete", pa.repeat(pa.scalar(True), deleted.num_rows))
-        net = pa.concat_tables([net, gone.select(net.column_names).cast(net.schema)])
+        rows = deleted.append_column("_delete", pa.repeat(pa.scalar(True), deleted.num_rows))
+        net = pa.concat_tables([net, rows.select(net.column_names).cast(net.schema)])
     pq.write_table(net, folder / f"{name}.net.parquet", row_group_size=_ROW_GROUP)
     kept = None
     if not in_net.all():
@@ -101,7 +101,7 @@ def write_expected(
 
 
 def random_texts(rng: np.random.Generator, count: int, shortest: int, longest: int) -> pa.Array:
-    """Words of lower-case letters, of any length in between."""
+    """Random words of lowercase letters, with lengths from `shortest` to `longest`."""
     lengths = rng.integers(shortest, longest + 1, count)
     offsets = np.r_[0, np.cumsum(lengths)].astype(np.int32)
     letters = rng.integers(ord("a"), ord("z") + 1, int(offsets[-1]), dtype=np.uint8)

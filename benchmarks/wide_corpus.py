@@ -1,4 +1,4 @@
-"""Inserts into one table of 60 columns of all the usual types."""
+"""Inserts into one table of 60 columns of all common types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.typed_columns import (
 from benchmarks.wire_arrays import Column, Ints, Table, begins, commits, inserts, relation
 from pgoutput_etl.protocol.framing import Framing
 
-# Type: its OID, its modifier, and how many columns are of it.
+# By type: its OID, its modifier, and the number of columns.
 _KINDS = {
     "int4": (23, -1, 10),
     "int8": (20, -1, 6),
@@ -56,7 +56,7 @@ _FIRST_NIGHT = 10_000
 
 
 def wide(rows: int, files: int) -> Corpus:
-    """About 1,050 bytes a row. The first night inserts 10,000 rows."""
+    """About 1,050 bytes per row. The first night inserts 10,000 rows."""
 
     def generate(first: Path, second: Path, expected: Path) -> tuple[Landed, list[TableFiles]]:
         expected.mkdir()
@@ -65,15 +65,14 @@ def wide(rows: int, files: int) -> Corpus:
         messages = rows + 2 * -(-rows // _PER_TRANSACTION) + 1
         blocks = _blocks(_FIRST_NIGHT, _FIRST_NIGHT + rows, net, True)
         landed = land(second, blocks, Framing.COPYDATA, even_cuts(messages, files))
-        of_table = TableFiles("public", "wide", ("id",), str(net), str(kept), rows, rows + _FIRST_NIGHT, True)
-        return landed, [of_table]
+        return landed, [TableFiles("public", "wide", ("id",), str(net), str(kept), rows, rows + _FIRST_NIGHT, True)]
 
     return corpus("wide", {"rows": rows, "files": files}, generate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pools:
-    """What texts are taken from."""
+    """The texts that columns draw from."""
 
     words: pa.Array
     uuids: pa.Array
@@ -87,14 +86,14 @@ class _Pools:
 
 
 def _blocks(begin: int, end: int, expected: Path, is_net: bool) -> Iterator[Block]:
-    """Rows [begin, end), which also go to `expected` as they come."""
+    """Rows [begin, end), which are also written to `expected`."""
     pools = _Pools.drawn()
     writer: pq.ParquetWriter | None = None
     for at in range(begin, end, _BLOCK):
         size = min(_BLOCK, end - at)
         rows = _rows(np.arange(at, at + size), pools)
         transaction = np.arange(at, at + size) // _PER_TRANSACTION
-        lsns, times, xids = (of(transaction) for of in (_lsn, _time, _xid))
+        lsns, times, xids = (column(transaction) for column in (_lsn, _time, _xid))
         table = pa.table({**rows, **stamps(lsns, times, xids)})
         if is_net:
             table = table.append_column("_delete", pa.repeat(pa.scalar(False), size))
@@ -121,9 +120,9 @@ def _block(rows: dict[str, pa.Array], size: int, transaction: Ints, connects: bo
     changes = inserts(_TABLE, [printed(column) for column in rows.values()], size)
     numbers = np.unique(transaction)
     count = len(numbers)
-    lsns, times, xids = (of(numbers) for of in (_lsn, _time, _xid))
+    lsns, times, xids = (column(numbers) for column in (_lsn, _time, _xid))
     kinds = [changes, begins(lsns, times, xids), commits(lsns, times), pa.array([relation(_TABLE)], pa.binary())]
-    # In the order of transactions; of each the Begin, the Relation, the rows, the Commit.
+    # By transaction: Begin, Relation, rows, Commit.
     belongs = np.r_[transaction, numbers, numbers, numbers[:1]]
     stage = np.r_[np.full(size, 2), np.zeros(count, int), np.full(count, 3), 1]
     order = np.lexsort((stage, belongs))

@@ -1,7 +1,7 @@
-"""pgoutput messages by the million, as Arrow arrays: columns of texts in, an array of encoded messages out.
+"""Encodes pgoutput messages by the million: columns of texts in, an Arrow array of encoded messages out.
 
-Written from PostgreSQL's protocol chapter ("Logical Replication Message Formats"), as tests/support/encoder.py is,
-which does the same one message at a time.
+Written from PostgreSQL's protocol chapter ("Logical Replication Message Formats"), like tests/support/encoder.py, which
+encodes one message at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
-# One part of each message: an array, or bytes that are the same in all.
+# One part of each message: an array, or bytes that all messages share.
 Part: TypeAlias = "pa.Array | bytes"
 
 
@@ -48,7 +48,7 @@ class Table:
 
 
 def fixed(*fields: tuple[str, object], size: int) -> pa.Array:
-    """Fields of fixed width, behind each other: (numpy type, values or one value), such as (">i4", 7)."""
+    """Concatenated fields of fixed width: (numpy type, values or one value), such as (">i4", 7)."""
     records = np.empty(size, np.dtype([(f"f{i}", kind) for i, (kind, _) in enumerate(fields)]))
     for i, (_, values) in enumerate(fields):
         records[f"f{i}"] = values
@@ -57,7 +57,7 @@ def fixed(*fields: tuple[str, object], size: int) -> pa.Array:
 
 
 def joined(parts: Sequence[Part], size: int) -> pa.Array:
-    """The parts of each message behind each other."""
+    """The concatenated parts of each message."""
     no_bytes = pa.scalar(b"", pa.binary())
     merged: list[Part] = []
     for are_bytes, group in groupby(parts, lambda part: isinstance(part, bytes)):
@@ -67,7 +67,7 @@ def joined(parts: Sequence[Part], size: int) -> pa.Array:
 
 
 def cells(texts: pa.Array | None) -> list[Part]:
-    """A column's values in text form; null: NULL; None: all are."""
+    """A column's values in text form; null becomes NULL; None: all are NULL."""
     if texts is None:
         return [b"n"]
     values = texts.cast(pa.binary())
@@ -88,12 +88,12 @@ def inserts(table: Table, columns: Sequence[pa.Array | None], size: int, xids: I
 
 
 def updates(table: Table, columns: Sequence[pa.Array | None], size: int, xids: Ints | None = None) -> pa.Array:
-    """Without an old tuple: the key stayed."""
+    """Updates without an old tuple, as the key stays."""
     return joined([*_head(b"U", table, size, xids), b"N", *tuple_data(columns)], size)
 
 
 def deletes(table: Table, keys: Sequence[pa.Array | None], size: int, xids: Ints | None = None) -> pa.Array:
-    """With the key alone: `keys` has None for every other column."""
+    """Deletes with the key only: `keys` has None for every other column."""
     return joined([*_head(b"D", table, size, xids), b"K", *tuple_data(keys)], size)
 
 

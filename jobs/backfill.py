@@ -1,8 +1,10 @@
 """Rebuilds tables from the archive: whole, for a range of commits, or as a side build as of a commit."""
 
 import sys
-
-from pgoutput_etl.jobs.backfill.command import COMMAND
+from os.path import dirname, realpath
 
 if __name__ == "__main__":
-    sys.exit(COMMAND.main())
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("backfill"))

@@ -1,8 +1,10 @@
 """Keeps a source's Delta tables and its ledger fast and small. Changes nothing without --execute."""
 
 import sys
-
-from pgoutput_etl.jobs.maintain.command import COMMAND
+from os.path import dirname, realpath
 
 if __name__ == "__main__":
-    sys.exit(COMMAND.main())
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("maintain"))

@@ -1,8 +1,10 @@
 """Reports what the nightly job would do now; writes nothing."""
 
 import sys
-
-from pgoutput_etl.jobs.plan.command import COMMAND
+from os.path import dirname, realpath
 
 if __name__ == "__main__":
-    sys.exit(COMMAND.main())
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("plan"))

@@ -1,8 +1,10 @@
 """Loads rows from before the slot, from a server or from files, consistent with the archive."""
 
 import sys
-
-from pgoutput_etl.jobs.snapshot.command import COMMAND
+from os.path import dirname, realpath
 
 if __name__ == "__main__":
-    sys.exit(COMMAND.main())
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("snapshot"))

@@ -43,40 +43,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "read_archive": "explore.archive",
-    "Replay": "replay.mirror",
-    "start_session": "spark.session",
-    "load_config": "config.settings",
-    "Config": "config.settings",
-    "apply": "jobs.apply.pipeline",
-    "RunSummary": "jobs.apply.report",
-    "print_summary": "jobs.apply.report",
-    "plan": "jobs.plan.run",
-    "PlanSummary": "jobs.plan.report",
-    "print_plan": "jobs.plan.report",
-    "backfill": "jobs.backfill.run",
-    "BackfillRequest": "jobs.backfill.request",
-    "BackfillSummary": "jobs.backfill.report",
-    "print_backfill": "jobs.backfill.report",
-    "verify": "jobs.verify.run",
-    "VerifyRequest": "jobs.verify.request",
-    "VerifySummary": "jobs.verify.report",
-    "print_verification": "jobs.verify.report",
-    "tables_at": "ledger.as_of",
-    "consistent_points": "ledger.as_of",
-    "decompress": "compression",
-    "Framing": "protocol.framing",
-    "detect": "protocol.framing",
-    "frames": "protocol.framing",
-    "decode": "protocol.decoder",
-    "column_type": "types",
-    "load_text": "types",
-    "parse_lsn": "lsn",
-    "format_lsn": "lsn",
-    "PgoutputEtlError": "errors",
+_NAMES = {
+    "compression": ["decompress"],
+    "config.settings": ["Config", "load_config"],
+    "errors": ["PgoutputEtlError"],
+    "explore.archive": ["read_archive"],
+    "jobs.apply.pipeline": ["apply"],
+    "jobs.apply.report": ["RunSummary", "print_summary"],
+    "jobs.backfill.report": ["BackfillSummary", "print_backfill"],
+    "jobs.backfill.request": ["BackfillRequest"],
+    "jobs.backfill.run": ["backfill"],
+    "jobs.plan.report": ["PlanSummary", "print_plan"],
+    "jobs.plan.run": ["plan"],
+    "jobs.verify.report": ["VerifySummary", "print_verification"],
+    "jobs.verify.request": ["VerifyRequest"],
+    "jobs.verify.run": ["verify"],
+    "ledger.as_of": ["consistent_points", "tables_at"],
+    "lsn": ["format_lsn", "parse_lsn"],
+    "protocol.decoder": ["decode"],
+    "protocol.framing": ["Framing", "detect", "frames"],
+    "replay.mirror": ["Replay"],
+    "spark.session": ["start_session"],
+    "types": ["column_type", "load_text"],
 }
 
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 if not TYPE_CHECKING:  # else any name would pass as one of the package
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_USAGE
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
 from pgoutput_etl.jobs.command import Command
 
 # A job's module is imported only when the job runs: importing Spark takes a second, and inspect doesn't need it.
 JOBS = {
+    "init": "write a configuration for a landing folder",
     "apply": "bring every Delta table to the last commit in the archive",
     "plan": "report what apply would do; write nothing",
     "inspect": "report what landed files contain",
+    "status": "report the last batch, its age, waiting files and held tables, within seconds",
     "backfill": "rebuild tables from the archive",
     "snapshot": "load rows from before the slot",
     "verify": "compare tables with PostgreSQL",
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (sys.stdout if job else sys.stderr).write(usage())
         return EXIT_DONE if job else EXIT_USAGE
     if job == "--version":
+        from importlib.metadata import version
+
         print(version("pgoutput_etl"))
         return EXIT_DONE
     if job not in JOBS:

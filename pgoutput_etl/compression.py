@@ -1,4 +1,4 @@
-"""Decompresses landed files part by part and up to a limit, because a small file may expand without end."""
+"""Decompresses landed files in parts and up to a limit, because a small file may expand without end."""
 
 from __future__ import annotations
 
@@ -21,29 +21,24 @@ _PART_SIZE = 1 << 20
 _BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so it must not be the rest of the file
 
 
-def _inflate(data: bytes, codec: str, max_size: int) -> bytes:
-    """Decompress the data; codec: gzip, zstd, lz4 or bz2. Consecutive members or frames are concatenated.
+def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[bytes, str | None]:
+    """Decompresses data of the codec gzip, zstd, lz4 or bz2 in parts of `part_size` bytes. Returns the content, and the
+    error that ends it if the data are damaged or truncated.
 
-    Raises OSError or pa.ArrowException for damaged or truncated data, and FramingError for data that expands to more
-    than `max_size` bytes, without holding more of them in memory.
+    Raises FramingError if the content is larger than `max_size`, without holding more of it in memory.
     """
     content = BytesIO()
-    for part in _parts(data, codec, max_size, _PART_SIZE):
-        content.write(part)
-    return content.getvalue()
-
-
-def _parts(data: bytes, codec: str, max_size: int, part_size: int) -> Iterator[bytes]:
-    """Like _inflate, in parts of at most `part_size` bytes; yields the parts before truncated or damaged data."""
-    size = 0
-    for part in _bz2_parts(data, part_size) if codec == "bz2" else _arrow_parts(data, codec, part_size):
-        size += len(part)
-        if size > max_size:
-            raise FramingError(
-                f"offset 0: expected {codec} data that expands to at most {max_size:,} bytes, "
-                f"found {len(data):,} bytes that expand to more"
-            )
-        yield part
+    try:
+        for part in _bz2_parts(data, part_size) if codec == "bz2" else _arrow_parts(data, codec, part_size):
+            if content.tell() + len(part) > max_size:
+                raise FramingError(
+                    f"offset 0: expected {codec} data that expands to at most {max_size:,} bytes, "
+                    f"found {len(data):,} bytes that expand to more"
+                )
+            content.write(part)
+    except (OSError, pa.ArrowException) as error:
+        return content.getvalue(), str(error)
+    return content.getvalue(), None
 
 
 def _arrow_parts(data: bytes, codec: str, part_size: int) -> Iterator[bytes]:
@@ -93,7 +88,7 @@ _MAGIC = {
     "bz2": tuple(b"BZh%d" % level + number for level in range(1, 10) for number in (b"1AY&SY", b"\x17rE8P\x90")),
 }
 
-_SALVAGE_PART_SIZE = 1 << 10  # of a truncated stream
+_SALVAGE_PART_SIZE = 1 << 10  # for a truncated stream
 
 
 def decompress(data: bytes, path: str, max_size: int = MAX_SIZE) -> bytes:
@@ -118,13 +113,14 @@ def read_content(data: bytes, path: str, max_size: int = MAX_SIZE) -> Content:
             return Content(b"", f"offset 0: expected {named} data in a {suffix} file, found {len(data)} bytes")
         return Content(data, None, None if named is None else f"named {suffix}, but not compressed")
     remark = None if named == codec else f"contains {codec} data, which its name doesn't indicate"
-    try:
-        return Content(_inflate(data, codec, max_size), None, remark)
-    except (OSError, pa.ArrowException) as error:
-        refusal = f"offset 0: expected {len(data)} bytes of {codec} data, found: {error}"
-        if TRUNCATED not in str(error):
-            raise FramingError(refusal) from None
-    return Content(_salvage(data, codec, max_size), refusal, remark)
+    content, error = _inflate(data, codec, max_size, _PART_SIZE)
+    if error is None:
+        return Content(content, None, remark)
+    refusal = f"offset 0: expected {len(data)} bytes of {codec} data, found: {error}"
+    if TRUNCATED not in error:
+        raise FramingError(refusal)
+    # The last part before the end is lost, so the parts must be small.
+    return Content(_inflate(data, codec, max_size, _SALVAGE_PART_SIZE)[0], refusal, remark)
 
 
 def _codec(data: bytes, named: str | None) -> str | None:
@@ -132,14 +128,3 @@ def _codec(data: bytes, named: str | None) -> str | None:
         if data.startswith(magic):
             return codec
     return named if named in ("zstd", "lz4") and data.startswith(_SKIPPABLE) else None
-
-
-def _salvage(data: bytes, codec: str, max_size: int) -> bytes:
-    """The readable part of a truncated stream."""
-    content = BytesIO()
-    try:
-        for part in _parts(data, codec, max_size, _SALVAGE_PART_SIZE):
-            content.write(part)
-    except (OSError, pa.ArrowException):
-        pass
-    return content.getvalue()

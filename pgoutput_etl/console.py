@@ -5,47 +5,103 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.identifiers import printable
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_QUARANTINE = 0, 1, 2, 3
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Progress = Callable[[str], None]  # called with one line per step
+
+_NUMBER: dict[str, Any] = {"justify": "right"}
+_TEXT: dict[str, Any] = {"overflow": "fold"}
+
+Row = tuple[str, Iterable[int | str], Iterable[str]]
 
 
 def summary_json(summary: Any, **extra: Any) -> str:
-    """The fields of a dataclass that has an `exit_code`, and extra ones."""
+    """The fields of a dataclass, extra ones, and its `exit_code`."""
     return json.dumps({**asdict(summary), **extra, "exit_code": summary.exit_code}, indent=2)
 
 
-def own_console() -> Console:
-    """A console as wide as the terminal, or 120 columns without one."""
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+def grid(
+    first: str,
+    numbers: Iterable[str],
+    texts: Iterable[str],
+    rows: Sequence[Row],
+    limit: int | None = None,
+    rare: Collection[str] = (),
+) -> Table:
+    """A table whose rows have a name, then numbers, then texts. Empty columns, and rare ones without a number other
+    than 0, are left out.
 
+    limit: the number of rows to list. rare: names of number columns.
+    """
+    from rich.table import Table  # not for progress and errors, which take less time than this import
+    from rich.text import Text
 
-def grid(first: str, counts: Iterable[str], words: Iterable[str] = ()) -> Table:
-    """A table whose rows have a name, then numbers, then text."""
     table = Table()
     table.add_column(first, overflow="fold")
-    for name in counts:
-        table.add_column(name, justify="right")
-    for name in words:
-        table.add_column(name, overflow="fold")
+    numbers = list(numbers)
+    columns = [*numbers, *texts]
+    cells = [[*counts, *words] for _, counts, words in rows]
+    empty = [("", 0) if column in rare else ("",) for column in columns]
+    shown = [any(row[i] not in empty[i] for row in cells) for i in range(len(columns))]
+    for column in compress(columns, shown):
+        table.add_column(column, **_NUMBER if column in numbers else _TEXT)
+    for (name, *_), row in zip(rows[:limit], cells, strict=False):
+        words = (cell if isinstance(cell, str) else f"{cell:,}" for cell in compress(row, shown))
+        table.add_row(Text(printable(name)), *(Text(printable(word)) for word in words))
+    if limit is not None and len(rows) > limit:
+        table.add_row(f"… and {len(rows) - limit:,} more")
     return table
 
 
-def exit_code_of(error: Exception) -> int:
-    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, in the singular or the regular plural."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def print_error(error: PgoutputEtlError) -> None:
-    """Prints to standard error. Lines after the first are indented, so that no name in the error can fake a line."""
+def shortened(lines: Sequence[str], limit: int, noun: str) -> list[str]:
+    """The first lines, and the number of the others."""
+    more = len(lines) - limit
+    return [*lines[:limit], f"… and {more:,} more {noun}"] if more > 0 else list(lines)
+
+
+def content_line(size: int, accounts: Mapping[str, int]) -> str:
+    """The decompressed bytes in total and by account."""
+    parts = ", ".join(f"{count:,} {account}" for account, count in accounts.items() if count or account == "applied")
+    return f"Content: {counted(size, 'byte')} ({parts})." if parts else f"Content: {counted(size, 'byte')}."
+
+
+def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap: bool = False) -> None:
+    """Prints lines, and tables that have rows.
+
+    console: None for one as wide as the terminal, or 120 columns without one. soft_wrap: the terminal wraps lines.
+    """
+    from rich.console import Console
+
+    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    for part in parts:
+        if isinstance(part, str):
+            console.print(printable(part), markup=False, soft_wrap=soft_wrap)
+        elif part.row_count:
+            console.print(part)
+
+
+def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
+    """Prints to standard error. Lines after the first are indented, so that no name in the error can fake a line.
+
+    command: resolves the error.
+    """
     first, *rest = str(error).split("\n")
+    rest += [] if command is None else [f"Next: {command}"]
     for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
         sys.stderr.write(f"{printable(line)}\n")
 
@@ -55,7 +111,7 @@ def print_warning(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
 
 
-class Progress:
+class ProgressPrinter:
     """Prints a line per step to standard error, with the seconds since the start."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -69,4 +125,4 @@ class Progress:
 
 
 def no_progress(_: str) -> None:
-    """Takes the place of `Progress` where nobody wants to see it."""
+    """A Progress that prints nothing."""

@@ -1,4 +1,4 @@
-"""Exceptions, one class per thing that the operator does next.
+"""Exceptions: one class for each action that an operator has to take.
 
     PgoutputEtlError
     ├── ConfigError          fix the configuration or the command line      exit 2
@@ -6,7 +6,7 @@
     │   ├── WireError        … one field of a message: expected and found
     │   ├── FramingError     … how the file is split into messages
     │   └── SequenceError    … the order of the messages
-    ├── TableError           inspect one table; the others continue         exit 3
+    ├── TableError           inspect one table; the others continue         exit 3 (the table is held)
     └── RunError             run again, or finish what another run began    exit 1
 
 No message contains a cell's value: messages reach logs, terminals and tickets.
@@ -14,11 +14,17 @@ No message contains a cell's value: messages reach logs, terminals and tickets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import astuple, dataclass
 
 
 class PgoutputEtlError(Exception):
-    """The base class of every exception that this package raises on purpose."""
+    """The base class of all exceptions that this package raises on purpose.
+
+    next_job: a job and its options that resolve the error, once the reader has done what the message says.
+    """
+
+    next_job: tuple[str, ...] = ()
 
 
 class ConfigError(PgoutputEtlError):
@@ -33,8 +39,8 @@ class ArchiveError(PgoutputEtlError):
 class WireError(ArchiveError):
     """Bytes that are not a pgoutput message.
 
-    offset: from the message's first byte. short: the data ends inside the message. looked_to: how far into the data the
-    message was read, if requested, as a measure of the cost.
+    offset: from the message's first byte. short: the data ends inside the message. scanned_to: the position in the data
+    up to which the message was read, where the caller needs it as a measure of the cost.
     """
 
     offset: int
@@ -43,23 +49,22 @@ class WireError(ArchiveError):
     expected: str
     found: str
     short: bool = False
-    looked_to: int = 0
+    scanned_to: int = 0
 
     def __str__(self) -> str:
         return f"{self.message}.{self.field} at byte {self.offset}: expected {self.expected}, found {self.found}"
 
-    def __reduce__(self) -> tuple[type[WireError], tuple[int, str, str, str, str, bool, int]]:
-        fields = (self.offset, self.message, self.field, self.expected, self.found, self.short, self.looked_to)
-        return WireError, fields
+    def __reduce__(self) -> tuple[type[WireError], tuple[object, ...]]:
+        return WireError, astuple(self)
 
 
 class FramingError(ArchiveError):
-    """A file that can't be split into messages. short: because it ends too early. looked_to: as in WireError."""
+    """A file that can't be split into messages. short: because it ends too early. scanned_to: as in WireError."""
 
-    def __init__(self, text: str, short: bool = False, looked_to: int = 0) -> None:
+    def __init__(self, text: str, short: bool = False, scanned_to: int = 0) -> None:
         super().__init__(text)
         self.short = short
-        self.looked_to = looked_to
+        self.scanned_to = scanned_to
 
 
 class SequenceError(ArchiveError):
@@ -72,3 +77,12 @@ class TableError(PgoutputEtlError):
 
 class RunError(PgoutputEtlError):
     """The ledger or a target is in a state that does not allow this run."""
+
+    def __init__(self, text: str, next_job: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.next_job = next_job
+
+
+def without_offset(reason: str) -> str:
+    """An error's text without the offset at its beginning, for a line that has the offset already."""
+    return re.sub(r"^offset \d+: ", "", reason)

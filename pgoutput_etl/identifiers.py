@@ -7,6 +7,7 @@ its name there, each part in backticks.
 from __future__ import annotations
 
 import re
+from glob import escape
 from posixpath import normpath
 
 MAX_SEGMENT = 255  # bytes in the name of a file or folder
@@ -17,8 +18,14 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, and those that change the direction of the surrounding text."""
+    """Escapes control characters, including characters that reverse the direction of text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def pattern_of(name: str) -> str:
+    """A shell pattern for `--tables` that matches a table's name; a comma, which separates patterns, is any one
+    character."""
+    return escape(name).replace(",", "?")
 
 
 def quoted(name: str) -> str:

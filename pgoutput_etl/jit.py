@@ -26,6 +26,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, wraps
 from pathlib import Path
 from threading import RLock
 from types import FunctionType, ModuleType
@@ -50,8 +51,6 @@ _CHECKSUM = hashlib.sha256().digest_size
 
 _lock = RLock()
 
-_loaded: list[tuple[ModuleType | None, str | None]] = []
-
 
 def __getattr__(name: str) -> bool | str | None:
     if name == "AVAILABLE":
@@ -61,14 +60,8 @@ def __getattr__(name: str) -> bool | str | None:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+@cache
 def _numba() -> tuple[ModuleType | None, str | None]:
-    with _lock:
-        if not _loaded:
-            _loaded.append(_import())
-        return _loaded[0]
-
-
-def _import() -> tuple[ModuleType | None, str | None]:
     if os.environ.get(PURE_VARIABLE, "0") not in ("", "0"):
         return None, f"{PURE_VARIABLE} is set"
     try:
@@ -94,9 +87,10 @@ class Kernel(Generic[P, R]):
     __slots__ = ("__name__", "_dispatcher", "function", "is_inlined")
 
     def __init__(self, function: Callable[P, R], is_inlined: bool = False) -> None:
+        assert isinstance(function, FunctionType)
         self.function = function
         self.is_inlined = is_inlined
-        self.__name__: str = getattr(function, "__name__", "kernel")
+        self.__name__ = function.__name__
         self._dispatcher: Any = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -109,12 +103,14 @@ class Kernel(Generic[P, R]):
                 self._dispatcher = self._compile()
             return self._dispatcher
 
-    def _compile(self) -> Any:
+    def _numba(self) -> Any:
         numba, why_not = _numba()
         if numba is None:
             raise RuntimeError(f"{self.__name__} can't be compiled: {why_not}")
-        function = self.function
-        assert isinstance(function, FunctionType)
+        return numba
+
+    def _compile(self) -> Any:
+        numba, function = self._numba(), self.function
         callees = {name: value.dispatcher() for name, value in self._globals().items() if isinstance(value, Kernel)}
         namespace = {**function.__globals__, **callees}
         resolved = FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
@@ -125,9 +121,8 @@ class Kernel(Generic[P, R]):
 
     def _globals(self) -> dict[str, Any]:
         """The globals that the function uses."""
-        function = self.function
-        assert isinstance(function, FunctionType)
-        return {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+        used = self.function.__globals__
+        return {name: used[name] for name in self.function.__code__.co_names if name in used}
 
     def fingerprint(self) -> bytes:
         """A hash of the function's code, of the kernels it calls, and of its constants."""
@@ -161,109 +156,73 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function, True)
 
 
-class _Instruction(Kernel[P, R]):
-    """An operation that numba lacks; `function` builds it as an intrinsic."""
+class _Instruction(Kernel[..., Any]):
+    """An operation on arrays of bytes that numba lacks. Accesses are not checked against the arrays' bounds.
+
+    `function` builds LLVM code. Its arguments: the builder; per array a function from an offset and a type (default: a
+    word of 64 bits) to a pointer; per uint64 its value. The result is a uint64.
+    """
 
     __slots__ = ()
 
     def _compile(self) -> Any:
-        numba, why_not = _numba()
-        if numba is None:
-            raise RuntimeError(f"{self.__name__} can't be compiled: {why_not}")
-        build: Any = self.function
-        return build(numba)
+        types, build = self._numba().types, self.function
 
-    def fingerprint(self) -> bytes:
-        return self.__name__.encode()
-
-
-def _load_word(numba: Any) -> Any:
-    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.load(_pointer(context, builder, signature, arguments), align=1)
-
-        return numba.types.uint64(data, numba.types.uint64), generate
-
-    return numba.extending.intrinsic(typed)
-
-
-def _store_word(numba: Any) -> Any:
-    def typed(_typing_context: Any, data: Any, _at: Any, _value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            builder.store(arguments[2], _pointer(context, builder, signature, arguments), align=1)
-            return context.get_dummy_value()
-
-        return numba.types.void(data, numba.types.uint64, numba.types.uint64), generate
-
-    return numba.extending.intrinsic(typed)
-
-
-def _load_length(numba: Any) -> Any:
-    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             from llvmlite import ir
 
-            length = builder.load(_pointer(context, builder, signature, arguments, ir.IntType(32)), align=1)
-            return builder.zext(builder.bswap(length), ir.IntType(64))
+            word = ir.IntType(64)
 
-        return numba.types.uint64(data, numba.types.uint64), generate
+            def operand(kind: Any, argument: Any) -> Any:
+                if not isinstance(kind, types.Array):
+                    return argument
+                data = context.make_array(kind)(context, builder, argument).data
+                return lambda offset, to=word: builder.bitcast(builder.gep(data, [offset]), to.as_pointer())
 
-    return numba.extending.intrinsic(typed)
+            return build(builder, *map(operand, signature.args, arguments))
 
+        @wraps(build)
+        def typed(_context: Any, *kinds: Any) -> Any:
+            return types.uint64(*(k if isinstance(k, types.Array) else types.uint64 for k in kinds)), generate
 
-def _no_text_in_block(numba: Any) -> Any:
-    def typed(_typing_context: Any, data: Any, _at: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-
-            block = ir.VectorType(ir.IntType(8), 64)
-            loaded = builder.load(_pointer(context, builder, signature, arguments, block), align=1)
-            # as signed numbers, bytes above 127 are negative
-            return builder.bitcast(builder.icmp_signed("<", loaded, ir.Constant(block, [1] * 64)), ir.IntType(64))
-
-        return numba.types.uint64(data, numba.types.uint64), generate
-
-    return numba.extending.intrinsic(typed)
+        return self._numba().extending.intrinsic(typed)
 
 
-def _copy_block(numba: Any) -> Any:
-    def typed(_typing_context: Any, data: Any, _at: Any, out: Any, _to: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-
-            block = ir.VectorType(ir.IntType(8), 32)
-            loaded = builder.load(_pointer(context, builder, signature, arguments, block), align=1)
-            builder.store(loaded, _pointer(context, builder, signature, arguments, block, 2), align=1)
-            mask = builder.bitcast(builder.icmp_signed("<", loaded, ir.Constant(block, [0] * 32)), ir.IntType(32))
-            return builder.zext(mask, ir.IntType(64))
-
-        return numba.types.uint64(data, numba.types.uint64, out, numba.types.uint64), generate
-
-    return numba.extending.intrinsic(typed)
+@_Instruction
+def load_word(builder: Any, data: Any, at: Any) -> Any:
+    """Eight bytes as a little-endian number."""
+    return builder.load(data(at), align=1)
 
 
-def _pointer(context: Any, builder: Any, signature: Any, arguments: Any, target: Any = None, first: int = 0) -> Any:
-    """A pointer of type `target` into the array argument `first`, at the offset in the argument after it."""
+@_Instruction
+def load_length(builder: Any, data: Any, at: Any) -> Any:
+    """Four bytes as a big-endian number."""
     from llvmlite import ir
 
-    array = context.make_array(signature.args[first])(context, builder, arguments[first])
-    return builder.bitcast(builder.gep(array.data, [arguments[first + 1]]), (target or ir.IntType(64)).as_pointer())
+    return builder.zext(builder.bswap(builder.load(data(at, ir.IntType(32)), align=1)), ir.IntType(64))
 
 
-# In all intrinsics, `data` and `out` are arrays of bytes, and accesses are not checked against their bounds.
-# load_word(data, at), store_word(data, at, word): eight bytes as a little-endian number.
-load_word: Any = _Instruction(_load_word)
+@_Instruction
+def no_text_in_block(builder: Any, data: Any, at: Any) -> Any:
+    """A mask of 64 bytes, the lowest bit for the first byte: 1 if it is NUL or above 127."""
+    from llvmlite import ir
 
-store_word: Any = _Instruction(_store_word)
+    block = ir.VectorType(ir.IntType(8), 64)
+    # as signed numbers, bytes above 127 are negative
+    mask = builder.icmp_signed("<", builder.load(data(at, block), align=1), ir.Constant(block, [1] * 64))
+    return builder.bitcast(mask, ir.IntType(64))
 
-# load_length(data, at): four bytes as a big-endian number.
-load_length: Any = _Instruction(_load_length)
 
-# no_text_in_block(data, at): a mask of 64 bytes, the lowest bit for the first byte: 1 if it is NUL or above 127.
-no_text_in_block: Any = _Instruction(_no_text_in_block)
+@_Instruction
+def copy_block(builder: Any, data: Any, at: Any, out: Any, to: Any) -> Any:
+    """Copies 32 bytes; returns a mask, the lowest bit for the first byte: 1 if above 127."""
+    from llvmlite import ir
 
-# copy_block(data, at, out, to): copies 32 bytes; returns a mask, the lowest bit for the first byte: 1 if above 127.
-copy_block: Any = _Instruction(_copy_block)
+    block = ir.VectorType(ir.IntType(8), 32)
+    loaded = builder.load(data(at, block), align=1)
+    builder.store(loaded, out(to, block), align=1)
+    mask = builder.bitcast(builder.icmp_signed("<", loaded, ir.Constant(block, [0] * 32)), ir.IntType(32))
+    return builder.zext(mask, ir.IntType(64))
 
 
 class _CodeCache:

@@ -1,4 +1,4 @@
-"""One Spark session per test run, started by the first test that asks for it."""
+"""One Spark session per process, started by the first test that uses it, and the order of the tests."""
 
 from __future__ import annotations
 
@@ -13,38 +13,61 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
-# A machine that is busy is no failure.
+# A test must not fail because the machine is busy.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+# For every process that the tests start: the JVM's first compiler tier only, as optimizing code that no test runs for
+# long took a third of the time. Its code cache would be 48 MB; when it is full, the JVM becomes slow or a call fails.
+# And one cache of compiled kernels, also for copies of this repository.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC")
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
 
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "3g",
-    # Compiled once and lightly: a third of the time went into optimising code that no test runs for long.
-    # Room for that: of itself the JVM then has 48 MB, and runs out of it, which makes it slow, or a call fail.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
     "spark.ui.enabled": "false",
-    # A table of a few rows in 200 partitions is what makes Spark tests slow; so is AQE planning its stages one by one.
+    # 200 partitions for a few rows make tests slow, and so does AQE, which plans stages one by one.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.codegen.wholeStage": "false",
-    # A fifth of the time went into compiling expressions that see a few rows.
+    # Compiling expressions that process a few rows took a fifth of the time.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Checksum files beside every file, each with a process for its permissions.
+    # Without checksum files, each of which starts a process to set its permissions.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # The log lines of a passing test are nobody's business.
+    # Warnings in the log of a passing test are noise.
     "spark.log.level": "ERROR",
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with Spark run first: the short ones without it then fill both processes to the end."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """One process runs all tests of a file, and one all tests of the season, which is built once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadSeasonAndFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
+        def _split_scope(self, nodeid: str) -> str:
+            path = Path(super()._split_scope(nodeid))
+            return path.name if path.name == "test_season.py" else str(path)
+
+    return LoadSeasonAndFiles(config, log)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pgoutput_etl.spark.session import start_session
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers run whatever python3 the shell finds
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise the workers run the shell's python3
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = start_session("pgoutput_etl tests", {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse)})
     yield session

@@ -2,7 +2,7 @@
 
 python -m tools.configuration_page
 
-Types and defaults come from the code; meanings and examples, which the code must accept, are here.
+Types and defaults come from the code. Meanings and examples are below; the code must accept each example.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- made by python -m tools.configuration_page -->\n"
 END = "<!-- end of what is made -->\n"
 
-# A section's name, where its keys stand, and its class. `tables` is a list of rules.
+# Each section of the file and its class; "" is the top level. `tables` is a list of rules.
 SECTIONS: Sequence[tuple[str, type]] = (
     ("source", Source),
     ("target", Target),
@@ -34,87 +34,74 @@ SECTIONS: Sequence[tuple[str, type]] = (
     ("metrics", Metrics),
     ("", Config),
 )
-# Of Config itself: those that are no section, and what is worked out and not given.
+# Fields of Config that are sections of their own, and fields that are computed instead of configured.
 _SECTIONS_OF_CONFIG = {"source", "target", "state", "tables", "merge", "metrics"}
-_NOT_GIVEN = {"secrets", "column_rules"}
+_COMPUTED = {"secrets", "column_rules", "options"}
 
 Example = object
-# What it is for, and a value, as in the file.
+# The meaning of each key, and an example value as in the file.
 MEANINGS: Mapping[str, tuple[str, Example]] = {
     "source.name": (
-        "one replication slot's archive; the ledger is kept per source. Letters, digits, `_`, `.` and `-`",
+        "the archive of one replication slot; the ledger is kept per source. Letters, digits, `_`, `.`, `-`",
         "shop",
     ),
     "source.landing": ("a folder or a glob, on any file system that Spark reads", "s3a://lake/landing/shop/"),
-    "source.framing": (
-        "how files are cut into messages; `auto` finds out. [Framings](../README.md#what-is-understood)",
-        "recvlogical",
-    ),
-    "source.gaps": ("what of [numbered files of which one is missing](reliability.md)", "accept"),
-    "source.origins": ("whose transactions are applied. [Origins](messages.md#origins)", {"skip": ["elsewhere"]}),
+    "source.framing": ("how files separate messages: [framings](#framings)", "recvlogical"),
+    "source.gaps": ("whether [a missing numbered file](guarantees.md#gaps) stops the run", "accept"),
+    "source.origins": ("[whose transactions](ledger.md#origins) are applied", {"skip": ["elsewhere"]}),
     "target.root": (
-        "a folder: a Delta table per PostgreSQL table, at `<root>/<schema>/<table>`. This or `catalog`",
+        "a folder, with a Delta table per PostgreSQL table at `<root>/<schema>/<table>`. Either this or `catalog`",
         "./warehouse",
     ),
     "target.catalog": (
-        "tables `<catalog>.<schema>.<table>` [in a catalog](catalogs.md) instead. `state.root` has to be given then",
+        "tables `<catalog>.<schema>.<table>` [in a catalog](storage.md#catalogs); requires `state.root`",
         "main",
     ),
-    "state.root": (
-        (
-            "the folder of the ledger; not one that tables could be in. Without it, beside the tables: "
-            "`<target.root>/_pgoutput_etl`"
-        ),
-        "./state",
-    ),
+    "state.root": ("the folder of the ledger, outside of the tables' folders", "./state"),
     "tables[].match": (
-        "`schema.table` as a shell pattern: `public.audit_*`. The first rule that matches holds; in quotes",
+        "`schema.table` as a shell pattern, in quotes. The first matching rule applies",
         "public.audit_*",
     ),
-    "tables[].skip": ("no Delta table is made of it", True),
-    "tables[].mode": ("what the Delta table holds. [Modes](modes.md)", "history"),
+    "tables[].skip": ("creates no Delta table", True),
+    "tables[].mode": ("[what the Delta table keeps](modes.md)", "history"),
     "tables[].key": (
-        "the columns that tell rows apart, for a table with REPLICA IDENTITY FULL, whose key the archive doesn't tell",
+        "the columns of the key, for REPLICA IDENTITY FULL, where the archive does not name it",
         ["id"],
     ),
     "tables[].columns": (
         (
-            "per column: `drop`, `redact`, `{redact: text}` or `{hash: sha256}`, [before anything of it is "
-            "kept](columns.md); `added`, or `{renamed_from: old}`, where "
-            "[the archive leaves it open](schema-changes.md)"
+            "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); "
+            "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md)"
         ),
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
-    "tables[].rename": ("[another `schema.table`](columns.md#rename) for the target", "crm.customer"),
+    "tables[].rename": ("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
     "merge.max_transactions": (
-        (
-            "committed transactions in one batch at most, by whole files; without it, all that is new is one. "
-            "[Steps](reliability.md#a-long-backlog-in-steps)"
-        ),
+        ("most committed transactions per [batch](guarantees.md#a-long-backlog), by whole files"),
         1000,
     ),
-    "merge.parallel_tables": ("tables that are written at the same time", 8),
-    "metrics.json": ("a file that each run adds a line to, or `stderr`. [Metrics](metrics.md)", "./runs.jsonl"),
+    "merge.parallel_tables": ("tables written, verified, or maintained at a time", 8),
+    "metrics.json": (
+        "a file to which each run appends [a line](runbook.md#json-lines), or `stderr`",
+        "./runs.jsonl",
+    ),
     "metrics.prometheus": (
-        "a file that each run replaces, ending in `.prom`, in a folder that is there",
+        "a file that each run replaces, ending in `.prom`, in an existing folder",
         "./shop.prom",
     ),
-    "metrics.opentelemetry": ("figures through OpenTelemetry's library, as its environment variables say", True),
+    "metrics.opentelemetry": ("exports metrics through OpenTelemetry", True),
     "types": (
-        "a type's name, and what its values become. [Types](types.md#the-configurations-types)",
+        "the [type](types.md#configure-types) that a named type's values get",
         {"public.posint": "int4", "jsonb": "variant"},
     ),
     "on_error": (
-        (
-            "what becomes of bytes that can't be read: set aside, with all that may depend on them, or the run stops "
-            "before it writes"
-        ),
+        ("unreadable bytes: quarantine them with everything that may depend on them, or stop before writing"),
         "fail",
     ),
     "spark": (
         (
-            "settings of the session; `spark.remote` names a "
-            "[Spark Connect](spark-connect.md) server. Those from the environment are kept out of Spark's UI and logs"
+            "session settings; `spark.remote` names a [Spark Connect](deploy.md#spark-connect) server. Settings from "
+            "the environment are kept out of Spark's UI and logs"
         ),
         {"spark.sql.shuffle.partitions": 64},
     ),
@@ -124,7 +111,7 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
 @dataclasses.dataclass(frozen=True, slots=True)
 class Key:
     path: str
-    takes: str
+    values: str
     default: str
 
     @property
@@ -134,16 +121,16 @@ class Key:
 
 def all_keys() -> Iterator[tuple[str, list[Key]]]:
     """Each section with its keys, in the order of the code."""
-    for section, of in SECTIONS:
-        hints = typing.get_type_hints(of)
-        found = []
-        for field in dataclasses.fields(of):
-            if field.name in _NOT_GIVEN or (of is Config and field.name in _SECTIONS_OF_CONFIG):
+    for section, section_class in SECTIONS:
+        hints = typing.get_type_hints(section_class)
+        keys = []
+        for field in dataclasses.fields(section_class):
+            if field.name in _COMPUTED or (section_class is Config and field.name in _SECTIONS_OF_CONFIG):
                 continue
             path = f"{section}.{field.name}" if section else field.name
-            default = _default(field) if of is not State else "beside the tables"
-            found.append(Key(path, _takes(hints[field.name]), default))
-        yield section, found
+            default = _default(field) if section_class is not State else "`<target.root>/_pgoutput_etl`"
+            keys.append(Key(path, _accepted_values(hints[field.name]), default))
+        yield section, keys
 
 
 def _default(field: dataclasses.Field[object]) -> str:
@@ -164,24 +151,24 @@ def _default(field: dataclasses.Field[object]) -> str:
             return f"`{value}`"
 
 
-def _takes(hint: object) -> str:
+def _accepted_values(hint: object) -> str:
     parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
     if isinstance(hint, types.UnionType) and len(parts) == 1:
-        return _takes(parts[0])
+        return _accepted_values(parts[0])
     if isinstance(hint, type) and issubclass(hint, Enum):
         return ", ".join(f"`{choice.value}`" for choice in hint)
     if hint is Origins:
         return "`any`, `none`, `{accept: […]}`, `{skip: […]}`"
     if typing.get_origin(hint) is tuple:
-        return "a list of names"
+        return "list of names"
     if typing.get_origin(hint) is Mapping:
-        return "a mapping"
-    names = {str: "text", bool: "`true`, `false`", int: "a whole number, 1 or more"}
+        return "mapping"
+    names = {str: "string", bool: "`true`, `false`", int: "positive integer"}
     return names[typing.cast(type, hint)]
 
 
 def example(path: str) -> dict[str, object]:
-    """A whole configuration in which this key has its example's value, and no other has one that need not."""
+    """A complete configuration with this key's example value; otherwise only required keys are set."""
     config: dict[str, dict[str, object]] = {
         "source": {"name": "shop", "landing": "./landing/shop"},
         "target": {"root": "./warehouse"},
@@ -197,8 +184,8 @@ def example(path: str) -> dict[str, object]:
     return {**config, section: {**config.get(section, {}), name: value}}
 
 
-def accepted(path: str) -> None:
-    """Raises ConfigError for an example that the code doesn't take."""
+def check_example(path: str) -> None:
+    """Raises ConfigError if the code rejects the example."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "example.yaml")
         file.write_text(yaml.safe_dump(example(path)), encoding="utf-8")
@@ -207,20 +194,20 @@ def accepted(path: str) -> None:
 
 def tables() -> str:
     lines = []
-    for section, found in all_keys():
-        title = {"": "Others", "tables[]": "tables: a list of rules"}.get(section, section)
-        lines += [f"\n## {title}\n", "| key | takes | default | |", "| --- | --- | --- | --- |"]
-        for key in found:
+    for section, keys in all_keys():
+        title = {"": "Other keys", "tables[]": "tables (a list of rules)"}.get(section, section)
+        lines += [f"\n## {title}\n", "| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+        for key in keys:
             meaning, value = MEANINGS[key.path]
             name = key.path.removeprefix("tables[].")
             shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-            accepted(key.path)
-            lines.append(f"| `{name}` | {key.takes} | {key.default} | {meaning}. Such as `{shown}` |")
+            check_example(key.path)
+            lines.append(f"| `{name}` | {key.values} | {key.default} | {meaning}. Example: `{shown}` |")
     return "\n".join(lines) + "\n"
 
 
 def page(text: str) -> str:
-    """The page with its tables as they are now."""
+    """Return the page with its tables regenerated."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{tables()}\n{END}{rest.partition(END)[2]}"
 

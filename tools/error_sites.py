@@ -1,9 +1,9 @@
-"""Every place in the code that makes an error which reaches a user, with its text: docs/operations.md explains each.
+"""Lists every place in the code that creates an error for users, with its text. docs/errors.md explains each.
 
 python -m tools.error_sites
 
-A text is taken from the source: what is put in at run time is `…`. Of a text that a function of the same module
-returns, or a constant, it is that one's.
+Texts come from the source; `…` replaces values that are inserted at run time. A call to a function of the same module
+stands for the texts that it returns, a constant for its value.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 GAP = "…"
-# Those of errors.py that are made; what else is raised is caught on its way to a user, and told by one of these.
+# The classes of errors.py that code instantiates. Any other exception is caught and reported as one of these.
 CLASSES = ("ConfigError", "ArchiveError", "WireError", "FramingError", "SequenceError", "TableError", "RunError")
-# What configuration's nodes make ConfigErrors with.
-_OF_NODES = ("error", "expected")
-# Of a text that says where, and then another error's text, nothing else is left.
-_PLACE = re.compile(r"\b(offset|message|line|record)\b|[^A-Za-z]+")
+# The methods of configuration nodes that create ConfigErrors.
+_NODE_METHODS = ("error", "expected")
+# Words of a location. A text of nothing else only puts a location before another error's text.
+_LOCATION = re.compile(r"\b(offset|message|line|record)\b|[^A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,13 +37,13 @@ class Site:
 
 
 def sites(root: Path = ROOT) -> list[Site]:
-    """In the order of files and lines. Left out are those that pass on another error's text with a place before it."""
+    """In the order of files and lines, without those that only add a location to another error's text."""
     paths = sorted(path for folder in ("pgoutput_etl", "jobs") for path in (root / folder).rglob("*.py"))
-    found = {site for path in paths for site in _of_module(path, path.relative_to(root).as_posix())}
-    return sorted(site for site in found if _PLACE.sub("", site.text))
+    all_sites = {site for path in paths for site in _module_sites(path, path.relative_to(root).as_posix())}
+    return sorted(site for site in all_sites if _LOCATION.sub("", site.text))
 
 
-def _of_module(path: Path, name: str) -> Iterator[Site]:
+def _module_sites(path: Path, name: str) -> Iterator[Site]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     module = _Module.of(tree)
     for scope, call in _calls(tree, None):
@@ -66,9 +66,9 @@ def _kind(call: ast.Call) -> str | None:
     match call.func:
         case ast.Name(id=name) if name in CLASSES and call.args:
             return name
-        case ast.Name(id="_RowError") if call.args:  # changes.py puts the row's place before it
+        case ast.Name(id="_RowError") if call.args:  # changes.py adds the row's location
             return "ArchiveError"
-        case ast.Attribute(attr=name) if name in _OF_NODES and len(call.args) == 1 and not call.keywords:
+        case ast.Attribute(attr=name) if name in _NODE_METHODS and len(call.args) == 1 and not call.keywords:
             return "ConfigError"
         case _:
             return None
@@ -78,11 +78,11 @@ def _texts(call: ast.Call, kind: str, module: _Module, scope: ast.FunctionDef | 
     if kind == "WireError":  # offset, message, field, expected, found
         parts = [module.texts(part, scope) for part in call.args[1:5]]
         return [
-            f"{message}.{field} at byte {GAP}: expected {expected}, found {found}"
+            f"{message}.{field} at byte {GAP}: expected {expected}, found {actual}"
             for message in parts[0]
             for field in parts[1]
             for expected in parts[2]
-            for found in parts[3]
+            for actual in parts[3]
         ]
     texts = module.texts(call.args[0], scope)
     is_expected = isinstance(call.func, ast.Attribute) and call.func.attr == "expected"
@@ -91,7 +91,7 @@ def _texts(call: ast.Call, kind: str, module: _Module, scope: ast.FunctionDef | 
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """Where texts come from that are not where the error is made."""
+    """The definitions in a module that error texts can come from."""
 
     constants: Mapping[str, ast.expr]
     functions: Mapping[str, ast.FunctionDef]
@@ -109,7 +109,7 @@ class _Module:
         return cls(constants, functions)
 
     def texts(self, node: ast.expr, scope: ast.FunctionDef | None, depth: int = 0) -> list[str]:
-        """All that it may be, one after the other."""
+        """Every text that the expression may have."""
         if depth > 4:
             return [GAP]
         match node:
@@ -131,10 +131,10 @@ class _Module:
                 return [GAP]
 
     def _joined(self, nodes: list[ast.expr], scope: ast.FunctionDef | None, depth: int) -> list[str]:
-        found = [""]
+        texts = [""]
         for node in nodes:
-            found = [before + text for before in found for text in self.texts(node, scope, depth + 1)]
-        return [re.sub(f"{GAP}+", GAP, text) for text in found]
+            texts = [before + text for before in texts for text in self.texts(node, scope, depth + 1)]
+        return [re.sub(f"{GAP}+", GAP, text) for text in texts]
 
     def _named(self, name: str, scope: ast.FunctionDef | None, depth: int) -> list[str]:
         if name in self.constants:
@@ -144,15 +144,15 @@ class _Module:
             for node in (ast.walk(scope) if scope is not None else ())
             if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets)
         ]
-        found = [text for value in assigned for text in self.texts(value, scope, depth + 1)]
-        return list(dict.fromkeys(found)) or [GAP]
+        texts = [text for value in assigned for text in self.texts(value, scope, depth + 1)]
+        return list(dict.fromkeys(texts)) or [GAP]
 
     def _returned(self, function: ast.FunctionDef, depth: int) -> list[str]:
         returned = [
             node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value is not None
         ]
-        found = [text for value in returned for text in self.texts(value, function, depth + 1)]
-        return list(dict.fromkeys(found)) or [GAP]
+        texts = [text for value in returned for text in self.texts(value, function, depth + 1)]
+        return list(dict.fromkeys(texts)) or [GAP]
 
 
 if __name__ == "__main__":

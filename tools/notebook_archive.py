@@ -1,9 +1,9 @@
-"""Makes the notebooks' archive: eight minutes of a small shop on a real server, landed once a minute.
+"""Creates the notebooks' archive: eight minutes of a small shop on a real server, landed once a minute.
 
     python -m tools.notebook_archive notebooks/data
 
-What is done is the same each time, when and in which transactions depends on the clock: the notebooks have to be
-executed anew afterwards. `shop` is the landing folder, `truth` has the rows that the server held at its end.
+The changes are the same each time, but their times and transactions depend on the clock, so execute the notebooks again
+afterwards. `shop` is the landing folder; `truth` has the rows that the server held at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MINUTES = 8
 MINUTE = 60.0  # seconds
 ORDERS_IN_MINUTE = (60, 90, 140, 200, 170, 120, 80, 50)
 CUSTOMERS, PRODUCTS = 60, 80
-STORY = 137  # the order that something happens to
+STORY = 137  # the order that the notebooks follow
 CITIES = ("Bergen", "Graz", "Porto", "Turku", "Wrocław", "Zürich")
 PAGES = ("/", "/search", "/cart", "/checkout", "/product")
 SCHEMA = """
@@ -44,7 +44,7 @@ Cursor = psycopg.Cursor[tuple[object, ...]]
 
 @dataclass(slots=True)
 class Shop:
-    """What the workload knows of what is there."""
+    """The workload, and its knowledge of the rows on the server."""
 
     server: Server
     connection: psycopg.Connection[tuple[object, ...]]
@@ -117,7 +117,7 @@ class Shop:
         cursor.executemany("insert into visits values (%s, %s, %s, %s, now())", values)
 
     def failing_import(self) -> None:
-        """Streamed before it fails, and then once more, without the part that failed."""
+        """An import that is streamed, then fails, and succeeds on the second try without a part that it rolls back."""
         with self.connection.cursor() as cursor:
             cursor.execute("begin")
             self.import_visits(cursor, 1500)
@@ -138,9 +138,9 @@ class Shop:
 
 
 def at_minutes(shop: Shop) -> dict[tuple[int, float], Callable[[], None]]:
-    """What happens beside customers' orders: minute, and how far into it."""
+    """Events besides customers' orders, by minute and fraction of that minute."""
     order = f"where id = {STORY}"
-    of_order = f"where order_id = {STORY}"
+    order_lines = f"where order_id = {STORY}"
     return {
         (1, 0.9): lambda: shop.do(
             f"update customers set city = 'Porto' where id = (select customer from orders {order})"
@@ -151,26 +151,26 @@ def at_minutes(shop: Shop) -> dict[tuple[int, float], Callable[[], None]]:
         (4, 0.6): lambda: shop.do(f"update orders set total = total - 50 {order}"),
         (5, 0.1): shop.add_channel,
         (5, 0.5): lambda: shop.do(f"update orders set state = 'cancelled', total = 0 {order}"),
-        (6, 0.4): lambda: shop.do(f"delete from lines {of_order}", f"delete from orders {order}"),
+        (6, 0.4): lambda: shop.do(f"delete from lines {order_lines}", f"delete from orders {order}"),
         (6, 0.7): shop.reprice,
     }
 
 
 def run_minute(shop: Shop, minute: int) -> None:
-    """Orders spread over it, and what else is planned between them."""
-    begun = time.monotonic()
-    planned = {at: act for (of, at), act in at_minutes(shop).items() if of == minute}
+    """Runs the minute's orders, evenly spread, and the planned events between them."""
+    started = time.monotonic()
+    planned = {at: act for (planned_minute, at), act in at_minutes(shop).items() if planned_minute == minute}
     orders = ORDERS_IN_MINUTE[minute]
     acts: list[tuple[float, Callable[[], None]]] = [(i / orders, shop.order) for i in range(orders)]
     acts += [((i + 0.4) / orders, shop.pay) for i in range(orders) if i % 10 < 7]
     for at, act in sorted([*acts, *planned.items()], key=lambda pair: pair[0]):
-        time.sleep(max(0.0, begun + at * MINUTE - time.monotonic()))
+        time.sleep(max(0.0, started + at * MINUTE - time.monotonic()))
         act()
-    time.sleep(max(0.0, begun + MINUTE - time.monotonic()))
+    time.sleep(max(0.0, started + MINUTE - time.monotonic()))
 
 
 class Receiver:
-    """pg_recvlogical as it runs beside a server all day: told to begin a new file, it leaves the old one."""
+    """pg_recvlogical, which runs all the time and opens a new file on SIGHUP."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
@@ -194,7 +194,7 @@ class Receiver:
         _compress(landed)
 
     def stop(self) -> None:
-        """Once all is there."""
+        """Stops after the receiver has confirmed everything."""
         end, reached = self.server.current_lsn(), "f"
         while reached != "t":
             time.sleep(0.2)
@@ -213,8 +213,8 @@ def _compress(file: Path) -> None:
 
 def make(folder: Path) -> None:
     landing, truth = folder / "shop", folder / "truth"
-    for each in (landing, truth):
-        each.mkdir(parents=True)
+    for path in (landing, truth):
+        path.mkdir(parents=True)
     with Server(18) as server, server.connect() as connection, server.connect(autocommit=False) as other:
         connection.execute(SCHEMA)
         server.create_slot("etl")
@@ -223,7 +223,7 @@ def make(folder: Path) -> None:
         shop.begin()
         for minute in range(MINUTES):
             if minute == MINUTES - 1:
-                shop.import_visits(other.cursor(), 900)  # and its end is not in the archive
+                shop.import_visits(other.cursor(), 900)  # still open when the archive ends
             run_minute(shop, minute)
             if minute < MINUTES - 1:
                 receiver.land()
@@ -235,5 +235,5 @@ def make(folder: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where to; it must not be there yet")
+    parser.add_argument("folder", type=Path, help="the folder to create; it must not exist")
     make(parser.parse_args().folder)

@@ -25,7 +25,7 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# pandas' style of its tables, where an object is in memory, a terminal's colours.
+# pandas' table styles, objects' memory addresses, terminal colors
 _VARYING = (
     re.compile(r"<style scoped>.*?</style>\s*", re.DOTALL),
     re.compile(r" at 0x[0-9a-f]+"),
@@ -37,12 +37,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
 
-def executed(name: str, beside: Path) -> nbformat.NotebookNode:
-    """From top to bottom, in a copy of the folder below `beside`, and normalised. Raises CellExecutionError."""
-    folder = beside / name
+def execute(name: str, parent: Path) -> nbformat.NotebookNode:
+    """Executes a notebook from top to bottom in a copy of the folder below `parent`, and normalizes it.
+
+    Raises CellExecutionError.
+    """
+    folder = parent / name
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("build", ".ipynb_checkpoints"))
     notebook = nbformat.read(folder / f"{name}.ipynb", as_version=4)
-    own = {"IPYTHONDIR": str(folder / ".ipython"), "JUPYTER_PLATFORM_DIRS": "1", "MPLBACKEND": ""}
+    env = {"IPYTHONDIR": str(folder / ".ipython"), "JUPYTER_PLATFORM_DIRS": "1", "MPLBACKEND": ""}
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
@@ -50,14 +53,14 @@ def executed(name: str, beside: Path) -> nbformat.NotebookNode:
         resources={"metadata": {"path": str(folder)}},
         record_timing=False,
     )
-    with patch.dict(os.environ, own):
-        del os.environ["MPLBACKEND"]  # the kernel's own, whatever the caller draws with
+    with patch.dict(os.environ, env):
+        del os.environ["MPLBACKEND"]  # the kernel chooses its own
         client.execute()
-    return normalised(notebook)
+    return normalize(notebook)
 
 
-def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """In place: one kernel's name, cells numbered from 1, nothing of standard error, and no word that varies."""
+def normalize(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """In place: a fixed kernel name, cells numbered from 1, no standard error, and no text that varies between runs."""
     notebook.metadata = nbformat.from_dict(_METADATA)
     number = 0
     for cell in notebook.cells:
@@ -68,30 +71,30 @@ def normalised(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.execution_count = number
         cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         for output in cell.outputs:
-            _normalise(output, number)
+            _normalize(output, number)
     return notebook
 
 
-def _normalise(output: Any, number: int) -> None:
+def _normalize(output: Any, number: int) -> None:
     if "execution_count" in output:
         output.execution_count = number
     if "metadata" in output:
         output.metadata = nbformat.from_dict({})
     if "text" in output:
-        output.text = _steady(output.text)
+        output.text = _strip_varying(output.text)
     for kind, content in output.get("data", {}).items():
         if kind.startswith("text/"):
-            output.data[kind] = _steady(content)
+            output.data[kind] = _strip_varying(content)
 
 
-def _steady(text: str) -> str:
+def _strip_varying(text: str) -> str:
     for pattern in _VARYING:
         text = pattern.sub("", text)
     return text
 
 
 def texts(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, str, str]]:
-    """What was put out, cell by cell: the cell's number, what kind it is, the text; of a picture that there is one."""
+    """Each output's cell number, kind, and text; the text of a picture is empty."""
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":
@@ -102,10 +105,10 @@ def texts(notebook: nbformat.NotebookNode) -> Iterator[tuple[int, str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="without .ipynb; all if none is named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a notebook without .ipynb (default: all)")
     for name in parser.parse_args().names or names():
         with TemporaryDirectory() as folder:
-            nbformat.write(executed(name, Path(folder)), FOLDER / f"{name}.ipynb")
+            nbformat.write(execute(name, Path(folder)), FOLDER / f"{name}.ipynb")
 
 
 if __name__ == "__main__":

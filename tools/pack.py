@@ -1,11 +1,11 @@
-"""Packs the package and its dependencies except Spark into an archive, for clusters whose machines have only Python.
+"""Packs the package and its dependencies, except Spark, into an archive for clusters whose machines have only Python.
 
     make archive                                     # build/pgoutput_etl-VERSION-cp311-linux_x86_64.tar.gz
     .venv/bin/python tools/pack.py /tmp/etl.tar.gz
 
-What is packed is what the Python that runs this has installed, at these versions, and this package as a wheel. The
-archive holds for machines of the same system, architecture and minor version of Python. Unpacked anywhere, its
-`bin/python` is a Python that finds all of it, which is what `spark.pyspark.python` wants to be given.
+The archive has the versions that the running Python has installed, and this package as a wheel. It works on machines
+with the same system, architecture, and minor version of Python. Unpack it anywhere: its `bin/python`, the value for
+`spark.pyspark.python`, finds all of it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 NAME = "pgoutput_etl"
-OF_SPARK = {"pyspark", "py4j"}  # the cluster's own are the ones to be used
+# A cluster has its own Spark. Only jobs/status.py needs delta-rs, which would double the archive, and it needs no
+# cluster.
+LEFT_OUT = {"pyspark", "py4j", "deltalake", "arro3-core"}
 LAUNCHER = """#!/bin/sh
-# The machine's Python {version}, or the one that PGOUTPUT_ETL_PYTHON names, with all that is packed here.
+# Runs the machine's Python {version}, or the one in PGOUTPUT_ETL_PYTHON, with the packed libraries.
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${{PGOUTPUT_ETL_PYTHON:-python{version}}}
 command -v "$python" >/dev/null || {{
-  echo "pgoutput_etl: there is no $python on $(hostname): set PGOUTPUT_ETL_PYTHON to a Python {version}" >&2
+  echo "pgoutput_etl: $python not found on $(hostname): set PGOUTPUT_ETL_PYTHON to a Python {version}" >&2
   exit 1
 }}
 export PYTHONPATH="$here/lib${{PYTHONPATH:+:$PYTHONPATH}}"
@@ -50,35 +52,35 @@ def default_archive() -> Path:
     return ROOT / "build" / f"{NAME}-{version(NAME)}-{tag}.tar.gz"
 
 
-def requirements(of: Distribution) -> Iterator[str]:
-    """Names, without what an extra alone needs."""
-    for line in of.requires or ():
+def requirements(package: Distribution) -> Iterator[str]:
+    """Names of the required packages, without those that only an extra requires."""
+    for line in package.requires or ():
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             yield requirement.name
 
 
-def needed() -> dict[str, Distribution]:
-    """What the package needs, and what that needs in turn; neither itself nor Spark's."""
-    found: dict[str, Distribution] = {}
+def dependencies() -> dict[str, Distribution]:
+    """The package's direct and indirect dependencies, without Spark's packages."""
+    packages: dict[str, Distribution] = {}
     names = [*requirements(distribution(NAME))]
     while names:
         name = names.pop().lower().replace("_", "-")
-        if name not in found and name not in OF_SPARK:
-            found[name] = distribution(name)
-            names += requirements(found[name])
-    return dict(sorted(found.items()))
+        if name not in packages and name not in LEFT_OUT:
+            packages[name] = distribution(name)
+            names += requirements(packages[name])
+    return dict(sorted(packages.items()))
 
 
-def files_of(installed: Distribution) -> Iterator[tuple[str, Path]]:
-    """Each file's name below `lib`, and where it is; without commands, and what Python makes itself."""
-    for file in installed.files or ():
+def package_files(package: Distribution) -> Iterator[tuple[str, Path]]:
+    """Each file's name below `lib` and its path, without commands and compiled Python."""
+    for file in package.files or ():
         if file.parts[0] != ".." and "__pycache__" not in file.parts:
             yield file.as_posix(), Path(str(file.locate()))
 
 
-def built_wheel(folder: Path) -> Path:
-    """From a copy, as setuptools leaves its own files beside the source, and would pack what it left there."""
+def build_wheel(folder: Path) -> Path:
+    """Builds from a copy, as setuptools leaves files next to the source, and would pack those of an earlier build."""
     source = folder / "source"
     shutil.copytree(ROOT / NAME, source / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -96,15 +98,15 @@ def pack(archive: Path) -> None:
         entry = tarfile.TarInfo("bin/python")
         entry.mode, entry.size = 0o755, len(launcher)
         packed.addfile(entry, io.BytesIO(launcher))
-        with ZipFile(built_wheel(Path(folder))) as wheel:
+        with ZipFile(build_wheel(Path(folder))) as wheel:
             wheel.extractall(Path(folder) / "lib")
         packed.add(Path(folder) / "lib", "lib")
-        for installed in needed().values():
-            for name, path in files_of(installed):
+        for package in dependencies().values():
+            for name, path in package_files(package):
                 packed.add(path, f"lib/{name}", recursive=False)
 
 
 if __name__ == "__main__":
     archive = Path(sys.argv[1]) if len(sys.argv) > 1 else default_archive()
     pack(archive)
-    sys.stdout.write(f"{archive}: {archive.stat().st_size:,} bytes, with {', '.join(needed())}\n")
+    sys.stdout.write(f"{archive}: {archive.stat().st_size:,} bytes, with {', '.join(dependencies())}\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tools/require.sh [java] [python]: says in one line each what is missing or too old, and how to get it.
-# shellcheck disable=SC2329 # the functions are called by what they require
+# tools/require.sh [java] [python]: prints a line for each that is missing or too old, and how to install it.
+# shellcheck disable=SC2329 # the functions are called by name, at the end
 set -uo pipefail
 
 status=0
@@ -10,15 +10,15 @@ missing() {
 }
 
 require_java() {
-  # Spark takes JAVA_HOME where it is set, and nothing else then.
+  # If JAVA_HOME is set, Spark uses that Java and no other.
   local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version from=${JAVA_HOME:+ (JAVA_HOME is $JAVA_HOME)}
   local how="install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
-  # macOS has a /usr/bin/java that only says that there is none: it prints no version.
+  # The /usr/bin/java of macOS is only a stub that prints no version.
   version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9][0-9.]*\).*/\1/p' | head -n 1)
   if [[ -z $version ]]; then
-    missing "Java 17 or newer is needed and none was found$from: $how."
+    missing "Java 17 or newer is required, and none was found$from: $how."
   elif ((${version%%.*} < 17)); then
-    missing "Java 17 or newer is needed and this is $version$from: $how."
+    missing "Java 17 or newer is required, and this is $version$from: $how."
   fi
 }
 
@@ -26,16 +26,16 @@ require_python() {
   local python=${PYTHON:-python3} version
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
   if [[ -z $version ]]; then
-    missing "Python 3.10 or newer is needed and $python was not found: install it, or name one: make PYTHON=python3.12 …"
+    missing "Python 3.10 or newer is required, and $python was not found: install it, or name one: make PYTHON=python3.12 …"
   elif ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
-    missing "Python 3.10 or newer is needed and $python is $version: install one, and name it: make PYTHON=python3.12 …"
+    missing "Python 3.10 or newer is required, and $python is $version: install one, and name it: make PYTHON=python3.12 …"
   elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-    # Debian and Ubuntu ship Python without what makes virtual environments.
-    missing "$python can't make virtual environments: install its venv package, such as Debian's python3-venv (python$version-venv)."
+    # Debian and Ubuntu ship Python without ensurepip and venv.
+    missing "$python can't create virtual environments: install its venv package, such as Debian's python3-venv (python$version-venv)."
   fi
 }
 
-for what in "$@"; do
-  "require_$what"
+for program in "$@"; do
+  "require_$program"
 done
 exit "$status"

@@ -1,6 +1,6 @@
-"""What mkdocs is told of pages that lie outside of docs/, or are made: the README as the front page, and others.
+"""mkdocs hooks that add pages from outside docs/ and generated pages to the site: the README as front page, and others.
 
-Links are as they are right in the repository; here they are put right for the site.
+Links in the files are valid in the repository; here they are rewritten for the site.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
-# A file of the repository, and the page that it becomes.
+# Files of the repository, and the pages they become.
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 DECISIONS = "adr/index.md"
-# Where the site has other files of the repository that pages link to.
+# The site's folder for other files of the repository that pages link to.
 FILES = PurePosixPath("files")
 _LINK = re.compile(r"(\]\()([^)#:]+)(#[^)]*)?(\))")
 
@@ -34,16 +34,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def linked_files() -> set[PurePosixPath]:
-    """What lies outside of docs/ and is no page."""
+    """Linked files outside docs/ that are not pages."""
     pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in PAGES)]
-    found: set[PurePosixPath] = set()
+    files: set[PurePosixPath] = set()
     for page in pages:
-        of = PurePosixPath(page.relative_to(ROOT).as_posix())
+        source = PurePosixPath(page.relative_to(ROOT).as_posix())
         for _, target, _, _ in _LINK.findall(page.read_text(encoding="utf-8")):
-            path = _normal(of.parent / target)
+            path = _normal(source.parent / target)
             if not path.is_relative_to("docs") and str(path) not in PAGES and (ROOT / path).is_file():
-                found.add(path)
-    return found
+                files.add(path)
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -52,25 +52,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return for_site(markdown, PurePosixPath("docs", page.file.src_uri))
 
 
-def for_site(text: str, of: PurePosixPath) -> str:
-    """The text of a file of the repository, its links as the site has them."""
-    here = PurePosixPath(PAGES.get(str(of), str(of.relative_to("docs")) if of.is_relative_to("docs") else ""))
-    return _LINK.sub(lambda found: found[1] + _linked(found[2], of, here) + (found[3] or "") + found[4], text)
+def for_site(text: str, source: PurePosixPath) -> str:
+    """The text of a file of the repository, with its links rewritten for the site."""
+    in_docs = str(source.relative_to("docs")) if source.is_relative_to("docs") else ""
+    page = PurePosixPath(PAGES.get(str(source), in_docs))
+    return _LINK.sub(lambda match: match[1] + _site_link(match[2], source, page) + (match[3] or "") + match[4], text)
 
 
-def _linked(target: str, of: PurePosixPath, here: PurePosixPath) -> str:
-    path = _normal(of.parent / target)
+def _site_link(target: str, source: PurePosixPath, page: PurePosixPath) -> str:
+    path = _normal(source.parent / target)
     if str(path) in PAGES:
-        page = PurePosixPath(PAGES[str(path)])
+        linked = PurePosixPath(PAGES[str(path)])
     elif str(path) == "docs/adr":
-        page = PurePosixPath(DECISIONS)
+        linked = PurePosixPath(DECISIONS)
     elif path.is_relative_to("docs"):
-        page = path.relative_to("docs")
+        linked = path.relative_to("docs")
     elif (ROOT / path).is_file():
-        page = FILES / path
+        linked = FILES / path
     else:
         return target
-    return "../" * (len(here.parts) - 1) + str(page)
+    return "../" * (len(page.parts) - 1) + str(linked)
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath:
@@ -84,8 +85,8 @@ def _normal(path: PurePosixPath) -> PurePosixPath:
 
 
 def decisions() -> str:
-    """The list of docs/adr, by their titles."""
+    """The list of the pages in docs/adr, by title."""
     pages = sorted((ROOT / "docs" / "adr").glob("0*.md"))
     titles = [(path.name, path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")) for path in pages]
     listed = "\n".join(f"- [{title}]({name})" for name, title in titles)
-    return f"# Decisions\n\nHalf a page each: what was decided, why, and what was rejected.\n\n{listed}\n"
+    return f"# Decisions\n\nHalf a page each: the decision, its reasons, and the rejected alternatives.\n\n{listed}\n"

@@ -1,12 +1,13 @@
-"""Runs the long tests, and goes on where a stopped run stopped.
+"""Runs the long tests in two processes, and resumes a stopped run.
 
-`make soak` runs all of them, `make soak SOAK=spark/long` those below tests/spark/long. The ids of the tests that passed
-are kept in build/soak, in one file per state of the sources, and are not run again for the same sources.
+`make soak` runs all of them, `make soak SOAK=spark/long` those below tests/spark/long. The ids of tests that passed are
+stored in build/soak, in one file per state of the sources; those tests are not run again for the same sources.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,27 +17,26 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "build" / "soak"
+_RECORD = "PGOUTPUT_ETL_SOAK_RECORD"  # a variable, as pytest's processes import this module as a plugin
+_failed: set[str] = set()
 
 
-class PassedTests:
-    """A pytest plugin that deselects the tests in `record` and appends each test that passes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    record = Path(os.environ[_RECORD])
+    passed = set(record.read_text(encoding="utf-8").splitlines()) if record.exists() else set()
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+    items[:] = [item for item in items if item.nodeid not in passed]
 
-    def __init__(self, record: Path) -> None:
-        self._record = record
-        self._passed = set(record.read_text(encoding="utf-8").splitlines()) if record.exists() else set()
-        self._failed: set[str] = set()
 
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        done = [item for item in items if item.nodeid in self._passed]
-        items[:] = [item for item in items if item.nodeid not in self._passed]
-        config.hook.pytest_deselected(items=done)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.passed:  # a skipped test is asked again: the next run may have what it needs
-            self._failed.add(report.nodeid)
-        elif report.when == "teardown" and report.nodeid not in self._failed:
-            with self._record.open("a", encoding="utf-8") as lines:
-                lines.write(f"{report.nodeid}\n")
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Records a test that passed. A skipped test runs again: the next run may have the programs that it needs."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return  # the main process gets the same report
+    if not report.passed:
+        _failed.add(report.nodeid)
+    elif report.when == "teardown" and report.nodeid not in _failed:
+        with Path(os.environ[_RECORD]).open("a", encoding="utf-8") as lines:
+            lines.write(f"{report.nodeid}\n")
 
 
 def state_of_sources() -> str:
@@ -57,7 +57,8 @@ def _git(*arguments: str) -> str:
 def run(record: Path, arguments: Sequence[str]) -> int:
     """pytest's exit code; 0 if every selected test passed before."""
     record.parent.mkdir(parents=True, exist_ok=True)
-    status = pytest.main(["-q", "-m", "soak", *arguments], plugins=[PassedTests(record)])
+    os.environ[_RECORD] = str(record.absolute())
+    status = pytest.main(["-v", "-n", "2", "--no-loadscope-reorder", "-p", "tools.soak", "-m", "soak", *arguments])
     return 0 if status == pytest.ExitCode.NO_TESTS_COLLECTED and record.exists() else int(status)
 
 

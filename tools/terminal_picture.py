@@ -1,8 +1,8 @@
-"""Puts what a real run has printed into the README, as text and as a picture of a terminal.
+"""Puts the output of a real run into the README, as text and as a picture of a terminal.
 
 make demo 2>/dev/null | python -m tools.terminal_picture
 
-Both are of the same output: a test compares them, and the text with what the archive's server held.
+A test compares the text with the picture, and with the rows that the archive's server held.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LINE = re.compile(r'<text [^>]*?x="([\d.]+)"[^>]*?y="([\d.]+)"[^>]*?>(.*?)</tex
 
 
 def shown(readme: str) -> str:
-    """The output that the README has."""
+    """The output that the README shows."""
     return readme.partition(BEGIN)[2].partition(END)[0]
 
 
@@ -47,17 +47,18 @@ def with_output(readme: str, output: str) -> str:
 
 
 def picture(output: str) -> str:
-    """An SVG of a terminal in which the command was typed and said this. Nothing in it is fetched from elsewhere."""
+    """An SVG of a terminal with the command and its output, without external resources."""
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "green"), (COMMAND, "bold")))
     for line in output.rstrip().splitlines():
-        console.print(_coloured(line), soft_wrap=True)
+        console.print(_colored(line), soft_wrap=True)
+    console.print()  # the picture's lower edge cuts off the descenders of its last line
     svg = console.export_svg(title="", theme=_THEME, unique_id="demo")
     svg = _FONTS.sub("", svg).replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-def _coloured(line: str) -> Text:
+def _colored(line: str) -> Text:
     text = Text(line)
     text.highlight_regex(r"[┏┓┗┛━┳┡┩╇│└┘┴─┃]", "cyan")
     text.highlight_regex(r"(?<=[│ ])(public\.\w+)", "bold")
@@ -66,16 +67,16 @@ def _coloured(line: str) -> Text:
 
 
 def texts(svg: str) -> list[str]:
-    """The lines of a picture, without their spaces: of those it draws none."""
-    found = [(float(y), float(x), "".join(unescape(text).split())) for x, y, text in _LINE.findall(svg)]
-    lines = groupby(sorted(piece for piece in found if piece[2]), key=lambda piece: piece[0])
+    """The lines of a picture without spaces, which are not drawn."""
+    drawn = [(float(y), float(x), "".join(unescape(text).split())) for x, y, text in _LINE.findall(svg)]
+    lines = groupby(sorted(piece for piece in drawn if piece[2]), key=lambda piece: piece[0])
     return ["".join(text for _, _, text in pieces) for _, pieces in lines]
 
 
 def main() -> None:
-    output = "".join(dropwhile(lambda line: not line.startswith("Batch "), sys.stdin))  # pip may have its say first
+    output = "".join(dropwhile(lambda line: not line.startswith("Batch "), sys.stdin))  # without pip's output
     if "consistent through LSN" not in output:
-        sys.exit("expected the output of a run that ended well")
+        sys.exit("expected the output of a successful run")
     README.write_text(with_output(README.read_text(encoding="utf-8"), output), encoding="utf-8")
     PICTURE.write_text(picture(output), encoding="utf-8")
 

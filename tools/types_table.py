@@ -1,4 +1,4 @@
-"""Writes the table in docs/types.md: which Delta type each PostgreSQL type becomes, as the code has it.
+"""Writes the table in docs/types.md: the Delta type of each PostgreSQL type, taken from the code.
 
 python -m tools.types_table
 """
@@ -9,54 +9,47 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgoutput_etl.load.delta_types import delta_type
+from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.types import (
     ColumnType,
     UserTypes,
-    bits,
-    boolean,
-    bytea,
     column_type,
     datetimes,
     documents,
     extensions,
-    floats,
     geometric,
     identifiers,
-    integers,
-    money,
     network,
+    numbers,
+    numeric,
     ranges,
     strings,
     text_search,
     times,
-    vectors,
 )
 from pgoutput_etl.types.column import TypeTable, no_binary_form
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
 BEGIN = "<!-- made by python -m tools.types_table -->\n"
 END = "<!-- end of what is made -->\n"
-HEADER = ("", "PostgreSQL", "Delta", "unrepresentable", "binary form")
+HEADER = ("family", "PostgreSQL", "Delta", "unrepresentable values", "binary form")
+
+MONEY = 790
 
 FAMILIES: Mapping[str, TypeTable] = {
-    "boolean": boolean.TYPES,
-    "integers": integers.TYPES,
-    "floats": floats.TYPES,
-    "money": money.TYPES,
+    "boolean, integers, floats": numbers.TYPES,
+    "money": {MONEY: numeric.TYPES[MONEY]},
     "dates, timestamps": datetimes.TYPES,
     "times": times.TYPES,
-    "bytes, bits": {**bytea.TYPES, **bits.TYPES},
-    "strings": strings.TYPES,
+    "bytes, strings, bits": strings.TYPES,
     "documents": documents.TYPES,
     "text search": text_search.TYPES,
     "identifiers": identifiers.TYPES,
-    "vectors of numbers": vectors.TYPES,
     "network": network.TYPES,
     "geometry": geometric.TYPES,
     "ranges": ranges.TYPES,
 }
-_PRINTED_BY_11 = "a number that PostgreSQL 11 or older rounded past the ends of the type"
+_PRINTED_BY_11 = "a number that PostgreSQL 11 or older rounded beyond the type's range"
 _BEYOND = "infinity, years BC, years from 10000"
 SHOWN = {"bpchar": "char(n)", "varchar": "varchar(n)"}
 UNREPRESENTABLE = {
@@ -69,12 +62,12 @@ UNREPRESENTABLE = {
 REG = "the OID's digits instead of a name"
 BINARY = {
     "money": "printed as with lc_monetary C",
-    "interval": "before PostgreSQL 17, the largest and the least come as infinities",
+    "interval": "before PostgreSQL 17, the extremes read as infinities",
     "xml": "refused if client_encoding is not UTF8",
     **dict.fromkeys(("regproc", "regprocedure", "regoper", "regoperator", "regclass", "regtype"), REG),
     **dict.fromkeys(("regconfig", "regdictionary", "regnamespace", "regrole", "regcollation"), REG),
 }
-ODD_ARRAYS = "two and more dimensions, a lower bound other than 1, an element that T can't hold"
+ODD_ARRAYS = "several dimensions, a lower bound other than 1, an element that T can't hold"
 INT4S, JSON, NUMERIC, JSONB = 1007, 114, 1700, 3802
 USER_TYPE = 90_001  # an OID
 
@@ -88,36 +81,33 @@ class Line:
     binary: str = ""
 
 
-def delta_name(of: ColumnType) -> str:
-    return f"`{delta_type(of).simpleString().upper()}`"
-
-
-def line(group: str, name: str, of: ColumnType, unrepresentable: str = "", binary: str = "") -> Line:
-    if of.may_be_unrepresentable != bool(unrepresentable):
-        raise ValueError(f"what of {name} is unrepresentable?")
-    if of.binary_text is no_binary_form:
-        binary = "none: comes as text"
-    return Line(group, name, delta_name(of), unrepresentable, binary)
+def line(group: str, name: str, column: ColumnType, unrepresentable: str = "", binary: str = "") -> Line:
+    if column.may_be_unrepresentable != bool(unrepresentable):
+        expected = "its unrepresentable values" if column.may_be_unrepresentable else "none, as it can't have any"
+        raise ValueError(f"{name}, unrepresentable values: expected {expected}, found {unrepresentable!r}")
+    if column.binary_text is no_binary_form:
+        binary = "none: sent as text"
+    return Line(group, name, f"`{delta_type(column).simpleString().upper()}`", unrepresentable, binary)
 
 
 def lines() -> Iterator[Line]:
     for group, types in FAMILIES.items():
         if group == "money":
-            yield from numbers()
+            yield from decimals()
         for oid in types:
-            of = column_type(oid, -1)
-            shown = SHOWN.get(of.name, of.name)
-            yield line(group, shown, of, UNREPRESENTABLE.get(of.name, ""), BINARY.get(of.name, ""))
-    yield from made_of_others()
-    yield from known_by_name()
-    yield from as_configured()
+            column = column_type(oid, -1)
+            shown = SHOWN.get(column.name, column.name)
+            yield line(group, shown, column, UNREPRESENTABLE.get(column.name, ""), BINARY.get(column.name, ""))
+    yield from composed_types()
+    yield from types_known_by_name()
+    yield from configured_types()
 
 
-def numbers() -> Iterator[Line]:
+def decimals() -> Iterator[Line]:
     decimal = line("decimals", "numeric(p,s), p ≤ 38 and 0 ≤ s ≤ p", _numeric(10, 2), "NaN")
     yield replace(decimal, delta=decimal.delta.replace("(10,2)", "(p,s)"))
-    yield line("decimals", "numeric with another (p,s)", _numeric(3, -2))
-    yield line("decimals", "without any", column_type(NUMERIC, -1))
+    yield line("decimals", "numeric with other (p,s)", _numeric(3, -2))
+    yield line("decimals", "or none", column_type(NUMERIC, -1))
 
 
 def _numeric(precision: int, scale: int) -> ColumnType:
@@ -128,50 +118,49 @@ def user_type(name: str) -> ColumnType:
     return column_type(USER_TYPE, -1, UserTypes({USER_TYPE: ("public", name)}))
 
 
-def made_of_others() -> Iterator[Line]:
-    array = line("made of others", "T[]", column_type(INT4S, -1), ODD_ARRAYS)
+def composed_types() -> Iterator[Line]:
+    array = line("composed", "T[]", column_type(INT4S, -1), ODD_ARRAYS)
     yield replace(array, delta=array.delta.replace("<INT>", "<T>"))
     unknown = user_type("mood")
-    yield line("made of others", "enum", unknown, binary="its label")
-    yield line("made of others", "composite", unknown, binary="told from its bytes")
-    yield Line("made of others", "domain", "as the type below it, without modifier")
-    yield line("made of others", "range, multirange of users", unknown, binary="`types` has to say of what")
-    yield line("made of others", "other types of users", unknown, binary="refused, unless it is text")
+    yield line("composed", "enum", unknown, binary="its label")
+    yield line("composed", "composite", unknown, binary="described by its bytes")
+    yield Line("composed", "domain", "its base type without modifier")
+    yield line("composed", "user-defined range, multirange", unknown, binary="requires `types`")
+    yield line("composed", "other user-defined types", unknown, binary="refused unless it is text")
 
 
-def known_by_name() -> Iterator[Line]:
-    for name, of_name in extensions.BY_NAME.items():
-        of = of_name(name)
-        # the element's type may have what it can't hold; pgvector doesn't
-        yield line("known by name", name, replace(of, may_be_unrepresentable=False))
+def types_known_by_name() -> Iterator[Line]:
+    for name, type_of in extensions.BY_NAME.items():
+        # The element type can have unrepresentable values; pgvector doesn't allow them.
+        yield line("known by name", name, replace(type_of(name), may_be_unrepresentable=False))
     for name in ranges.EXAMPLES:
         yield line("known by name", name, user_type(name))
 
 
-def as_configured() -> Iterator[Line]:
+def configured_types() -> Iterator[Line]:
     configured = UserTypes(configured={"json": "variant", "jsonb": "variant", "numeric": "numeric(38,10)"})
     for name, oid in (("json", JSON), ("jsonb", JSONB)):
-        of = column_type(oid, -1, configured)
-        yield line("by configuration", f"{name}: variant", of, "what VARIANT would change, see below")
+        column = column_type(oid, -1, configured)
+        yield line("by configuration", f"{name}: variant", column, "documents that VARIANT would change")
     number = column_type(NUMERIC, -1, configured)
     yield line("by configuration", "numeric: numeric(38,10)", number, "NaN, infinities, numbers with more digits")
 
 
 def table() -> str:
-    """Types of one family that differ in nothing but their names share a row."""
+    """Types of one family that differ only in their names share a row."""
     names: dict[Line, list[str]] = {}
-    for one in lines():
-        names.setdefault(replace(one, name=""), []).append(one.name)
+    for type_line in lines():
+        names.setdefault(replace(type_line, name=""), []).append(type_line.name)
     rows, group = [HEADER, ("---",) * len(HEADER)], ""
-    for of, alike in names.items():
-        shown = "" if of.group == group else of.group
-        rows.append((shown, ", ".join(alike), of.delta, of.unrepresentable, of.binary))
-        group = of.group
+    for row, row_names in names.items():
+        shown = "" if row.group == group else row.group
+        rows.append((shown, ", ".join(row_names), row.delta, row.unrepresentable, row.binary))
+        group = row.group
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def page(text: str) -> str:
-    """The page with the table as it is now."""
+    """Return the page with its table regenerated."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 

@@ -1,1 +1,1 @@
-"""Decoders in other languages, beside ours on the same file: small programs around the libraries that people use."""
+"""Decoders in other languages, measured on the same file: small programs around widely used libraries."""

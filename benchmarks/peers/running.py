@@ -1,4 +1,4 @@
-"""Builds the peers with the tools of their languages, and has them decode a file."""
+"""Builds the decoders in other languages with their own tools, and runs them on a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from benchmarks.corpora import BUILD
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """build: a command to be run in `folder`; program: what it makes."""
+    """build: the command to run in `folder`. program: the file that it creates."""
 
     language: str
     tool: str
@@ -28,7 +28,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a peer says of itself."""
+    """The output of a peer for one of its decoders. seconds: of processor time, one per run."""
 
     decoder: str
     messages: int
@@ -37,11 +37,11 @@ class Decoded:
 
 _GO, _RUST = BUILD / "peers/go", BUILD / "peers/rust"
 PEERS = (
-    Peer("Go", "go", _HERE / "go", ("go", "build", "-o", str(_GO), "."), _GO),
+    Peer("Go", "go", _FOLDER / "go", ("go", "build", "-o", str(_GO), "."), _GO),
     Peer(
         "Rust",
         "cargo",
-        _HERE / "rust",
+        _FOLDER / "rust",
         ("cargo", "build", "--release", "--locked", "--quiet", "--target-dir", str(_RUST)),
         _RUST / "release/peers",
     ),
@@ -49,7 +49,7 @@ PEERS = (
 
 
 def built_peers(progress: Callable[[str], None]) -> tuple[list[Peer], list[str]]:
-    """Those that can run here, and why others can't."""
+    """The peers that can run on this machine, and a line per peer that can't."""
     ready: list[Peer] = []
     missing: list[str] = []
     for peer in PEERS:
@@ -66,12 +66,12 @@ def built_peers(progress: Callable[[str], None]) -> tuple[list[Peer], list[str]]
 
 
 def run_peer(peer: Peer, file: Path, runs: int) -> list[Decoded]:
-    """Seconds of processor time that each of its decoders took for the file, every run of it."""
-    ran = subprocess.run(
+    """The processor time of each of the peer's decoders for the file, in every run."""
+    done = subprocess.run(
         [str(peer.program), str(file), str(runs)],
         env={**os.environ, "GOMAXPROCS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return [Decoded(of["decoder"], of["messages"], tuple(of["seconds"])) for of in json.loads(ran.stdout)]
+    return [Decoded(row["decoder"], row["messages"], tuple(row["seconds"])) for row in json.loads(done.stdout)]

@@ -49,13 +49,13 @@ def pgoutput_etl_shop() -> None:
     def quarantine(code: int) -> None:
         """Fails, and so notifies, if apply quarantined data."""
         if code == QUARANTINE:
-            raise AirflowFailException("something is in quarantine: see the log of apply")
+            raise AirflowFailException("data is in quarantine: see the log of apply")
 
     @task(retries=0)
     def verify() -> None:
-        """Differences stop the night here, so that nothing is vacuumed before they are examined."""
+        """Fails if rows differ, so that nothing is vacuumed before they are examined."""
         if run("verify", "--jdbc", SERVER, options=DRIVER) == QUARANTINE:
-            raise AirflowFailException("Delta and PostgreSQL don't hold the same rows: the log names the tables")
+            raise AirflowFailException("Delta and PostgreSQL have different rows: see the log of verify")
 
     @task
     def maintain() -> None:

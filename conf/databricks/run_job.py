@@ -1,10 +1,10 @@
-"""A task of a Databricks job: runs one of the package's jobs, and fails where that does.
+"""A task of a Databricks job: runs one of the package's jobs, and fails if that job fails.
 
     run_job.py --root FOLDER [--env NAME=VALUE] [--secret NAME=SCOPE/KEY] [--accept CODE] [--tell NAME] JOB ARGUMENT…
     run_job.py --quarantine CODE
 
-A task has no exit code, so that a job's is told as a failure or none, and as a task value that later tasks may ask for.
-What a job's parameter left empty (`--to-lsn=`) is left out; `--from-quarantine=true` is the flag.
+A task has no exit code: a job's exit code becomes success or failure, and a task value that later tasks can read.
+Options of empty job parameters (`--to-lsn=`) are omitted; `--from-quarantine=true` becomes the flag.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 _MEANINGS = {
-    1: "the job failed; its message, above, says where, and nothing is half-done",
+    1: "the job failed: see its message above; the next run continues from a consistent state",
     2: "the configuration or the parameters are wrong",
-    3: "done, but something is in quarantine, or tables are not the same: the report above names each",
+    3: "the job completed, but data is in quarantine or tables differ: see the report above",
 }
 
 
 class JobFailedError(Exception):
-    """What the run's page shows of a task."""
+    """Fails the task; the run's page shows its message."""
 
 
 def arguments_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="run_job.py", allow_abbrev=False)
     parser.add_argument("--root", help="the folder with the package pgoutput_etl")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE, for the configuration's ${NAME}")
-    parser.add_argument("--secret", action="append", default=[], help="NAME=SCOPE/KEY, the same of a secret")
-    parser.add_argument("--accept", action="append", type=int, default=[0], help="an exit code that is no failure")
-    parser.add_argument("--tell", help="the task value that the exit code becomes")
-    parser.add_argument("--quarantine", help="fail if this is the exit code for something in quarantine")
+    parser.add_argument("--secret", action="append", default=[], help="NAME=SCOPE/KEY, the same with a secret's value")
+    parser.add_argument("--accept", action="append", type=int, default=[0], help="an exit code that is not a failure")
+    parser.add_argument("--tell", help="the name of the task value to store the exit code in")
+    parser.add_argument("--quarantine", help="fail if this exit code, of an earlier task, reports quarantined data")
     parser.add_argument("job", nargs=argparse.REMAINDER)
     return parser
 
 
-def given_to_job(arguments: Sequence[str]) -> Iterator[str]:
+def job_arguments(arguments: Sequence[str]) -> Iterator[str]:
     for argument in arguments:
         option, equals, value = argument.partition("=")
         if not option.startswith("--") or not equals:
@@ -55,12 +55,12 @@ def _dbutils() -> Any:
     return dbutils
 
 
-def run(given: Sequence[str]) -> None:
-    """Raises JobFailedError; a task must not end by sys.exit, whatever the code."""
-    arguments = arguments_parser().parse_args(given)
+def run(argv: Sequence[str]) -> None:
+    """Raises JobFailedError; a task must never end with sys.exit."""
+    arguments = arguments_parser().parse_args(argv)
     if arguments.quarantine is not None:
         if arguments.quarantine == "3":
-            raise JobFailedError("something is in quarantine: the report of the task `apply` names each, and says why")
+            raise JobFailedError("data is in quarantine: see the report of the task `apply`")
         return
     for pair in arguments.env:
         name, _, value = pair.partition("=")
@@ -74,7 +74,7 @@ def run(given: Sequence[str]) -> None:
     from pgoutput_etl.cli import main
 
     try:
-        code = main([*given_to_job(arguments.job)])
+        code = main([*job_arguments(arguments.job)])
     except SystemExit as ended:  # argparse
         code = ended.code if isinstance(ended.code, int) else 2
     if arguments.tell:

@@ -3,7 +3,7 @@
 # replication connection. The slot advances only after the file has landed, and was uploaded if UPLOAD is set. A run
 # that dies loses nothing: the next one lands the same changes again.
 set -euo pipefail
-source=${1:?which source?} state=${2:?the folder of its state?}
+source=${1:?expected a source} state=${2:?expected the folder of its state}
 # shellcheck source-path=SCRIPTDIR source=landed.sh
 . "$(dirname "${BASH_SOURCE[0]}")/landed.sh"
 here=$(dirname "${BASH_SOURCE[0]}")

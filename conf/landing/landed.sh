@@ -9,9 +9,9 @@ LANDING=${LANDING:-$state/landed}
 complete=$state/complete
 mkdir -p "$LANDING" "$complete"
 
-# One process at a time, also if one is started by hand.
+# One process at a time, even if one is started by hand.
 exec 9>"$state/lock"
-flock --nonblock 9 || { echo "another one is at work on $state" >&2; exit 75; }
+flock --nonblock 9 || { echo "another process is working on $state" >&2; exit 75; }
 
 number_of() {
   local name=${1##*/}
@@ -50,8 +50,8 @@ suffix() {
   esac
 }
 
-# Moves every file in `complete` to LANDING. It gets its name after it is complete and synced; until then its name begins
-# with a dot, which jobs ignore.
+# Moves every file in `complete` to LANDING. A file's name begins with a dot, which jobs ignore, until it is complete and
+# synced.
 land() {
   local file name number
   for file in "$complete/$source"-[0-9]*; do

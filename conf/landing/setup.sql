@@ -1,21 +1,51 @@
--- psql -d shop -f setup.sql, once, as a superuser: creates the landing role, the publication and the slot.
+-- psql -d shop -f setup.sql, as a superuser: creates the landing role, the publication, and the slot. What exists is
+-- kept. If landing needs a change of it, the script names the change and fails.
+-- -v slot=etl_shop: another name than etl, because a server's databases can't have slots of the same name.
 -- -v two_phase=true: prepared transactions are sent when they are prepared (PostgreSQL 15 and newer).
 -- -v failover=true: standbys have the slot too (PostgreSQL 17 and newer; both options together from 18 on).
 \set ON_ERROR_STOP on
-\if :{?two_phase} \else \set two_phase false \endif
-\if :{?failover} \else \set failover false \endif
-select current_setting('server_version_num')::int >= 170000 as is_17,
-       current_setting('server_version_num')::int >= 150000 as is_15 \gset
+\if :{?slot} \else \set slot etl \endif
+-- An option that isn't given is false for a new slot, and isn't checked for an existing one.
+\if :{?two_phase} \else \set two_phase '' \endif
+\if :{?failover} \else \set failover '' \endif
+\set is_ready true
+select current_setting('server_version_num')::int >= 180000 as is_18,
+       current_setting('server_version_num')::int >= 170000 as is_17,
+       current_setting('server_version_num')::int >= 150000 as is_15,
+       exists (select from pg_roles where rolname = 'landing') as has_role,
+       exists (select from pg_publication where pubname = 'etl') as has_publication,
+       exists (select from pg_replication_slots where slot_name = :'slot') as has_slot,
+       coalesce(nullif(:'two_phase', '')::boolean, false) as new_two_phase,
+       coalesce(nullif(:'failover', '')::boolean, false) as new_failover \gset
 
-create role landing login replication;
-create publication etl for all tables;
-
-\if :is_17
-select pg_create_logical_replication_slot('etl', 'pgoutput', false, :two_phase, :failover);
-\elif :is_15
-select pg_create_logical_replication_slot('etl', 'pgoutput', false, :two_phase);
+\if :has_role
 \else
-select pg_create_logical_replication_slot('etl', 'pgoutput');
+create role landing login replication;
+\endif
+
+\if :has_publication
+\else
+create publication etl for all tables;
+\endif
+
+\if :has_slot
+\elif :is_17
+select pg_create_logical_replication_slot(:'slot', 'pgoutput', false, :'new_two_phase', :'new_failover');
+\elif :is_15
+select pg_create_logical_replication_slot(:'slot', 'pgoutput', false, :'new_two_phase');
+\else
+select pg_create_logical_replication_slot(:'slot', 'pgoutput');
+\endif
+
+-- Tables whose changes are not sent, if the publication lists tables or schemas.
+select not puballtables as has_list from pg_publication where pubname = 'etl' \gset
+\if :has_list
+select c.oid::regclass as "not published"
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where c.relkind = 'r' and c.relpersistence = 'p' and n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+  and not exists (select from pg_publication_tables p
+                  where p.pubname = 'etl' and p.schemaname = n.nspname and p.tablename = c.relname);
 \endif
 
 -- Tables whose UPDATEs and DELETEs PostgreSQL now refuses, until they have a primary key or a REPLICA IDENTITY.
@@ -25,3 +55,77 @@ join pg_namespace n on n.nspname = p.schemaname
 join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 where p.pubname = 'etl' and (c.relreplident = 'n'
    or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary));
+
+-- On RDS and Aurora, membership in a role replaces the attribute REPLICATION.
+select r.rolcanlogin as can_log_in,
+       r.rolreplication or r.rolsuper or exists (
+           select from pg_auth_members m join pg_roles g on g.oid = m.roleid
+           where m.member = r.oid and g.rolname = 'rds_replication') as can_replicate
+from pg_roles r where r.rolname = 'landing' \gset
+\if :can_log_in
+\else
+\echo 'The role landing can''t log in: ALTER ROLE landing LOGIN'
+\set is_ready false
+\endif
+\if :can_replicate
+\else
+\echo 'The role landing can''t replicate: ALTER ROLE landing REPLICATION'
+\set is_ready false
+\endif
+
+-- Columns that a version doesn't have are absent from the row's JSON.
+select not to_jsonb(p) @> any (array['{"pubinsert": false}', '{"pubupdate": false}', '{"pubdelete": false}',
+           '{"pubtruncate": false}']::jsonb[]) as has_operations
+from pg_publication p where p.pubname = 'etl' \gset
+\if :has_operations
+\else
+\echo 'The publication etl leaves out some operations: tables will differ from the server''s.'
+\endif
+
+select coalesce(s.plugin = 'pgoutput', false) as has_pgoutput,
+       format('The slot %I has %s instead of pgoutput: drop it, or choose another name with -v slot= and SLOT=',
+           s.slot_name, coalesce('the plugin ' || s.plugin, 'no plugin')) as other_plugin,
+       coalesce(s.database = current_database(), true) as has_database,
+       format('The slot %I is of the database %s: choose another name with -v slot= and SLOT=', s.slot_name, s.database)
+           as other_database,
+       coalesce(to_jsonb(s) ->> 'wal_status', '') = 'lost'
+           or coalesce(to_jsonb(s) ->> 'invalidation_reason', '') <> '' as is_lost,
+       format('The slot %I is lost, with changes that were not received: see docs/landing.md, A lost slot', s.slot_name)
+           as lost
+from pg_replication_slots s where s.slot_name = :'slot' \gset
+\if :has_pgoutput
+\else
+\echo :other_plugin
+\set is_ready false
+\endif
+\if :has_database
+\else
+\echo :other_database
+\set is_ready false
+\endif
+\if :is_lost
+\echo :lost
+\set is_ready false
+\endif
+
+-- Options that were given, and that the slot doesn't have.
+select count(*) > 0 as has_other_options,
+       coalesce(string_agg(format('The slot %I needs %s %s: ', s.slot_name, o.name, o.wanted)
+           || case when o.can_change then format('end the receiver, and run psql "host=%s port=%s user=%s dbname=%s '
+               'replication=database" -c "ALTER_REPLICATION_SLOT %I (%s %s)"', :'HOST', :'PORT', :'USER', :'DBNAME',
+               s.slot_name, upper(o.name), o.wanted)
+           else 'this server can''t change it' end, E'\n'), '') as other_options
+from pg_replication_slots s, lateral (values
+    ('two_phase', to_jsonb(s) ->> 'two_phase', nullif(:'two_phase', '')::boolean::text, :'is_18'::boolean),
+    ('failover', to_jsonb(s) ->> 'failover', nullif(:'failover', '')::boolean::text, :'is_17'::boolean)
+) o (name, actual, wanted, can_change)
+where s.slot_name = :'slot' and coalesce(o.actual, 'false') <> o.wanted \gset
+\if :has_other_options
+\echo :other_options
+\set is_ready false
+\endif
+
+\if :is_ready
+\else
+do $$ begin raise exception 'landing needs the changes that are listed above'; end $$;
+\endif

@@ -2,7 +2,7 @@
 # watch.sh SOURCE STATE: prints a line about the slot to standard output and a line per problem to standard error. Exits
 # with 1 if there are problems.
 set -uo pipefail
-source=${1:?which source?} state=${2:?the folder of its state?}
+source=${1:?expected a source} state=${2:?expected the folder of its state}
 here=$(dirname "${BASH_SOURCE[0]}")
 landing=${LANDING:-$state/landed}
 status=0
@@ -13,18 +13,18 @@ wrong() {
 
 if ! row=$(psql --no-psqlrc --quiet --tuples-only --no-align --field-separator='|' --set=ON_ERROR_STOP=1 \
   --set=slot="$SLOT" --file="$here/watch.sql"); then
-  wrong "the server can't be asked about its slot"
+  wrong "can't query the server about its slot"
 elif [[ -z $row ]]; then
-  wrong "the server has no slot $SLOT: whatever is committed now is not landed, and never will be"
+  wrong "the server has no slot $SLOT: changes committed now will never be landed"
 else
   IFS='|' read -r active wal_status retained behind safe catalog_age reason inactive_since <<<"$row"
   echo "$source: slot $SLOT active=$active wal_status=$wal_status retained_bytes=$retained behind_bytes=$behind" \
     "safe_wal_size=$safe catalog_age=$catalog_age"
-  [[ $wal_status != lost ]] || wrong "the slot $SLOT is lost ($reason): its WAL is gone, and changes with it"
-  [[ $wal_status != unreserved ]] || wrong "the next checkpoint takes WAL away that the slot $SLOT needs"
-  [[ $active == t || ${LANDED_BY:-} == copy ]] || wrong "nobody receives from the slot $SLOT, since ${inactive_since:-?}"
-  ((retained <= ${MAX_RETAINED_BYTES:-17179869184})) || wrong "the slot $SLOT keeps $retained bytes of WAL on the server"
-  ((catalog_age <= ${MAX_CATALOG_AGE:-50000000})) || wrong "the slot $SLOT keeps VACUUM from $catalog_age transactions"
+  [[ $wal_status != lost ]] || wrong "the slot $SLOT is lost ($reason): its WAL was removed, with changes not yet landed"
+  [[ $wal_status != unreserved ]] || wrong "the next checkpoint removes WAL that the slot $SLOT needs"
+  [[ $active == t || ${LANDED_BY:-} == copy ]] || wrong "no receiver on the slot $SLOT since ${inactive_since:-?}"
+  ((retained <= ${MAX_RETAINED_BYTES:-17179869184})) || wrong "the slot $SLOT retains $retained bytes of WAL on the server"
+  ((catalog_age <= ${MAX_CATALOG_AGE:-50000000})) || wrong "the slot $SLOT holds VACUUM back by $catalog_age transactions"
 fi
 
 for file in "$landing/$source"-[0-9]* "$state/complete/$source"-[0-9]* "$state/renamed"; do

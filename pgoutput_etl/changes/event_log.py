@@ -24,11 +24,11 @@ from pgoutput_etl.types.printing import print_text
 TRUNCATED = "T"
 
 # A decompressed file has less than 2 GiB, and a message at least one byte.
-_MESSAGES_PER_FILE = 1 << 31
+MESSAGES_PER_FILE = 1 << 31
 
 _MAX_FILES = 1 << 31
 
-_ROWS_PER_MESSAGE = 2
+ROWS_PER_MESSAGE = 2
 
 
 def every_event(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
@@ -95,11 +95,11 @@ def sequence_numbers(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
     """
     files = events.column("_file").to_numpy(zero_copy_only=False)
     messages = events.column("_ordinal").to_numpy(zero_copy_only=False)
-    room = np.where(files < 0, -files, 1) * _MESSAGES_PER_FILE  # up to the first number of file 0 or of the next file
+    room = np.where(files < 0, -files, 1) * MESSAGES_PER_FILE  # up to the first number of file 0 or of the next file
     if ((files >= _MAX_FILES) | (files < -_MAX_FILES)).any() or ((messages < 0) | (messages >= room)).any():
         raise TableError(
-            f"mode append numbers the changes of {_MAX_FILES:,} files of up to {_MESSAGES_PER_FILE:,} messages, and "
+            f"mode append numbers the changes of {_MAX_FILES:,} files of up to {MESSAGES_PER_FILE:,} messages, and "
             "this source has more: land the archive under another source.name, with a target of its own"
         )
     is_second = pc.equal(events.column("_op"), INSERTED).to_numpy(zero_copy_only=False) & shape.is_bag
-    return pa.array((files * _MESSAGES_PER_FILE + messages) * _ROWS_PER_MESSAGE + is_second, pa.int64())
+    return pa.array((files * MESSAGES_PER_FILE + messages) * ROWS_PER_MESSAGE + is_second, pa.int64())

@@ -15,7 +15,7 @@ columns. A bag (a table without a key) only has I and D.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.decoder import read_tuple
+from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
@@ -54,6 +55,8 @@ UNCHANGED = _Unchanged()
 
 Cell = bytes | None | _Unchanged  # a column in one event: bytes, NULL, or unchanged TOAST
 
+_Row = list[Cell]
+
 
 class _Binary(bytes):
     """A value in binary form. One tuple may have both forms: a type without a send function is sent as text."""
@@ -66,16 +69,16 @@ class _EventColumns:
     shape: TableShape
     source: list[int] = field(default_factory=list)  # index of the message row
     ops: list[str] = field(default_factory=list)
-    cells: list[list[bytes | None]] = field(default_factory=list)
-    unchanged: dict[int, list[bool]] = field(default_factory=dict)
-    from_key: list[list[bytes | None]] = field(default_factory=list)
+    cells: list[list[bytes | None]] = field(init=False)
+    unchanged: dict[int, list[bool]] = field(init=False)
+    from_key: list[list[bytes | None]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.cells = [[] for _ in self.shape.columns]
         self.unchanged = {i: [] for i in self.shape.toast}
         self.from_key = [[] for _ in self.shape.key]
 
-    def add(self, source: int, op: str, row: list[Cell], from_key: list[bytes | None] | None = None) -> None:
+    def add(self, source: int, op: str, row: _Row, from_key: list[bytes | None] | None = None) -> None:
         self.source.append(source)
         self.ops.append(op)
         for i, cell in enumerate(row):
@@ -115,7 +118,7 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
             new = None if columns["new"][i] is None else _cells(columns["new"][i], shape)
             _add_events(built, i, columns["tag"][i], columns["old_kind"][i], old, new)
         except _RowError as error:
-            raise ArchiveError(f"{_position(columns, i)}: {_name(shape)}: {error}") from None
+            raise ArchiveError(f"{_position(columns, i)}: {shape.relation.full_name}: {error}") from None
     return _to_arrow(built, columns)
 
 
@@ -137,24 +140,24 @@ def _position(columns: Mapping[str, list[Any]], i: int) -> str:
 def too_long(row: pa.RecordBatch, shape: TableShape) -> ArchiveError:
     """The error for a row that is too large even for a batch of its own."""
     where = _position(row.select(["file", "offset"]).to_pydict(), 0)
-    return ArchiveError(f"{where}: {_name(shape)}: expected values that take less than 1 GiB in a row")
+    return ArchiveError(f"{where}: {shape.relation.full_name}: expected values that take less than 1 GiB in a row")
 
 
-def _name(shape: TableShape) -> str:
-    return f"{shape.relation.namespace}.{shape.relation.name}"
-
-
-def _cells(tuple_data: bytes, shape: TableShape) -> list[Cell]:
+def _cells(tuple_data: bytes, shape: TableShape) -> _Row:
     """The cells of the relation's columns, without retired ones."""
     if tuple_data.startswith(WITHHELD):
         raise _RowError(tuple_data[len(WITHHELD) :].decode())
     data = read_tuple(tuple_data)
     width = len(shape.relation.columns)
     if len(data.kinds) != width:
-        raise _RowError(f"a tuple of {len(data.kinds)} columns where Relation describes {width}")
+        raise _RowError(width_error(data, width))
     if data.kinds.count(b"t") + data.kinds.count(b"n") == width:
         return list(data.values)
     return [_cell(kind, value) for kind, value in zip(data.kinds, data.values, strict=True)]
+
+
+def width_error(data: TupleData, width: int) -> str:
+    return f"a tuple of {len(data.kinds)} columns where Relation describes {width}"
 
 
 def _cell(kind: int, value: bytes | None) -> Cell:
@@ -164,17 +167,14 @@ def _cell(kind: int, value: bytes | None) -> Cell:
 
 
 def _add_events(
-    built: _EventColumns,
-    source: int,
-    tag: str,
-    old_kind: str | None,
-    old_row: list[Cell] | None,
-    row: list[Cell] | None,
+    built: _EventColumns, source: int, tag: str, old_kind: str | None, old_row: _Row | None, row: _Row | None
 ) -> None:
     shape = built.shape
     retired = len(shape.columns) - len(shape.relation.columns)
-    if row is not None and old_row is not None:
-        _fill_from_old(row, old_row, range(len(row)) if old_kind == "O" else _sent_in_key(shape))
+    if row is not None and old_row is not None:  # under FULL the old tuple has all columns, otherwise the key's
+        for i, column in enumerate(shape.relation.columns):
+            if (old_kind == "O" or column.is_key) and isinstance(row[i], _Unchanged):
+                row[i] = old_row[i]
     if shape.is_bag:
         _add_bag_events(built, source, old_kind, old_row, row)
         return
@@ -184,7 +184,7 @@ def _add_events(
         return
     key = _key(row, shape)
     # An existing row keeps the values of retired columns; a new row has none.
-    retired_cells: list[Cell] = [None if tag == "I" else UNCHANGED] * retired
+    retired_cells: _Row = [None if tag == "I" else UNCHANGED] * retired
     if old_key is None or old_key == key:
         built.add(source, INSERTED if tag == "I" else UPDATED, row + retired_cells)
     else:
@@ -192,22 +192,10 @@ def _add_events(
         built.add(source, MOVED_IN, row + retired_cells, old_key)
 
 
-def _sent_in_key(shape: TableShape) -> list[int]:
-    """Positions of the columns that a key-only old tuple has."""
-    return [i for i, column in enumerate(shape.relation.columns) if column.is_key]
-
-
-def _fill_from_old(row: list[Cell], old_row: list[Cell], sent: Iterable[int]) -> None:
-    """Fills unchanged TOAST from the columns that the old tuple has: all under FULL, otherwise the key's."""
-    for i in sent:
-        if isinstance(row[i], _Unchanged):
-            row[i] = old_row[i]
-
-
 def _add_bag_events(
-    built: _EventColumns, source: int, old_kind: str | None, old_row: list[Cell] | None, row: list[Cell] | None
+    built: _EventColumns, source: int, old_kind: str | None, old_row: _Row | None, row: _Row | None
 ) -> None:
-    retired: list[Cell] = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
+    retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
         if old_kind != "O":
             raise _RowError("a key-only old tuple in a table without a key")
@@ -218,7 +206,7 @@ def _add_bag_events(
         built.add(source, INSERTED, row + retired)
 
 
-def _key(row: list[Cell], shape: TableShape) -> list[bytes | None]:
+def _key(row: _Row, shape: TableShape) -> list[bytes | None]:
     key: list[bytes | None] = []
     for i in shape.key:
         cell = row[i]
@@ -228,8 +216,8 @@ def _key(row: list[Cell], shape: TableShape) -> list[bytes | None]:
     return key
 
 
-def _only_key(shape: TableShape, key: list[bytes | None]) -> list[Cell]:
-    row: list[Cell] = [None] * len(shape.columns)
+def _only_key(shape: TableShape, key: list[bytes | None]) -> _Row:
+    row: _Row = [None] * len(shape.columns)
     for i, cell in zip(shape.key, key, strict=True):
         row[i] = cell
     return row
@@ -248,7 +236,7 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
         except ValueTextError as error:
             where = _position(columns, source[error.index])
             value = f"a {error.type_name} that is {error.expected}"
-            name = f"{_name(shape)}, column {shape.columns[column].name!r}"
+            name = f"{shape.relation.full_name}, column {shape.columns[column].name!r}"
             raise ArchiveError(f"{where}: {name}: expected {value}, found something else") from None
         size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if size > MAX_SIZE:

@@ -8,7 +8,7 @@ does not cover, and all errors, are left to `events`, so that both refuse the sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -246,16 +246,9 @@ def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent
 
 @jit.compiled
 def _choose(
-    size: Any,
-    base: Any,
-    fill: Any,
-    fills_all: Any,
-    only_key: Any,
-    is_key: Any,
-    is_sent: Any,
-    chosen: Any,
-    unchanged: Any,
-) -> int:
+    size: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, is_key: Any, is_sent: Any,
+    chosen: Any, unchanged: Any,
+) -> int:  # fmt: skip
     """Writes, for one column, the tuple with each event's value, and whether it is unchanged. Returns the number of
     unchanged ones."""
     count = 0
@@ -274,20 +267,23 @@ def _choose(
     return count
 
 
+_Texts = dict[int, list[tuple[str, str]]]  # by event: column name and text
+
+
+@dataclass(slots=True)
 class _Columns:
-    """The columns of events, and the texts of unrepresentable values."""
+    """The columns of events, and the texts of unrepresentable values in rows and in old keys."""
 
-    __slots__ = ("_shape", "_size", "_tuples", "made", "old_unrepresentable", "unrepresentable")
-
-    def __init__(self, shape: TableShape, tuples: SplitTuples, made: _EventRows) -> None:
-        self._shape, self._tuples, self.made = shape, tuples, made
-        self._size = 0
-        self.unrepresentable: dict[int, list[tuple[str, str]]] = {}  # by event: column name and text
-        self.old_unrepresentable: dict[int, list[tuple[str, str]]] = {}  # the same of old keys
+    shape: TableShape
+    tuples: SplitTuples
+    made: _EventRows
+    unrepresentable: _Texts = field(default_factory=dict)
+    old_unrepresentable: _Texts = field(default_factory=dict)
+    _size: int = 0
 
     def columns(self) -> dict[str, pa.Array]:
         columns: dict[str, pa.Array] = {}
-        for i, column in enumerate(self._shape.columns):
+        for i, column in enumerate(self.shape.columns):
             if column.retired:
                 columns[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
                 # An existing row keeps its value; a new row has none, and an event with only a key has no values.
@@ -295,37 +291,36 @@ class _Columns:
             else:
                 chosen, unchanged = self._choose(i)
                 columns[f"c{i}"] = self._load(i, chosen, self.unrepresentable)
-            if i in self._shape.toast:
+            if i in self.shape.toast:
                 columns[f"u{i}"] = pa.array(unchanged)
-        for i in self._shape.key:
+        for i in self.shape.key:
             if self.made.is_plain:
-                columns[f"f{i}"] = pa.nulls(len(self.made), self._shape.columns[i].type.arrow)
+                columns[f"f{i}"] = pa.nulls(len(self.made), self.shape.columns[i].type.arrow)
             else:
                 columns[f"f{i}"] = self._load(i, self.made.before, self.old_unrepresentable)
         return columns
 
     def _choose(self, column: int) -> tuple[Numbers, Numbers]:
         """The tuple with each event's value of the column, and whether it is unchanged."""
-        shape, made = self._shape, self.made
+        shape, made = self.shape, self.made
         unchanged = np.zeros(len(made), np.bool_)
-        if self._tuples.seen[column] & SEEN_UNCHANGED and made.is_plain:
-            unchanged = self._tuples.size[column] == UNCHANGED
+        if made.is_plain:
+            if self.tuples.seen[column] & SEEN_UNCHANGED:
+                unchanged = self.tuples.size[column] == UNCHANGED
             count, chosen = int(unchanged.sum()), made.base
-        elif made.is_plain:
-            count, chosen = 0, made.base
         else:
             chosen = np.empty(len(made), np.int32)
             count = _choose(
-                *(self._tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
+                *(self.tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
                 *(column in shape.key, shape.relation.columns[column].is_key, chosen, unchanged),
             )
         if count and (column not in shape.toast or column in shape.key or shape.is_bag):
             raise UnsureError
         return chosen, unchanged
 
-    def _load(self, column: int, chosen: Numbers, texts: dict[int, list[tuple[str, str]]]) -> pa.Array:
-        name, column_type = self._shape.columns[column].name, self._shape.columns[column].type
-        loaded: LoadedColumn = load_cells(column_type, self._tuples.cells(column, chosen))
+    def _load(self, column: int, chosen: Numbers, texts: _Texts) -> pa.Array:
+        name, column_type = self.shape.columns[column].name, self.shape.columns[column].type
+        loaded: LoadedColumn = load_cells(column_type, self.tuples.cells(column, chosen))
         self._size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if self._size > MAX_SIZE:
             raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")
@@ -357,7 +352,7 @@ def _times(rows: pa.RecordBatch) -> Numbers:
     return times + POSTGRES_EPOCH_MICROSECONDS
 
 
-def _texts_by_event(texts: dict[int, list[tuple[str, str]]], count: int) -> pa.Array:
+def _texts_by_event(texts: _Texts, count: int) -> pa.Array:
     if not texts:
         return pa.nulls(count, UNREPRESENTABLE)
     return pa.array([texts.get(i) for i in range(count)], UNREPRESENTABLE)

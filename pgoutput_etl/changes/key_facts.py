@@ -15,11 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.changes.key_columns import inserted_keys
+from pgoutput_etl import jit
+from pgoutput_etl.changes.fast_events import check_versions, event_batches
+from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, RawTuples, split_tuples
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
-from pgoutput_etl.types import ColumnType, Storage
+from pgoutput_etl.types import ColumnType, Storage, ValueTextError
+from pgoutput_etl.types.kernels.dispatch import UnsureError, load_cells
 
 KeyHashes = npt.NDArray[np.uint64]
 
@@ -99,12 +102,12 @@ def hashed_keys_of(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of hash_schema from a table's blocks, which have only INSERTs. Equal keys are in the same bucket."""
     parts: list[KeyHashes] = []
-    limits: dict[str, list[Any]] = {name: [] for name in (field.name for field in _limit_fields(shape))}
+    limits: dict[str, list[Any]] = {field.name: [] for field in _limit_fields(shape)}
     rows, are_known = 0, True
     for block in blocks:
         inserts = rows_in(block, statuses, window)
         rows += inserts.num_rows
-        columns = inserted_keys(inserts, shape) if are_known and inserts.num_rows else None
+        columns = _inserted_keys(inserts, shape) if are_known and inserts.num_rows else None
         hashes = None if columns is None else hashes_of(columns, shape)
         are_known &= hashes is not None or not inserts.num_rows
         if columns is not None and hashes is not None:
@@ -115,6 +118,31 @@ def hashed_keys_of(
                 limits[f"g{i}"].append(limit["max"])
     if rows:
         yield from _by_bucket(parts if are_known else None, rows, limits, shape, buckets)
+
+
+def _inserted_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array] | None:
+    """The key columns of INSERTs. None if a row has unchanged TOAST, which no server sends in an INSERT."""
+    if jit.AVAILABLE:
+        try:
+            return _fast_keys(rows, shape)
+        except (UnsureError, ValueTextError, OverflowError):
+            pass
+    events = pa.Table.from_batches(event_batches(rows, shape), shape.event_schema()).combine_chunks()
+    if any(pc.any(events.column(f"u{i}")).as_py() for i in shape.toast):
+        return None
+    return [events.column(f"c{i}").combine_chunks() for i in shape.key]
+
+
+def _fast_keys(rows: pa.RecordBatch, shape: TableShape) -> list[pa.Array]:
+    check_versions(rows, shape)
+    new = RawTuples.of(rows.column("new"))
+    if bool((new.starts < 0).any()):
+        raise UnsureError
+    tuples = split_tuples(new, len(shape.relation.columns))
+    if bool((tuples.seen & SEEN_UNCHANGED).any()):
+        raise UnsureError
+    indices = np.arange(len(new), dtype=np.int32)
+    return [load_cells(shape.columns[i].type, tuples.cells(i, indices)).array for i in shape.key]
 
 
 def _by_bucket(

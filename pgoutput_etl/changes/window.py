@@ -26,13 +26,13 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The range of rows to apply, in commit order: behind `truncated_at`, from `start` on, before `end`, and of commits
-    before the LSN `cut`."""
+    """The range of rows to apply, in commit order: after `truncated_at`, from `start` on, before `end`, and of commits
+    before the LSN `cutoff`."""
 
     truncated_at: CommitPosition | None = None
     start: CommitPosition | None = None
     end: CommitPosition | None = None
-    cut: int | None = None
+    cutoff: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -48,8 +48,8 @@ class Window:
             is_inside &= ~_is_before(position, self.start, or_equal=False)
         if self.end is not None:
             is_inside &= _is_before(position, self.end, or_equal=False)
-        if self.cut is not None:
-            is_inside &= position[0] < self.cut
+        if self.cutoff is not None:
+            is_inside &= position[0] < self.cutoff
         return is_inside
 
 

@@ -1,1 +1,1 @@
-"""The YAML file as frozen dataclasses, checked in full before a run starts."""
+"""The settings of the YAML file, checked in full before a run starts."""

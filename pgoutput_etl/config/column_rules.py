@@ -1,7 +1,7 @@
-"""What becomes of a column's values before anything of them is kept: dropped, hashed, redacted.
+"""Rules that mask a column's values before any of them is stored: drop, hash or redact.
 
-A hash is HMAC-SHA-256 of PostgreSQL's text of the value, under a salt that the environment has, as 64 hexadecimal
-digits. NULL stays NULL in all of them. docs/columns.md says how somebody computes the same in SQL.
+A hash is HMAC-SHA-256 of PostgreSQL's text of the value, under a salt from the environment, as 64 hexadecimal digits.
+NULL always stays NULL. docs/mask-columns.md has the same hash in SQL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST_SALT = 16  # bytes
 
 _FINGERPRINT_DIGITS = 16
 
-_BLOCK = 64  # bytes, of SHA-256
+_BLOCK = 64  # bytes in a block of SHA-256
 
 
 class ColumnAction(Enum):
@@ -30,7 +30,7 @@ class ColumnAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Salt:
-    """Never shown: what may be is its fingerprint, which tells one salt from another and nothing else."""
+    """A secret that is never shown. Its fingerprint may be: it identifies the salt and reveals nothing else."""
 
     secret: bytes = field(repr=False)
 
@@ -39,29 +39,29 @@ class Salt:
         return self.hashed([b"pgoutput_etl: which salt is this"])[0].decode()[:_FINGERPRINT_DIGITS]
 
     def hashed(self, texts: Iterable[bytes]) -> list[bytes]:
-        """HMAC-SHA-256 (RFC 2104) in hexadecimal digits. What the key alone decides is worked out once: half the time
-        of hmac.digest for each."""
+        """HMAC-SHA-256 (RFC 2104) in hexadecimal digits. Hashes the key only once, which takes half the time of
+        hmac.digest for every text."""
         key = self.secret if len(self.secret) <= _BLOCK else sha256(self.secret).digest()
         inner, outer = (sha256(bytes(b ^ pad for b in key.ljust(_BLOCK, b"\0"))) for pad in (0x36, 0x5C))
-        found = []
+        hashes = []
         for text in texts:
             first, second = inner.copy(), outer.copy()
             first.update(text)
             second.update(first.digest())
-            found.append(second.hexdigest().encode())
-        return found
+            hashes.append(second.hexdigest().encode())
+        return hashes
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What is done to one column. salt: of a hash; text: what stands for every value that is redacted."""
+    """The action for one column. salt: of a hash. text: the replacement for every redacted value."""
 
     action: ColumnAction
     salt: Salt | None = None
     text: str = REDACTED
 
     def __str__(self) -> str:
-        """As it is written down with a table, to notice that it has changed."""
+        """The form in which the ledger records a rule, to detect changes."""
         match self.action:
             case ColumnAction.DROP:
                 return "drop"
@@ -78,24 +78,24 @@ _PAST_TENSE = {ColumnAction.DROP: "dropped", ColumnAction.HASH: "hashed", Column
 
 
 def masks_in_words(uses: Mapping[str, str]) -> str:
-    """For people, of what is written down with a table."""
-    return ", ".join(f"{name} {_PAST_TENSE[ColumnAction(_word(said))]}" for name, said in uses.items())
-
-
-def mask_change_text(column: str, before: str | None, now: str | None) -> str:
-    """For people, of what was written down with a table and what the configuration says."""
-    if _word(before) == _word(now):
-        how = "hashed with another salt" if _word(now) == ColumnAction.HASH.value else "redacted to another text"
-        return f"{column} was {how}"
-    return f"{column} ({_word(before)} before, {_word(now)} now)"
-
-
-def _word(said: str | None) -> str:
-    return "as it is" if said is None else said.partition(":")[0]
+    """Describes the recorded rules of a table's columns."""
+    return ", ".join(f"{name} {_PAST_TENSE[ColumnAction(_action(rule))]}" for name, rule in uses.items())
 
 
 def changed_masks(then: Mapping[str, str], clear: frozenset[str], now: Mapping[str, str]) -> list[str]:
-    """What differs for values that are there: `then` of their columns, `clear` those that are there as they are."""
-    found = [mask_change_text(name, said, now.get(name)) for name, said in then.items() if now.get(name) != said]
-    found += [mask_change_text(name, None, said) for name, said in now.items() if name not in then and name in clear]
-    return sorted(found)
+    """Describes how the rules for stored values have changed. then: the recorded rules by column. clear: the columns
+    that are stored unmasked. now: the configured rules."""
+    names = [*then, *(name for name in now if name not in then and name in clear)]
+    changed = (name for name in names if now.get(name) != then.get(name))
+    return sorted(_change_text(name, then.get(name), now.get(name)) for name in changed)
+
+
+def _change_text(column: str, before: str | None, now: str | None) -> str:
+    if _action(before) == _action(now):
+        how = "hashed with another salt" if _action(now) == ColumnAction.HASH.value else "redacted to another text"
+        return f"{column} was {how}"
+    return f"{column} ({_action(before)} before, {_action(now)} now)"
+
+
+def _action(rule: str | None) -> str:
+    return "as it is" if rule is None else rule.partition(":")[0]

@@ -1,7 +1,7 @@
-"""The YAML file as frozen dataclasses, checked whole before anything is read or written.
+"""The settings of the YAML file as frozen dataclasses, checked in full before anything is read or written.
 
-A mistake is a ConfigError that names the file, the key's path and what was expected. No value is ever repeated in one:
-it may have come from the environment, and be a secret.
+A mistake is a ConfigError that names the file, the key's path and the expected value. It never repeats a value, which
+may be a secret from the environment.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-from pgoutput_etl.types import check_configured
 
-# What `columns` may say of a column where the archive leaves open which one it was (lineage.py).
+# Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
-_LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that one name alone fits
+_LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that matches a single name
 
 
 class Mode(Enum):
-    """What a table's Delta table holds."""
+    """The content of a table's Delta table."""
 
     MIRROR = "mirror"
     SOFT_DELETE = "soft_delete"
@@ -36,14 +35,14 @@ class Mode(Enum):
 
 
 class OnError(Enum):
-    """What becomes of bytes that can't be read."""
+    """The handling of unreadable bytes."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
 
 
 class Gaps(Enum):
-    """What becomes of files that are numbered one after the other, and of which one is not there."""
+    """The handling of a missing number among consecutively numbered files."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
@@ -51,8 +50,7 @@ class Gaps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replication slot's archive; landing is a folder or a glob. gaps: what of a number that no file has. origins:
-    whose transactions are applied."""
+    """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply."""
 
     name: str
     landing: str
@@ -63,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Exactly one of the two is given."""
+    """Exactly one field is set."""
 
     root: str | None = None
     catalog: str | None = None
@@ -71,17 +69,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the ledger is."""
+    """root: the ledger's folder."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """What holds for the tables whose "schema.table" the shell pattern `match` fits.
+    """The rule for tables whose "schema.table" matches the shell pattern `match`.
 
-    columns: what is said of them, without salts. uses: of those that don't come as they are, what becomes of them.
-    rename: the target's schema.table.
+    columns: as configured, without salts. rename: the target's schema.table. column_rules: of the masked columns.
     """
 
     match: str
@@ -94,7 +91,7 @@ class TableRule:
 
     @property
     def target_name(self) -> tuple[str, str] | None:
-        """Schema and table, of one that is renamed."""
+        """The configured schema and table of a renamed table."""
         if self.rename is None:
             return None
         schema, _, table = self.rename.partition(".")
@@ -102,19 +99,19 @@ class TableRule:
 
     @property
     def lineage(self) -> dict[str, str | None]:
-        """What `columns` says of where a column came from: the name it had, or None for one that was added."""
-        said: dict[str, str | None] = {}
-        for name, what in self.columns.items():
-            if what == ADDED:
-                said[name] = None
-            elif isinstance(what, Mapping) and RENAMED_FROM in what:
-                said[name] = what[RENAMED_FROM]
-        return said
+        """The declared former names of columns; None for an added column."""
+        declared: dict[str, str | None] = {}
+        for name, setting in self.columns.items():
+            if setting == ADDED:
+                declared[name] = None
+            elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
+                declared[name] = setting[RENAMED_FROM]
+        return declared
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """max_transactions: that a batch's files commit, unless it is one file; None: all that is new in one batch."""
+    """max_transactions: the limit for the commits in a batch of several files; None: one batch for all new files."""
 
     max_transactions: int | None = None
     parallel_tables: int = 4
@@ -122,8 +119,8 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Where a run's figures go. json: a file that each run adds a line to, or "stderr"; prometheus: a file that each
-    run replaces; opentelemetry: as its library's own environment variables say."""
+    """The outputs of a run's metrics. json: a file that each run appends a line to, or "stderr". prometheus: a file
+    that each run replaces. opentelemetry: configured by the environment variables of its library."""
 
     json: str | None = None
     prometheus: str | None = None
@@ -132,10 +129,8 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration; spark's values are what a Spark setting takes: strings.
-
-    secrets: the names of those of them that came from the environment, even in part.
-    """
+    """spark: Spark's settings, as strings. secrets: the names of those with any part from the environment. options: the
+    command line's options that loaded this configuration."""
 
     source: Source
     target: Target
@@ -147,23 +142,21 @@ class Config:
     spark: Mapping[str, str] = field(default_factory=dict)
     secrets: frozenset[str] = frozenset()
     metrics: Metrics = field(default_factory=Metrics)
+    options: tuple[str, ...] = field(default=(), compare=False)
 
     def rule_for(self, namespace: str, name: str) -> TableRule:
-        """The first rule that matches; a table that none matches is mirrored whole."""
+        """The first rule that matches; without one, the table is mirrored in full."""
         table = f"{namespace}.{name}"
         return next((rule for rule in self.tables if fnmatchcase(table, rule.match)), TableRule("*"))
 
 
 def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
-    """The file at path, with overrides ("target.root=…", as given to --set) in place of what it says.
+    """Loads the file at `path`; overrides ("target.root=…", as for --set) replace its values. Raises ConfigError.
 
     An override names a key of the file or of a section, and everything after the section's dot is one key:
-    spark.spark.sql.shuffle.partitions=8. Its value is YAML. ConfigError for everything that can't be so.
+    spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
-    return _config(read_node(path, overrides, os.environ if environ is None else environ))
-
-
-def _config(root: Node) -> Config:
+    root = read_node(path, overrides, os.environ if environ is None else environ)
     keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
     source, target = _source(keys["source"]), _target(keys["target"])
     return Config(
@@ -177,7 +170,14 @@ def _config(root: Node) -> Config:
         spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
         secrets=frozenset(name for name, node in keys["spark"].mapping().items() if node.is_secret),
         metrics=_metrics(keys["metrics"]),
+        options=_options(path, overrides),
     )
+
+
+def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """Without overrides of Spark's settings, which may be secrets: reports repeat these options."""
+    repeated = [override for override in overrides if not override.startswith("spark")]
+    return ("--config", path, *(word for override in repeated for word in ("--set", override)))
 
 
 def _source(node: Node) -> Source:
@@ -200,11 +200,16 @@ def _origins(node: Node) -> Origins:
     keys = node.section("accept", "skip")
     given = [name for name in ("accept", "skip") if keys[name].value is not None]
     if len(given) != 1:
-        raise node.expected("accept or skip, and not both")
-    names = [name.text("an origin's name") for name in keys[given[0]].items("a list of origins' names")]
+        raise node.expected("accept or skip, not both")
+    names = frozenset(_names(keys[given[0]], "a list of origins' names", "an origin's name"))
+    return Origins(accepted=names) if given == ["accept"] else Origins(skipped=names)
+
+
+def _names(node: Node, items: str, item: str) -> tuple[str, ...]:
+    names = tuple(name.text(item) for name in node.items(items))
     if not names or len(set(names)) < len(names):
-        raise keys[given[0]].error("expected one name or more, none of them twice")
-    return Origins(accepted=frozenset(names)) if given == ["accept"] else Origins(skipped=frozenset(names))
+        raise node.error("expected one or more names, all different")
+    return names
 
 
 def _target(node: Node) -> Target:
@@ -219,7 +224,7 @@ def _target(node: Node) -> Target:
             "expected a catalog, as main, or with a prefix for the names of schemas, as main.shop"
         )
     if target.root is not None and target.root.startswith("`"):
-        raise keys["root"].error("expected a folder: what begins with a backtick is a name in a catalog")
+        raise keys["root"].error("expected a folder: only names in a catalog begin with a backtick")
     return target
 
 
@@ -227,9 +232,9 @@ def _state(node: Node, target: Target) -> State:
     root = node.section("root")["root"]
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
-    state = State(root.text("a folder (no default beside target.catalog)"))
+    state = State(root.text("a folder (no default with target.catalog)"))
     if target.root is not None and is_within(target.root, state.root):
-        raise root.error("expected a folder that target.root is not in: names of tables could be the ledger's")
+        raise root.error("expected a folder that does not contain target.root: a table could get the ledger's name")
     return state
 
 
@@ -238,108 +243,91 @@ def _rules(node: Node) -> tuple[TableRule, ...]:
     rules = tuple(map(_rule, nodes))
     targets: dict[str, int] = {}
     for i, rule in enumerate(rules):
-        earlier = next((n for n in range(i) if _takes_all(rules[n].match, rule.match)), None)
+        earlier = next((n for n in range(i) if _matches_all_of(rules[n].match, rule.match)), None)
         if earlier is not None:
-            raise nodes[i].error(f"no table comes to it: tables[{earlier}] takes all that it matches, and is before it")
+            raise nodes[i].error(f"it never applies: tables[{earlier}] comes first and matches the same tables")
         if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
             raise nodes[i].error(f"expected another `rename` than that of tables[{targets[rule.rename]}]")
     return rules
 
 
-def _takes_all(pattern: str, other: str) -> bool:
-    """Whether a pattern matches all that another one does, as far as is plain to see."""
+def _matches_all_of(pattern: str, other: str) -> bool:
+    """True if a pattern obviously matches every name that another pattern matches."""
     is_plain = "?" not in pattern and "[" not in pattern + other
     return pattern == other or (is_plain and fnmatchcase(other, pattern))
 
 
 def _rule(node: Node) -> TableRule:
     keys = node.section("match", "skip", "mode", "key", "columns", "rename")
-    columns = keys["columns"].mapping()
+    nodes = keys["columns"].mapping()
+    columns = {name: _column(column) for name, column in nodes.items()}
     rule = TableRule(
         match=keys["match"].text("schema.table as a shell pattern"),
         skip=keys["skip"].boolean(),
         mode=keys["mode"].choice(Mode.MIRROR),
-        key=_key(keys["key"]),
-        columns={name: _column(column) for name, column in columns.items()},
+        key=None if keys["key"].value is None else _names(keys["key"], "a list of column names", "a column's name"),
+        columns={name: setting for name, (setting, _) in columns.items()},
         rename=keys["rename"].optional_text("schema.table"),
-        column_rules={name: use for name, column in columns.items() if (use := _column_rule(column)) is not None},
+        column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
     for name in rule.key or ():
         if name in rule.column_rules and rule.column_rules[name].action is not ColumnAction.HASH:
-            raise columns[name].error("it is a column of `key`, which tells rows apart: it can be hashed, and no more")
-    if rule.rename is not None:
-        _check_rename(keys["rename"], rule)
+            raise nodes[name].error("it is a column of `key`, which identifies rows: it can only be hashed")
+    if rule.rename is not None and not re.fullmatch(r"[^.]+\.[^.]+", rule.rename):
+        raise keys["rename"].error("expected schema.table, with one dot")
+    if rule.rename is not None and not _LITERAL.fullmatch(rule.match):
+        raise keys["rename"].error("expected a `match` without *, ? and [: two tables can't become one")
     return rule
 
 
-def _check_rename(node: Node, rule: TableRule) -> None:
-    if rule.rename is None or not re.fullmatch(r"[^.]+\.[^.]+", rule.rename):
-        raise node.error("expected schema.table, with one dot")
-    if not _LITERAL.fullmatch(rule.match):
-        raise node.error("expected a `match` without *, ? and [: two tables can't become one")
-
-
-def _key(node: Node) -> tuple[str, ...] | None:
-    if node.value is None:
-        return None
-    names = tuple(column.text("a column's name") for column in node.items("a list of column names"))
-    if not names or len(set(names)) < len(names):
-        raise node.error("expected one column name or more, none of them twice")
-    return names
-
-
-def _column(node: Node) -> str | Mapping[str, str]:
-    """As it is written, without the salt."""
-    if isinstance(node.value, dict):
-        keys = node.section("hash", "salt", "redact", RENAMED_FROM)
-        given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
-        if not given or {"hash", "redact"} <= given.keys():
-            raise node.error(f"expected {_COLUMN_ACTIONS}")
-        return {name: argument.text("what is done with it") for name, argument in given.items()}
-    if node.text(_COLUMN_ACTIONS) not in (ColumnAction.DROP.value, ColumnAction.REDACT.value, ADDED):
-        raise node.error(f"expected {_COLUMN_ACTIONS}")
-    return str(node.value)
-
+_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
 
 _COLUMN_ACTIONS = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
 
 
-def _column_rule(node: Node) -> ColumnRule | None:
-    """None for a column whose values come as they are."""
+def _column(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | None]:
+    """The column's setting without the salt, and its rule if it is masked."""
     if not isinstance(node.value, dict):
-        return {ColumnAction.DROP.value: DROP, ColumnAction.REDACT.value: ColumnRule(ColumnAction.REDACT)}.get(
-            str(node.value)
-        )
+        setting = node.text(_COLUMN_ACTIONS)
+        if setting not in _UNARY_RULES:
+            raise node.error(f"expected {_COLUMN_ACTIONS}")
+        return setting, _UNARY_RULES[setting]
     keys = node.section("hash", "salt", "redact", RENAMED_FROM)
-    if keys["hash"].value is None and keys["salt"].value is not None:
-        raise keys["salt"].error("expected beside hash alone")
-    if keys["redact"].value is not None:
-        return ColumnRule(ColumnAction.REDACT, text=keys["redact"].text("what stands for every value"))
-    if keys["hash"].value is None:
-        return None
-    if keys["hash"].value != "sha256":
+    given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
+    if not given or {"hash", "redact"} <= given.keys():
+        raise node.error(f"expected {_COLUMN_ACTIONS}")
+    settings = {name: argument.text("the argument of this action") for name, argument in given.items()}
+    if "hash" not in settings and keys["salt"].value is not None:
+        raise keys["salt"].error("expected only with hash")
+    if "redact" in settings:
+        return settings, ColumnRule(ColumnAction.REDACT, text=settings["redact"])
+    if "hash" not in settings:
+        return settings, None
+    if settings["hash"] != "sha256":
         raise keys["hash"].error("expected sha256")
-    return ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
+    return settings, ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
 
 
-def _salt(of_hash: Node, node: Node) -> Salt:
-    """The environment's: a file is read by more people than a secret should be."""
+def _salt(hash_node: Node, node: Node) -> Salt:
+    """Reads the salt from the environment, because more people read the file than should know a secret."""
     if node.value is None:
         if SALT_VARIABLE not in node.environ:
-            raise of_hash.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
-        text, where = node.environ[SALT_VARIABLE], of_hash
-        what = f"the environment variable {SALT_VARIABLE}: "
+            raise hash_node.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
+        text, source = node.environ[SALT_VARIABLE], hash_node
+        origin = f"the environment variable {SALT_VARIABLE}: "
     else:
-        text, where, what = node.text("${NAME}, a salt from the environment"), node, ""
+        text, source, origin = node.text("${NAME}, a salt from the environment"), node, ""
         if not node.is_secret:
-            raise node.error("expected ${NAME}: a salt comes from the environment, and doesn't stand in a file")
+            raise node.error("expected ${NAME}: a salt comes from the environment, never from a file")
     secret = text.encode("utf-8", "surrogateescape")
     if len(secret) < LEAST_SALT:
-        raise where.error(f"{what}expected a salt of {LEAST_SALT} bytes or more")
+        raise source.error(f"{origin}expected a salt of {LEAST_SALT} bytes or more")
     return Salt(secret)
 
 
 def _type(name: str, node: Node) -> str:
+    from pgoutput_etl.types import check_configured  # imports Arrow, which few configurations need
+
     text = node.text("a type's name")
     try:
         check_configured(name, text)

@@ -1,7 +1,7 @@
-"""What a YAML file says, as values that know where they stand: their file, the path of their key.
+"""Reads a YAML file as values that know their file and the path of their key.
 
-A mistake is a ConfigError that names these and what was expected. No value is ever repeated in one: it may have come
-from the environment, and be a secret.
+A mistake is a ConfigError that names these and the expected value. It never repeats a value, which may be a secret from
+the environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 
 from pgoutput_etl.errors import ConfigError
 
-# A configuration is not trusted to be small, either: bytes, and values.
+# Limits for a configuration, in bytes and in values: it is not trusted to be small.
 _MAX_SIZE = 1 << 20
 
 _MAX_VALUES = 100_000
@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Node:
-    """A value (None: not given) and where it stands; in strings, the environment is already put in."""
+    """A value and its position. value: None if absent; in strings, environment variables are already replaced."""
 
     file: str
     overridden: tuple[str, ...]
@@ -53,13 +53,13 @@ class Node:
         node = replace(self, path=self.path + path, value=value)
         if not isinstance(value, str):
             return node
-        is_secret = any(not found[1] for found in _VARIABLE.finditer(value))
+        is_secret = any(not match[1] for match in _VARIABLE.finditer(value))
         return replace(node, value=_VARIABLE.sub(node.variable, value), is_secret=is_secret)
 
-    def variable(self, found: re.Match[str]) -> str:
-        escaped, name, closed = found.groups()
+    def variable(self, match: re.Match[str]) -> str:
+        escaped, name, closed = match.groups()
         if escaped:
-            return found[0][1:]
+            return match[0][1:]
         if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
         if name not in self.environ:
@@ -67,15 +67,15 @@ class Node:
         return self.environ[name]
 
     def mapping(self) -> dict[str, Node]:
-        """Any keys; one that is null is as one that isn't given."""
+        """The items of a mapping with any keys. A null value counts as absent."""
         if self.value is None:
             return {}
         if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
-            raise self.expected("a mapping, its keys strings")
+            raise self.expected("a mapping with strings as keys")
         return {key: self.child(key, value) for key, value in self.value.items() if value is not None}
 
     def section(self, *known: str) -> dict[str, Node]:
-        """A node for each known key, given or not; no other key is allowed."""
+        """A node for each known key, present or not. No other key is allowed."""
         for key in self.value if isinstance(self.value, dict) else ():
             if key not in known:
                 near = max(known, key=lambda name: _likeness(name, str(key)))
@@ -100,7 +100,7 @@ class Node:
         return None if self.value is None else self.text(meaning)
 
     def boolean(self) -> bool:
-        written = str(self.value).lower()  # also text, where it comes from the environment
+        written = str(self.value).lower()  # a value from the environment is text
         if self.value is not None and written not in ("true", "false"):
             raise self.expected("true or false")
         return written == "true"
@@ -129,14 +129,14 @@ class Node:
 
 
 def read_node(path: str, overrides: Sequence[str], environ: Mapping[str, str]) -> Node:
-    """All that the file says. `overrides`: KEY=VALUE, as given to --set. Raises ConfigError."""
+    """The file's content with the overrides, KEY=VALUE as for --set. Raises ConfigError."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     if len(content) > _MAX_SIZE:
-        raise ConfigError(f"{path}: expected {_MAX_SIZE:,} bytes at most")
+        raise ConfigError(f"{path}: expected at most {_MAX_SIZE:,} bytes")
     values = _parsed(content, path)
     overridden = []
     for override in overrides:
@@ -155,24 +155,25 @@ def _likeness(a: str, b: str) -> float:
 
 
 def _parsed(content: bytes | str, file: str) -> object:
-    """What the YAML says; errors without the excerpt that PyYAML would add."""
+    """The parsed YAML. Errors lack the excerpt that PyYAML would add."""
     try:
         node = yaml.compose(content, yaml.SafeLoader)
         return None if node is None else _plain(node, file, iter(range(_MAX_VALUES)))
     except yaml.MarkedYAMLError as error:
-        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # named there: a misread value
+        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # PyYAML's problem has the value
         raise _at_line(file, error.problem_mark, problem) from None
     except (yaml.YAMLError, RecursionError):
-        raise ConfigError(f"{file}: expected YAML, in UTF-8 and not nested deep") from None
+        raise ConfigError(f"{file}: expected YAML in UTF-8, without deep nesting") from None
 
 
 def _plain(node: yaml.Node, file: str, left: Iterator[int]) -> object:
-    """Only null, true, false and whole numbers are no strings: 0.60, 12:30 and no stay as they are written.
+    """A plain value. All scalars but null, true, false and whole numbers are strings: 0.60, 12:30 and no stay as
+    written.
 
-    `left`: one for each value that there may yet be, as aliases of aliases make many of few.
+    left: has an item for each value that is still allowed, because aliases of aliases multiply values.
     """
     if next(left, None) is None:
-        raise _at_line(file, node.start_mark, f"expected {_MAX_VALUES:,} values at most, with what aliases repeat")
+        raise _at_line(file, node.start_mark, f"expected at most {_MAX_VALUES:,} values, aliases included")
     kind = node.tag.removeprefix("tag:yaml.org,2002:")
     if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
         raise _at_line(file, node.start_mark, "expected no tag")
@@ -203,11 +204,11 @@ def _at_line(file: str, mark: yaml.Mark | None, why: str) -> ConfigError:
 def _overridden(values: object, key: str, value: object) -> object:
     values = {} if values is None else values
     if not isinstance(values, dict):
-        return values  # refused for that, once all are in place
+        return values  # an error when the settings are read
     section, dot, rest = key.partition(".")
     if not dot:
         return {**values, key: value}
     old = values.get(section)
     if old is not None and not isinstance(old, dict):
-        raise ConfigError(f"--set {key}: {section} is no mapping; set it whole, such as --set '{section}=[…]'")
+        raise ConfigError(f"--set {key}: {section} is not a mapping; set all of it, such as --set '{section}=[…]'")
     return {**values, section: {**(old or {}), rest: value}}

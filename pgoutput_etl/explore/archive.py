@@ -16,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import pandas as pd
 import pyarrow as pa
 
-from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.explore.archive_rows import (
     CHANGES,
     MESSAGES,
@@ -39,7 +40,7 @@ from pgoutput_etl.explore.html import report_html, summary_line
 from pgoutput_etl.explore.table_rows import RowQuery, table_batches
 from pgoutput_etl.inspection.archive import Inspection, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local, read_local
-from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
+from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.lsn import parse_lsn
@@ -72,6 +73,8 @@ _PANDAS_TYPES = {
 
 
 FrameT = TypeVar("FrameT")
+
+EnumT = TypeVar("EnumT", bound=Enum)
 
 
 class ArchiveView(ABC, Generic[FrameT]):
@@ -132,7 +135,10 @@ class ArchiveView(ABC, Generic[FrameT]):
         """Messages that meet all conditions, as in `jobs/inspect.py --messages`. table: shell pattern of schema.table;
         xid: of a transaction or subtransaction; lsn: first and last LSN; time: first and last commit time; names:
         regular expression to search in names. Raises ValueError for text that is not an LSN or a time."""
-        contexts, limit = self._contexts(_message_filter(table, xid, lsn, time, names)), self._view.max_size
+        first, last = (parse_lsn(limit) if isinstance(limit, str) else limit for limit in lsn)
+        wanted = MessageFilter(table, xid, first, last, _microseconds(time[0]), _microseconds(time[1]), names)
+        contexts = {context.path: context for context in inspection_contexts(self._inspection, wanted, False, False)}
+        limit = self._view.max_size
         return self._frame(lambda p, c: message_batches(contexts[p], c, limit), MESSAGES)
 
     def rows(
@@ -147,7 +153,9 @@ class ArchiveView(ABC, Generic[FrameT]):
         (docs/modes.md). where: values or PostgreSQL's texts by column; a change of the key matches by its old or its
         new key, a TRUNCATE always, and a DELETE has key columns only. key: for a table with REPLICA IDENTITY FULL.
         fate: a transaction status, or None for all."""
-        view, query = self._view, self._query(table, where, key, fate)
+        view = self._view
+        statuses = frozenset(TransactionStatus if fate is None else [_member(TransactionStatus, fate, "fate")])
+        query = RowQuery.of_inspection(view, table, None if key is None else tuple(key), statuses, where or {})
         order = ("_pg_commit_lsn", "_pg_seq")
         return self._frame(lambda p, c: table_batches(p, c, view, query), query.schema, order)
 
@@ -157,26 +165,12 @@ class ArchiveView(ABC, Generic[FrameT]):
     ) -> FrameT:
         """The batches that `read_file`, which may run on executors, makes of each file, and the rows of `more`."""
 
-    def _query(
-        self, table: str, where: Mapping[str, Any] | None, key: Iterable[str] | None, status: str | None
-    ) -> RowQuery:
-        statuses = frozenset(TransactionStatus) if status is None else frozenset([_status_of(status)])
-        return RowQuery.of_inspection(self._view, table, None if key is None else tuple(key), statuses, where or {})
 
-    def _contexts(self, wanted: MessageFilter) -> dict[str, InspectionContext]:
-        return {context.path: context for context in inspection_contexts(self._inspection, wanted, False, False)}
-
-
-def _status_of(name: str) -> TransactionStatus:
+def _member(kind: type[EnumT], value: str, parameter: str) -> EnumT:
     try:
-        return TransactionStatus(name)
+        return kind(value)
     except ValueError:
-        raise ConfigError(f"fate: expected one of {', '.join(status.value for status in TransactionStatus)}") from None
-
-
-def _message_filter(table: str | None, xid: int | None, lsn: Lsns, time: Times, names: str | None) -> MessageFilter:
-    first, last = (parse_lsn(limit) if isinstance(limit, str) else limit for limit in lsn)
-    return MessageFilter(table, xid, first, last, _microseconds(time[0]), _microseconds(time[1]), names)
+        raise ConfigError(f"{parameter}: expected one of {', '.join(member.value for member in kind)}") from None
 
 
 def _microseconds(time: datetime | str | None) -> int | None:
@@ -193,21 +187,12 @@ class Archive(ArchiveView[pd.DataFrame]):
         self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> pd.DataFrame:
         paths = self._view.tasks
-        batches = [b for path in paths for b in with_path(path, read_file(path, _content(path))) if b.num_rows]
+        batches = [b for path in paths for b in with_path(path, read_file(path, read_local(path))) if b.num_rows]
         table = pa.Table.from_batches([*batches, *(more.to_batches() if more is not None else ())], schema)
         if order:
             table = table.sort_by([(name, "ascending") for name in order])
         frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS_TYPES.get, maps_as_pydicts="strict")
         return frame
-
-
-def _content(path: str) -> bytes:
-    try:
-        return read_local(path)
-    except OSError as error:
-        raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
-    except OverflowError as error:
-        raise ArchiveError(str(error)) from None
 
 
 class SparkArchive(ArchiveView["SparkDataFrame"]):
@@ -225,10 +210,9 @@ class SparkArchive(ArchiveView["SparkDataFrame"]):
         order: Sequence[str] = (),  # noqa: ARG002  # Spark's frames are unordered
         more: pa.Table | None = None,
     ) -> SparkDataFrame:
-        from pgoutput_etl.explore.on_spark import frame_of_files, frame_of_rows
+        from pgoutput_etl.explore.on_spark import frame_of_files
 
-        frame = frame_of_files(self.spark, self._view, read_file, schema)
-        return frame if more is None else frame.unionByName(frame_of_rows(self.spark, more))
+        return frame_of_files(self.spark, self._view, read_file, schema, more)
 
 
 @overload
@@ -252,7 +236,7 @@ def read_archive(
     types: as in the configuration. Raises ConfigError for a path that doesn't exist.
     """
     listed = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
-    file_framing = _framing(framing)
+    file_framing = _member(Framing, framing, "framing")
     if spark is not None:
         from pgoutput_etl.explore.on_spark import inspect_on_spark
 
@@ -267,10 +251,3 @@ def read_archive(
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
         inspection = inspect_archive(landed, runner, lambda _line: None)
     return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))
-
-
-def _framing(name: str) -> Framing:
-    try:
-        return Framing(name)
-    except ValueError:
-        raise ConfigError(f"framing: expected one of {', '.join(framing.value for framing in Framing)}") from None

@@ -1,26 +1,28 @@
 """Messages, transactions and changes of an archive as Arrow batches, one file at a time.
 
-Includes all transactions with their status, also aborted, open and resent ones. No row has cell values; see
-table_rows.py for those.
+Includes all transactions with their status, also aborted, open and resent ones. No row has cell values, which
+table_rows.py reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.changes.event_log import MESSAGES_PER_FILE, ROWS_PER_MESSAGE
 from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.archive import Inspection
-from pgoutput_etl.inspection.file_scan import FragmentTotals
+from pgoutput_etl.inspection.file_scan import FragmentCounter, FragmentTotals
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageLine, print_lines
-from pgoutput_etl.inspection.report import kind_of_transaction, transaction_report
+from pgoutput_etl.inspection.report import transaction_report
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Framing
@@ -28,16 +30,10 @@ from pgoutput_etl.scan.message_row import CHANGE_TAGS, HEAD
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
-from pgoutput_etl.transactions.outcome import Outcome
-from pgoutput_etl.transactions.status_lookup import ABORTED, STATUSES, StatusColumns, StatusLookup
+from pgoutput_etl.transactions.status_lookup import StatusColumns, StatusLookup
 from pgoutput_etl.types import UserTypes
 
 _ROWS_PER_BATCH = 8192
-
-# The factors of `_pg_seq` in mode append.
-_MESSAGES_PER_FILE = 1 << 39
-
-_ROWS_PER_MESSAGE = 2
 
 
 MESSAGES = pa.schema(
@@ -127,20 +123,14 @@ def message_batches(context: InspectionContext, content: bytes, max_size: int = 
     lines: list[MessageLine] = []
     print_lines(context, content, lines.append, max_size)
     for begin in range(0, len(lines), _ROWS_PER_BATCH):
-        yield _as_messages(lines[begin : begin + _ROWS_PER_BATCH])
-
-
-def _as_messages(lines: list[MessageLine]) -> pa.RecordBatch:
-    columns = {
-        "file": [line.path for line in lines],
-        "table": [", ".join(line.tables) or None for line in lines],
-        "commit_time": _times(pa.array([line.committed_at for line in lines], pa.int64())),
-        **{
-            name: [getattr(line, name) for line in lines] for name in ("offset", "lsn", "xid", "subxid", "kind", "what")
-        },
-        **{name: [getattr(line, name) for line in lines] for name in ("fate", "commit_lsn")},
-    }
-    return pa.RecordBatch.from_pydict({name: columns[name] for name in MESSAGES.names}, MESSAGES)
+        part = lines[begin : begin + _ROWS_PER_BATCH]
+        columns: dict[str, Any] = {
+            "file": [line.path for line in part],
+            "table": [", ".join(line.tables) or None for line in part],
+            "commit_time": _times(pa.array([line.committed_at for line in part], pa.int64())),
+        }
+        columns |= {name: [getattr(line, name) for line in part] for name in MESSAGES.names if name not in columns}
+        yield pa.RecordBatch.from_pydict({name: columns[name] for name in MESSAGES.names}, MESSAGES)
 
 
 def _times(microseconds: pa.Array) -> pa.Array:
@@ -150,8 +140,21 @@ def _times(microseconds: pa.Array) -> pa.Array:
 def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """CHANGES of one file."""
     for rows, decided in view.rows(path, content):
-        is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS))
-        yield _as_changes(path, *filter_rows(rows, decided, is_change), view)
+        rows, decided = filter_rows(rows, decided, pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)))
+        columns = {
+            "table": _tables(rows, decided, view.versions),
+            "op": rows.column("tag"),
+            "bytes": pc.subtract(rows.column("end"), rows.column("begin")),
+            "xid": decided.top_xid,
+            "subxid": rows.column("xid"),
+            "fate": decided.names,
+            "commit_lsn": decided.commit_lsn,
+            "commit_time": _times(decided.commit_ts),
+            "seq": sequence(rows.column("file"), rows.column("ordinal")),
+            "file": pa.repeat(pa.scalar(path), rows.num_rows),
+            **{name: rows.column(name) for name in ("relation", "offset", "lsn")},
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in CHANGES.names], schema=CHANGES)
 
 
 def filter_rows(rows: pa.RecordBatch, decided: StatusColumns, mask: pa.Array) -> tuple[pa.RecordBatch, StatusColumns]:
@@ -159,30 +162,9 @@ def filter_rows(rows: pa.RecordBatch, decided: StatusColumns, mask: pa.Array) ->
     return rows.filter(mask), StatusColumns(decided.status[mask.to_numpy(zero_copy_only=False)], *columns)
 
 
-def _as_changes(path: str, rows: pa.RecordBatch, decided: StatusColumns, view: RowView) -> pa.RecordBatch:
-    columns = {
-        "table": _tables(rows, decided, view.versions),
-        "op": rows.column("tag"),
-        "bytes": pc.subtract(rows.column("end"), rows.column("begin")),
-        "xid": decided.top_xid,
-        "subxid": rows.column("xid"),
-        "fate": status_names(decided.status),
-        "commit_lsn": decided.commit_lsn,
-        "commit_time": _times(decided.commit_ts),
-        "seq": sequence(rows.column("file"), rows.column("ordinal")),
-        "file": pa.repeat(pa.scalar(path), rows.num_rows),
-        **{name: rows.column(name) for name in ("relation", "offset", "lsn")},
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in CHANGES.names], schema=CHANGES)
-
-
-def status_names(statuses: npt.NDArray[np.uint8]) -> pa.Array:
-    return pa.array([status.value for status in STATUSES]).take(pa.array(statuses))
-
-
 def sequence(file: pa.Array, ordinal: pa.Array) -> pa.Array:
     """`_pg_seq` of mode append, except for the second row of an UPDATE without a key."""
-    return pc.multiply(pc.add(pc.multiply(file, _MESSAGES_PER_FILE), ordinal), _ROWS_PER_MESSAGE)
+    return pc.multiply(pc.add(pc.multiply(file, MESSAGES_PER_FILE), ordinal), ROWS_PER_MESSAGE)
 
 
 def versions_of(rows: pa.RecordBatch, decided: StatusColumns, versions: RelationVersions) -> npt.NDArray[np.int64]:
@@ -212,7 +194,7 @@ def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int,
 
 def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
     """TRANSACTIONS that are ordinary and begin and end in one file; own_transactions has all others."""
-    fragments = _FragmentSums()
+    fragments = FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
         fragments.add(rows, decided)
@@ -220,88 +202,44 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
         is_commit = pc.and_(pc.equal(rows.column("tag"), "C"), pc.not_equal(fragment, HEAD))
         own = view.statuses.fragments_of(rows.column("file")[0].as_py())
         is_own = pc.is_in(fragment.cast(pa.int64()), pa.array(own))
-        commits.append(filter_rows(rows, decided, pc.and_not(is_commit, is_own)))
+        is_ordinary = pc.and_not(is_commit, is_own)
+        if pc.any(is_ordinary).as_py():
+            commits.append(filter_rows(rows, decided, is_ordinary))
     for rows, decided in commits:
-        if rows.num_rows:
-            yield _as_transactions(path, rows, decided, fragments)
-
-
-@dataclass(slots=True)
-class _FragmentSums:
-    """Bytes, changes and aborted changes by fragment, from NO_FRAGMENT (-1) on. A Truncate counts once per table."""
-
-    sizes: npt.NDArray[np.int64]
-    changes: npt.NDArray[np.int64]
-    aborted: npt.NDArray[np.int64]
-
-    def __init__(self) -> None:
-        self.sizes = self.changes = self.aborted = np.zeros(0, np.int64)
-
-    def add(self, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-        fragment = rows.column("unit").to_numpy() + 1
-        size = pc.subtract(rows.column("end"), rows.column("begin")).to_numpy(zero_copy_only=False)
-        is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
-        self.sizes = _sum_padded(self.sizes, np.bincount(fragment, size).astype(np.int64))
-        self.changes = _sum_padded(self.changes, np.bincount(fragment[is_change]))
-        self.aborted = _sum_padded(self.aborted, np.bincount(fragment[is_change & (decided.status == ABORTED)]))
-
-
-def _sum_padded(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
-    total = longer.copy()
-    total[: len(shorter)] += shorter
-    return total
-
-
-def _take_padded(numbers: npt.NDArray[np.int64], indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The numbers at the given indexes, 0 beyond the end."""
-    taken: npt.NDArray[np.int64] = np.append(numbers, 0)[np.minimum(indexes, len(numbers))]
-    return taken
-
-
-def _as_transactions(
-    path: str, rows: pa.RecordBatch, decided: StatusColumns, fragments: _FragmentSums
-) -> pa.RecordBatch:
-    fragment, count = rows.column("unit").to_numpy() + 1, rows.num_rows
-    columns = {
-        "xid": decided.top_xid,
-        "kind": pa.repeat(pa.scalar("ordinary"), count),
-        "fate": status_names(decided.status),
-        "commit_lsn": decided.commit_lsn,
-        "commit_time": _times(decided.commit_ts),
-        "changes": pa.array(_take_padded(fragments.changes, fragment)),
-        "aborted_changes": pa.array(_take_padded(fragments.aborted, fragment)),
-        "bytes": pa.array(_take_padded(fragments.sizes, fragment)),
-        "gid": pa.nulls(count, pa.string()),
-        "origin": rows.column("origin"),
-        "file": pa.repeat(pa.scalar(path), count),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
+        indexes, count = rows.column("unit").to_numpy() + 1, rows.num_rows
+        columns = {
+            "xid": decided.top_xid,
+            "kind": pa.repeat(pa.scalar("ordinary"), count),
+            "fate": decided.names,
+            "commit_lsn": decided.commit_lsn,
+            "commit_time": _times(decided.commit_ts),
+            "changes": pa.array(fragments.changes[indexes]),
+            "aborted_changes": pa.array(fragments.aborted[indexes]),
+            "bytes": pa.array(fragments.bytes[indexes]),
+            "gid": pa.nulls(count, pa.string()),
+            "origin": rows.column("origin"),
+            "file": pa.repeat(pa.scalar(path), count),
+        }
+        yield pa.RecordBatch.from_arrays([columns[name] for name in TRANSACTIONS.names], schema=TRANSACTIONS)
 
 
 def own_transactions(inspection: Inspection) -> pa.Table:
     """TRANSACTIONS that are streamed, prepared or open, or continue in another file."""
-    outcomes = [*inspection.assembled.ended, *inspection.assembled.open]
-    return pa.Table.from_pylist([_own_transaction(inspection, outcome) for outcome in outcomes], TRANSACTIONS)
-
-
-def _own_transaction(inspection: Inspection, outcome: Outcome) -> dict[str, object]:
-    report = transaction_report(inspection, outcome)
-    totals = (inspection.total.own_fragments.get(fragment, FragmentTotals()) for fragment in outcome.fragments)
-    commit_ts = outcome.commit_ts
-    return {
-        "xid": outcome.xid,
-        "kind": kind_of_transaction(outcome),
-        "fate": outcome.status.value,
-        "commit_lsn": outcome.commit_lsn,
-        "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
-        "changes": report.changes,
-        "aborted_changes": sum(fragment.aborted for fragment in totals),
-        "bytes": report.size,
-        "gid": outcome.gid,
-        "origin": outcome.origin,
-        "file": report.file or None,
-    }
+    rows = []
+    for outcome in (*inspection.assembled.ended, *inspection.assembled.open):
+        report, commit_ts = transaction_report(inspection, outcome), outcome.commit_ts
+        totals = (inspection.total.own_fragments.get(fragment, FragmentTotals()) for fragment in outcome.fragments)
+        row = {name: getattr(report, name) for name in ("xid", "kind", "fate", "changes", "gid")}
+        row |= {
+            "commit_lsn": outcome.commit_lsn,
+            "commit_time": None if commit_ts is None else commit_ts + POSTGRES_EPOCH_MICROSECONDS,
+            "aborted_changes": sum(fragment.aborted for fragment in totals),
+            "bytes": report.size,
+            "origin": outcome.origin,
+            "file": report.file or None,
+        }
+        rows.append(row)
+    return pa.Table.from_pylist(rows, TRANSACTIONS)
 
 
 def with_path(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

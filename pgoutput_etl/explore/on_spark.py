@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.explore.archive_rows import RowView, with_path
+from pgoutput_etl.ingest.binary_files import file_contents, per_file
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
 from pgoutput_etl.ingest.listing import size_limit
-from pgoutput_etl.ingest.scan import file_contents, per_file
 from pgoutput_etl.inspection.archive import Inspection, inspect_archive
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -25,18 +25,19 @@ def inspect_on_spark(spark: SparkSession, paths: Iterable[str], framing: Framing
 
 
 def frame_of_files(
-    spark: SparkSession, view: RowView, read_file: Callable[[str, bytes], Iterator[pa.RecordBatch]], schema: pa.Schema
+    spark: SparkSession,
+    view: RowView,
+    read_file: Callable[[str, bytes], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    more: pa.Table | None,
 ) -> DataFrame:
-    """The rows of the view's files. The frame is lazy, so files must not change before it is evaluated."""
+    """The rows of the view's files, and `more`. The frame is lazy, so files must not change before it is evaluated."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for path, content in per_file(batches):
             yield from with_path(path, read_file(path, content))
 
     if not view.tasks:
-        return frame_of_rows(spark, schema.empty_table())
-    return file_contents(spark, view.tasks).mapInArrow(read, spark_schema(schema))
-
-
-def frame_of_rows(spark: SparkSession, table: pa.Table) -> DataFrame:
-    return frame(spark, table)
+        return frame(spark, schema.empty_table() if more is None else more)
+    rows = file_contents(spark, view.tasks).mapInArrow(read, spark_schema(schema))
+    return rows if more is None else rows.unionByName(frame(spark, more))

@@ -1,8 +1,8 @@
-"""The only place that ships the pure code to executors: files to blocks, and blocks to what is asked of them."""
+"""Runs the Spark-free code on executors: blocks of message rows in, statistics, transactions and positions out."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,40 +25,33 @@ from pgoutput_etl.transactions.statistics import (
     StatisticsRequest,
     positions_in,
 )
-from pgoutput_etl.transactions.status_lookup import DECIDED_BY, STATUSES, StatusLookup
+from pgoutput_etl.transactions.status_lookup import DECIDED_BY, StatusLookup
 from pgoutput_etl.xid import XIDS
 
-_ENDED = pa.schema(
+_LOOKED_UP = ("scope", "commit_lsn", "commit_ts", "top_xid")  # a transaction's attributes besides its status
+
+_WITH_STATUS = pa.schema(
     [
-        ("xid", pa.int64()),
+        *(field for field in MESSAGE_SCHEMA if field.name not in _LOOKED_UP),
+        *((name, pa.int64()) for name in _LOOKED_UP),
         ("fate", pa.string()),
-        ("commit_lsn", pa.int64()),
-        ("commit_ts", pa.int64()),
-        ("file", pa.int64()),
-        ("unit", pa.int32()),
-        ("changes", pa.int64()),
-        ("origin", pa.string()),
-        ("origin_lsn", pa.int64()),
     ]
 )
 
-_OF_COMMIT = pa.schema(
+_ENDED = pa.schema(
     [
-        ("scope", pa.int64()),
-        ("fate", pa.string()),
-        ("commit_lsn", pa.int64()),
-        ("commit_ts", pa.int64()),
-        ("top_xid", pa.int64()),
+        *(_WITH_STATUS.field(name) for name in ("xid", "fate", "commit_lsn", "commit_ts")),
+        *(_WITH_STATUS.field(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")),
     ]
 )
 
 
 def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
     """Change rows (MESSAGE_SCHEMA) as blocks."""
-    return rows.mapInArrow(lambda batches: _packed(batches, kind), spark_schema(BLOCK_SCHEMA))
+    return rows.mapInArrow(lambda batches: pack_blocks(batches, kind), spark_schema(BLOCK_SCHEMA))
 
 
-def _packed(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[pa.RecordBatch]:
+def pack_blocks(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[pa.RecordBatch]:
     packer = Packer(kind)
     for batch in batches:
         if batch.num_rows:
@@ -66,40 +59,42 @@ def _packed(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[pa.R
     yield from packer.rest()
 
 
-def of_kind(blocks: DataFrame, *kinds: BlockKind) -> DataFrame:
+def blocks_of_kind(blocks: DataFrame, *kinds: BlockKind) -> DataFrame:
     return blocks.where(F.col("kind").isin(*(kind.value for kind in kinds)))
 
 
 def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names) -> DataFrame:
-    """A row per message, or some columns of it: for what is rare."""
+    """One row per message, or some of its columns. Slow: for rare cases."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
-
-    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each_row(batches):
-            yield unpacked(block, schema.names)
-
-    return blocks.select("rows", "head", "tuples").mapInArrow(unpack, spark_schema(schema))
+    return _map_blocks(blocks, lambda block: unpacked(block, schema.names), schema)
 
 
 def rows_with_status(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
     """Message rows of the batch's files with the status (column `fate`), scope and commit of their transaction."""
-    schema = pa.schema([*(field for field in MESSAGE_SCHEMA if field.name not in _OF_COMMIT.names), *_OF_COMMIT])
-    names = pa.array([status.value for status in STATUSES])
 
-    def look_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each_row(batches):
-            rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
-            decided = statuses.decide(rows)
-            columns = {name: rows.column(name) for name in rows.schema.names}
-            columns |= {name: getattr(decided, name) for name in ("scope", "commit_lsn", "commit_ts", "top_xid")}
-            columns["fate"] = names.take(pa.array(decided.status))
-            yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema.names)
+    def look_up(block: Mapping[str, Any]) -> pa.RecordBatch:
+        rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
+        decided = statuses.decide(rows)
+        columns = {name: rows.column(name) for name in rows.schema.names} | {"fate": decided.names}
+        columns |= {name: getattr(decided, name) for name in _LOOKED_UP}
+        return pa.RecordBatch.from_arrays([columns[name] for name in _WITH_STATUS.names], _WITH_STATUS.names)
 
-    return blocks.select("rows", "head", "tuples").mapInArrow(look_up, spark_schema(schema))
+    return _map_blocks(blocks, look_up, _WITH_STATUS)
 
 
-def _each_row(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
-    """Blocks one after the other, their bytes where Arrow has them."""
+def _map_blocks(
+    blocks: DataFrame, function: Callable[[Mapping[str, Any]], pa.RecordBatch], schema: pa.Schema
+) -> DataFrame:
+    """Applies a function to each block on the executors."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(function, iterate_blocks(batches))
+
+    return blocks.select("rows", "head", "tuples").mapInArrow(run, spark_schema(schema))
+
+
+def iterate_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
+    """One block after the other, its bytes not copied out of Arrow."""
     for batch in batches:
         for i in range(batch.num_rows):
             yield {name: _value(batch.column(name)[i]) for name in batch.schema.names}
@@ -111,70 +106,65 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
-    """One small row per task comes to the driver."""
-    schema = pa.schema([("tally", pa.binary())])
+    """Collects one small row per task."""
+    schema = pa.schema([("statistics", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = BatchStatistics(request)
-        for block in _each_row(batches):
+        statistics = BatchStatistics(request)
+        for block in iterate_blocks(batches):
             rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
-            found.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], statuses)
-        yield pa.RecordBatch.from_arrays([pa.array([found.to_json()], pa.binary())], schema=schema)
+            statistics.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], statuses)
+        yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
 
-    looked_at = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
+    sized = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
     total = BatchStatistics(request)
-    for row in looked_at.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
-        total.merge(BatchStatistics.from_json(row["tally"]))
+    for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
+        total.merge(BatchStatistics.from_json(row["statistics"]))
     return total
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """Of transactions: those of a file from an oldest xid to a newest one, and those with these xids."""
+    """Selects transactions by file number and range of xids (oldest, newest), and transactions with one of `xids`."""
 
-    of_files: Mapping[int, tuple[int, int]]
+    ranges: Mapping[int, tuple[int, int]]
     xids: frozenset[int]
 
     def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
-        """Which rows; `xid` without NULL."""
-        found = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
+        """A boolean per row. `xid` has no NULL."""
+        selected = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
-            if number in self.of_files:
-                oldest, newest = self.of_files[number]
-                # Counted from the oldest, as xids begin again: those that are not newer than the newest.
-                since = pc.bit_wise_and(pc.subtract(xid, oldest), XIDS - 1)
-                within = pc.less_equal(since, (newest - oldest) % XIDS)
-                found = pc.or_(found, pc.and_(pc.equal(file, number), within))
-        return found
+            if number in self.ranges:
+                oldest, newest = self.ranges[number]
+                # xids wrap around: compare their distances from the oldest.
+                distance = pc.bit_wise_and(pc.subtract(xid, oldest), XIDS - 1)
+                within = pc.less_equal(distance, (newest - oldest) % XIDS)
+                selected = pc.or_(selected, pc.and_(pc.equal(file, number), within))
+        return selected
 
 
 def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
-    """The ordinary ones within a file (xid, fate, commit_lsn, commit_ts, file, unit, changes, origin, origin_lsn), all
-    or some."""
+    """Ordinary transactions within one file (columns of _ENDED), filtered by `which`."""
 
-    def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each_row(batches):
-            rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
-            decided = statuses.decide(rows)
-            names = pa.array([status.value for status in STATUSES]).take(pa.array(decided.status))
-            own = {"xid": decided.top_xid, "fate": names, "commit_lsn": decided.commit_lsn}
-            own |= {"commit_ts": decided.commit_ts}
-            own |= {name: rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")}
-            found = pa.RecordBatch.from_arrays([own[name] for name in _ENDED.names], schema=_ENDED)
-            yield found if which is None else found.filter(which.select(rows.column("file"), own["xid"].fill_null(-1)))
+    def end(block: Mapping[str, Any]) -> pa.RecordBatch:
+        rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
+        decided = statuses.decide(rows)
+        columns = [decided.top_xid, decided.names, decided.commit_lsn, decided.commit_ts]
+        columns += [rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")]
+        ended = pa.RecordBatch.from_arrays(columns, schema=_ENDED)
+        xid = decided.top_xid.fill_null(-1)
+        return ended if which is None else ended.filter(which.select(rows.column("file"), xid))
 
-    commits = of_kind(blocks, BlockKind.COMMIT).select("rows", "head", "tuples")
-    return commits.mapInArrow(end, spark_schema(_ENDED))
+    return _map_blocks(blocks_of_kind(blocks, BlockKind.COMMIT), end, _ENDED)
 
 
 def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """The Messages that count (LOGICAL_SCHEMA), of blocks of Messages."""
+    """The Messages that count, as LOGICAL_SCHEMA. blocks: of Messages only."""
 
-    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each_row(batches):
-            yield messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)
+    def count(block: Mapping[str, Any]) -> pa.RecordBatch:
+        return messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)
 
-    return blocks.select("rows", "head", "tuples").mapInArrow(count, spark_schema(LOGICAL_SCHEMA))
+    return _map_blocks(blocks, count, LOGICAL_SCHEMA)
 
 
 _POSITION = [(name, pa.int64()) for name in ("commit_lsn", "file", "ordinal")]
@@ -188,29 +178,29 @@ _POSITIONS = pa.schema([("relation", pa.int64()), *_POSITION, ("scope", pa.int64
 
 
 def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> dict[int, list[VersionSpan]]:
-    """By OID, of committed rows of these relations: a few small rows per task come to the driver."""
-    holds_from = {oid: each.holds_from for oid, each in versions.items()}
+    """OID -> version spans of the committed rows of these relations. Collects a few small rows per task."""
+    holds_from = {oid: relation.holds_from for oid, relation in versions.items()}
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for oid, places in positions_by_relation(batch).items():
-                for span in spans_of(places, holds_from[oid]):
+            for oid, positions in _by_relation(batch).items():
+                for span in spans_of(positions, holds_from[oid]):
                     values = (oid, span.generation, span.number, *span.first, *span.last)
-                    arrays = [pa.array([value], pa.int64()) for value in values]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=_SPANS)
+                    yield pa.RecordBatch.from_arrays([pa.array([value], pa.int64()) for value in values], schema=_SPANS)
 
-    wanted = _committed_positions(rows, versions)
-    found: dict[int, dict[tuple[int, int], VersionSpan]] = {}
-    for oid, generation, number, *limits in _tuples(wanted.mapInArrow(find, spark_schema(_SPANS)).toArrow()):
+    positions = _committed_positions(rows, versions)
+    table = positions.mapInArrow(find, spark_schema(_SPANS)).toArrow()
+    result: dict[int, dict[tuple[int, int], VersionSpan]] = {}
+    for oid, generation, number, *limits in zip(*(column.to_pylist() for column in table.columns), strict=True):
         span = VersionSpan(generation, number, (limits[0], limits[1], limits[2]), (limits[3], limits[4], limits[5]))
-        known = found.setdefault(oid, {}).get((generation, number), span)
-        found[oid][generation, number] = known.joined(span)
-    return {oid: list(spans.values()) for oid, spans in found.items()}
+        known = result.setdefault(oid, {}).get((generation, number), span)
+        result[oid][generation, number] = known.joined(span)
+    return {oid: list(spans.values()) for oid, spans in result.items()}
 
 
 def row_positions(rows: DataFrame, oids: Collection[int]) -> dict[int, RowPositions]:
-    """Of each committed row of these relations."""
-    return positions_by_relation(_committed_positions(rows, oids).toArrow())
+    """OID -> positions of all committed rows of these relations."""
+    return _by_relation(_committed_positions(rows, oids).toArrow())
 
 
 def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
@@ -220,31 +210,23 @@ def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
 def committed_positions(
     blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
-    """The same of blocks of changes."""
+    """As `row_positions`, from blocks of changes. windows: OID -> commits that count; all without one."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in _each_row(batches):
-            places = positions_in(
-                statuses.of_batch(unpacked(block, COUNTED_KINDS)), statuses, block["relation"], windows
-            )
-            columns = (places.lsn, places.file, places.ordinal, places.scope)
-            relation = np.full(len(places.lsn), block["relation"], np.int64)
+        for block in iterate_blocks(batches):
+            rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
+            positions = positions_in(rows, statuses, block["relation"], windows)
+            columns = (positions.lsn, positions.file, positions.ordinal, positions.scope)
+            relation = np.full(len(positions.lsn), block["relation"], np.int64)
             yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)
 
-    wanted = blocks.select("relation", "rows", "head")
-    return positions_by_relation(wanted.mapInArrow(find, spark_schema(_POSITIONS)).toArrow())
+    changes = blocks.select("relation", "rows", "head")
+    return _by_relation(changes.mapInArrow(find, spark_schema(_POSITIONS)).toArrow())
 
 
-def positions_by_relation(places: pa.RecordBatch | pa.Table) -> dict[int, RowPositions]:
-    """`places`: with the columns of _PLACES; scope NULL, or NO_SCOPE, of a row that was not streamed."""
-    columns = [places.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _POSITIONS.names]
+def _by_relation(positions: pa.RecordBatch | pa.Table) -> dict[int, RowPositions]:
+    """positions: the columns of _POSITIONS; scope is NULL or NO_SCOPE for a row that was not streamed."""
+    columns = [positions.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _POSITIONS.names]
     relation, *others = columns
-    found = {}
-    for oid in np.unique(relation).tolist():
-        chosen = np.flatnonzero(relation == oid)
-        found[oid] = RowPositions(*(column[chosen] for column in others))
-    return found
-
-
-def _tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
-    yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+    oids = np.unique(relation).tolist()
+    return {oid: RowPositions(*(column[relation == oid] for column in others)) for oid in oids}

@@ -1,4 +1,4 @@
-"""Landed files to message rows: which are read, from where on, and as which number."""
+"""Reads landed files into message rows: selects the files and the bytes to read, and numbers them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl.config.settings import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
-from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
-from pgoutput_etl.ingest.scan import find_contents, scan_files
+from pgoutput_etl.ingest.binary_files import find_contents, scan_files
+from pgoutput_etl.ingest.listing import check_sizes, list_landing, list_names, reading_files
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import (
@@ -36,80 +36,72 @@ from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.platform import persist, unpersist
-from pgoutput_etl.spark.session import list_names
 
 _LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """Files as a batch reads them. blocks: of their rows, kept until they are given up; parts: by number. later: what
-    is left for further batches of the run, each of which `read_later` reads.
+    """The files of a batch. blocks: of their rows, persisted until `release`; parts: by number; later: selections for
+    further batches of the run, for `read_later`.
 
-    Where columns are protected, blocks have no rows of tables: which column is which is known only once all files are
-    put together, and then `protected` reads them again.
+    If the configuration masks columns, `blocks` has no rows of tables: the names of the columns are known only once all
+    files are assembled. `masked` then reads the files again.
     """
 
     blocks: DataFrame
     scan_output: ScanOutput
     parts: dict[int, FilePart]
+    read_again: Callable[[MaskingPolicy], DataFrame]
     remarks: tuple[str, ...] = ()
-    inspected: frozenset[int] = frozenset()  # under these numbers files were scanned that are not to be applied
+    inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but will not be applied
     later: tuple[FileSelection, ...] = ()
-    read_again: Callable[[MaskingPolicy], DataFrame] | None = None
-    _kept: list[DataFrame] = field(default_factory=list)
+    _masked: list[DataFrame] = field(default_factory=list)
 
-    def masked(self, protection: MaskingPolicy | None) -> DataFrame:
-        """The blocks of all rows. Raises ArchiveError if a file is not as it was a moment ago."""
-        if protection is None or self.read_again is None:
+    def masked(self, policy: MaskingPolicy | None) -> DataFrame:
+        """The blocks of all rows. Raises ArchiveError if a file has changed since it was scanned."""
+        if policy is None:
             return self.blocks
-        self._kept.append(self.read_again(protection))
-        return self._kept[-1]
+        self._masked.append(self.read_again(policy))
+        return self._masked[-1]
 
     def release(self) -> None:
-        for blocks in (self.blocks, *self._kept):
+        for blocks in (self.blocks, *self._masked):
             unpersist(blocks)
 
     def messages(self) -> dict[str, int]:
-        """How many of each type."""
-        found: Counter[str] = Counter()
-        for scan in self.scan_output.scans.values():
-            found.update(scan.messages)
-        return dict(sorted(found.items()))
+        """Message type -> count."""
+        counts = sum((Counter(scan.messages) for scan in self.scan_output.scans.values()), Counter[str]())
+        return dict(sorted(counts.items()))
 
     def content_bytes(self) -> int:
-        """Decompressed: all that was read, of files that were not applied, too."""
-        return sum(part.consumed - part.offset for part in self.parts.values()) + sum(
-            size for of_file in self.accounts_of_others().values() for size in of_file.values()
-        )
+        """Decompressed bytes read, including files that are not applied."""
+        others = sum(sum(accounts.values()) for accounts in self.accounts_of_others().values())
+        return others + sum(part.consumed - part.offset for part in self.parts.values())
 
     def accounts_of_others(self) -> dict[int, dict[str, int]]:
-        """Of files that are not applied: how many bytes were sent before, or are none of the archive's."""
+        """Resent or quarantined bytes by number, of the files that are not applied."""
         accounts = {FileStatus.DUPLICATE.value: "resent", FileStatus.REFUSED.value: "quarantined"}
-        return {
-            number: {accounts[part.status]: part.consumed}
-            for number, part in self.parts.items()
-            if part.status in accounts
-        }
+        others = {number: part for number, part in self.parts.items() if part.status in accounts}
+        return {number: {accounts[part.status]: part.consumed} for number, part in others.items()}
 
     def refused(self) -> tuple[str, ...]:
-        of_refused = (part for part in self.parts.values() if part.status == FileStatus.REFUSED.value)
-        return tuple(part.reason for part in of_refused if part.reason is not None)
+        refused = (part for part in self.parts.values() if part.status == FileStatus.REFUSED.value)
+        return tuple(part.reason for part in refused if part.reason is not None)
 
     def not_read(self) -> tuple[str, ...]:
-        """What is to be said of files, or of their ends, that were left alone for a good reason."""
-        lines = []
-        for part in self.parts.values():
-            if part.status == FileStatus.MOVED.value:
-                lines.append(f"{part.path}: read before, under another name")
-            elif part.status == FileStatus.DUPLICATE.value:
-                lines.append(f"{part.path}: landed again, and not applied again: its bytes were read before")
+        """Remarks about files, and ends of files, that were left unread for a good reason."""
+        reasons = {
+            FileStatus.MOVED.value: "read before, under another name",
+            FileStatus.DUPLICATE.value: "landed again, and not applied again: its bytes were read before",
+        }
+        lines = [f"{part.path}: {reasons[part.status]}" for part in self.parts.values() if part.status in reasons]
         lines += [tail_remark(part) for _, part in sorted(self.parts.items()) if part.has_tail]
         return (*lines, *self.remarks)
 
 
 def list_files(spark: SparkSession, config: Config) -> Listing:
-    """All that has landed. Raises ConfigError."""
+    """Lists the landing folder. Raises ConfigError."""
     with reading_files([config.source.landing]):
         return list_landing(spark, config.source.landing)
 
@@ -117,23 +109,22 @@ def list_files(spark: SparkSession, config: Config) -> Listing:
 def new_files(
     spark: SparkSession, config: Config, index: FileIndex, listing: Listing
 ) -> tuple[dict[int, LandedFile], Listing]:
-    """The files that are new or not as they were, by the number that they may get; and all that there are. `listing`:
-    as they were listed.
+    """New and changed files by their provisional number, and the listing that they come from.
 
-    Raises ConfigError, or ArchiveError for a file too large to carry.
+    Raises ConfigError, or ArchiveError for a file that is too large.
     """
-    found = _candidates(index, listing)
+    files = _candidates(index, listing)
     for _ in range(_LISTINGS):
-        if len(found) < 2:
+        if len(files) < 2:
             break
-        # What is written while the folder is listed may have gone into two files: all but the newest must stand still.
-        before, listing = found, list_files(spark, config)
-        found = _candidates(index, listing)
-        if list(found.values())[: len(before) - 1] == list(before.values())[:-1]:
-            found = before
+        # A receiver may have begun a second file during the listing: all files but the newest must be unchanged.
+        before, listing = files, list_files(spark, config)
+        files = _candidates(index, listing)
+        if list(files.values())[: len(before) - 1] == list(before.values())[:-1]:
+            files = before
             break
-    check_sizes(spark, found.values())
-    return found, listing
+    check_sizes(spark, files.values())
+    return files, listing
 
 
 def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
@@ -144,89 +135,85 @@ def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
 def read_files(
     spark: SparkSession, config: Config, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> FileBatch:
-    """Scans them all at once, and decides what to read; scans them again if that has to be done in another way, or in
-    several batches: those of the first one alone.
+    """Scans all files at once and selects what to read. If the selection needs other scans, or several batches, scans
+    again: only the files of the first batch. The caller releases the result.
 
-    Raises ArchiveError or RunError. What it gives is to be given up in the end.
+    Raises ArchiveError or RunError.
     """
     tasks = scan_tasks(files)
     known = index.known(tasks)
     blocks = _scan(spark, config, tasks, known.contents(index.unkeyed()))
     try:
-        scanned = _collect(blocks, tasks)
-        closer = partial(_scan_closer, spark, config)
-        arrangement, scans = index.select(files, listing, known, scanned.scans, scanned.errors, closer)
-        scanned = replace(scanned, scans=scans)
+        output = _collect(blocks, tasks)
+        rescan = partial(_scan_again, spark, config)
+        selection, scans = index.select(files, listing, known, output.scans, output.errors, rescan)
+        output = replace(output, scans=scans)
         if config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(index, arrangement, partial(list_names, spark, config.source.landing))
-        commits = {file.path: commits_in(scanned.scans[n]) for n, file in files.items() if n in scanned.scans}
-        steps = in_steps(arrangement, commits, config.merge.max_transactions)
+            _refuse_gaps(index, selection, partial(list_names, spark, config.source.landing))
+        commits = {file.path: commits_in(output.scans[n]) for n, file in files.items() if n in output.scans}
+        steps = in_steps(selection, commits, config.merge.max_transactions)
     except BaseException:
         unpersist(blocks)
         raise
     if steps[0].rescan:
         unpersist(blocks)
-        return _read_arranged(spark, config, steps)
-    to_apply = scanned.from_rows(arrangement.to_read)
+        return _read_selection(spark, config, steps)
+    to_apply = output.select(selection.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    again = partial(_protected, spark, config, arrangement.parts)
-    return FileBatch(blocks, to_apply, arrangement.parts, arrangement.remarks, left_out, read_again=again)
+    again = partial(_read_masked, spark, config, selection.parts)
+    return FileBatch(blocks, to_apply, selection.parts, again, selection.remarks, left_out)
 
 
-def _scan_closer(
+def _scan_again(
     spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], known: KnownContents
 ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
     blocks = _scan(spark, config, tasks, known)
     try:
-        scanned = _collect(blocks, tasks)
-        return scanned.scans, scanned.errors
+        output = _collect(blocks, tasks)
+        return output.scans, output.errors
     finally:
         unpersist(blocks)
 
 
 class FilesChangedError(ArchiveError):
-    """Files have grown, or been renamed or removed, since it was decided what to read of them."""
+    """Files have grown, or were renamed or removed, since they were selected."""
 
 
 def read_later(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
-    """Scans the files of the first one of those that were left. Raises ArchiveError."""
+    """Scans the files of the first of the remaining selections. Raises ArchiveError."""
     try:
-        return _read_arranged(spark, config, steps)
+        return _read_selection(spark, config, steps)
     except ArchiveError as error:
         parts = steps[0].to_read.values()
         landed = {file.path: file for file in list_files(spark, config).named([part.path for part in parts])}
-        if all(_is_there(part, landed) for part in parts):
+        if all(_is_unchanged(part, landed) for part in parts):
             raise
         raise FilesChangedError(str(error)) from error
 
 
-def _read_arranged(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
+def _read_selection(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
     first, *later = steps
     tasks = tasks_of(first.to_read)
-    if later:  # none of these is the newest
+    if later:  # so the newest file, whose end may be incomplete, is not among these
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
-    blocks, scanned = read_blocks(spark, config, tasks)
-    parts = {
-        n: part if n not in scanned.scans else with_scan(part, scanned.scans[n]) for n, part in first.parts.items()
-    }
-    again = partial(_protected, spark, config, parts)
-    return FileBatch(blocks, scanned, parts, first.remarks, later=tuple(later), read_again=again)
+    blocks, output = read_blocks(spark, config, tasks)
+    parts = {n: with_scan(part, output.scans[n]) if n in output.scans else part for n, part in first.parts.items()}
+    again = partial(_read_masked, spark, config, parts)
+    return FileBatch(blocks, output, parts, again, first.remarks, later=tuple(later))
 
 
-def _refuse_gaps(index: FileIndex, arrangement: FileSelection, all_names: Callable[[], Iterable[str]]) -> None:
-    """A number that a duplicate has, or had once, or an empty file, is not missing. `all_names`: of the files that are
-    there, with those of empty files; asked for only where a number seems to be missing."""
-    new = {part.path for part in arrangement.to_read.values() if not part.offset}
+def _refuse_gaps(index: FileIndex, selection: FileSelection, all_names: Callable[[], Iterable[str]]) -> None:
+    """Raises RunError if a number is missing among the files' names; an empty file or a duplicate, even a removed one,
+    fills its number. all_names: paths of all files, including empty ones; called only if a number seems missing."""
+    new = {part.path for part in selection.to_read.values() if not part.offset}
     if not new:
         return
-    around = {*index.around(new), *(part.path for part in arrangement.parts.values())}
-    missing = _missing_before(new, around)
-    if missing is not None:
-        missing = _missing_before(new, around.union(all_names()))
-    if missing is not None:
+    around = {*index.around(new), *(part.path for part in selection.parts.values())}
+    if _missing_before(new, around) and (missing := _missing_before(new, around.union(all_names()))):
         raise RunError(
-            f"{missing}: whole transactions may be. Nothing was written. Land what is missing; if there is nothing, "
-            "say source.gaps: accept"
+            f"{missing}: whole transactions may be. Nothing was written. Land what is missing, and run again. If "
+            "nothing is missing, accept the gap for one run with source.gaps: accept",
+            next_job=("apply", "--set", "source.gaps=accept"),
         )
 
 
@@ -236,52 +223,53 @@ def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
 
 
 def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> FileBatch:
-    """The very bytes that an earlier run began to apply, wherever they are by now. Raises ArchiveError."""
-    of_batch = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value}
-    to_read = {n: part for n, part in of_batch.items() if part.was_read}
+    """Reads exactly the bytes that an earlier run began to apply, also from renamed files. Raises ArchiveError."""
+    to_read = {n: part for n, part in parts.items() if part.was_read}
     listing = list_files(spark, config)
     landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}
-    moved = {n: part for n, part in to_read.items() if not _is_there(part, landed)}
+    moved = {n: part for n, part in to_read.items() if not _is_unchanged(part, landed)}
+    paths: dict[int, str] = {}
     if moved:
         landed = {file.path: file for file in listing.files()}
-    places = _find(spark, [file for file in landed.values() if file not in _files_of(to_read)], moved) if moved else {}
+        known = {_listed(part) for part in to_read.values()}
+        paths = _find(spark, [path for path, file in landed.items() if file not in known], moved)
     for number, part in moved.items():
-        if number not in places:
+        if number not in paths:
             raise ArchiveError(
-                f"{part.path}: an earlier run began to apply it, and it is not there as it was, nor under another "
-                "name; put it back"
+                f"{part.path}: an earlier run began to apply this file. It has changed or is gone, and no other file "
+                "has its content; put it back"
             )
-    found = {n: part if n not in places else _at(part, landed[places[n]]) for n, part in parts.items()}
-    tasks = _tasks_again({n: found[n] for n in to_read})
-    blocks, scanned = read_blocks(spark, config, tasks)
-    scanned.scans.update({n: nothing_to_read(n, part) for n, part in of_batch.items() if n not in to_read})
-    return FileBatch(blocks, scanned, found, read_again=partial(_protected, spark, config, found))
+    renamed = {n: replace(parts[n], path=path, size=landed[path].size, modified=0) for n, path in paths.items()}
+    parts = {**parts, **renamed}  # modified=0 makes the next run check the file again
+    blocks, output = read_blocks(spark, config, _tasks_again(parts))
+    empty = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and not part.was_read}
+    output.scans.update({n: nothing_to_read(n, part) for n, part in empty.items()})
+    return FileBatch(blocks, output, parts, partial(_read_masked, spark, config, parts))
 
 
 def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
-    """By path."""
-    return {part.path: task_again(number, part) for number, part in parts.items()}
+    return {part.path: task_again(number, part) for number, part in parts.items() if part.was_read}
 
 
-def _protected(
-    spark: SparkSession, config: Config, parts: Mapping[int, FilePart], protection: MaskingPolicy
+def _read_masked(
+    spark: SparkSession, config: Config, parts: Mapping[int, FilePart], policy: MaskingPolicy
 ) -> DataFrame:
-    to_read = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and part.was_read}
-    return read_blocks(spark, config, _tasks_again(to_read), protection)[0]
+    return read_blocks(spark, config, _tasks_again(parts), policy)[0]
 
 
 def read_blocks(
-    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], protection: MaskingPolicy | None = None
+    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], policy: MaskingPolicy | None = None
 ) -> tuple[DataFrame, ScanOutput]:
-    """Of files that have to be as they are said to be, to be given up in the end. Raises ArchiveError."""
-    blocks = _scan(spark, config, tasks, KnownContents({}), protection)
+    """Blocks of files that must be as their tasks describe them; the caller unpersists the blocks. Raises
+    ArchiveError."""
+    blocks = _scan(spark, config, tasks, KnownContents({}), policy)
     try:
-        scanned = _collect(blocks, tasks)
-        refuse(error.text for error in scanned.errors.values())
+        output = _collect(blocks, tasks)
+        refuse(error.text for error in output.errors.values())
     except BaseException:
         unpersist(blocks)
         raise
-    return blocks, scanned
+    return blocks, output
 
 
 def _scan(
@@ -289,45 +277,40 @@ def _scan(
     config: Config,
     tasks: Mapping[str, ScanTask],
     known: KnownContents,
-    protection: MaskingPolicy | None = None,
+    policy: MaskingPolicy | None = None,
 ) -> DataFrame:
-    """Read once; used for the driver's part and for the rows. Without a protection, where there has to be one, for the
-    driver's part alone."""
+    """Persisted: the driver's part and the rows come from one read. If columns are masked and there is no policy yet,
+    only the driver's part."""
     salvages = config.on_error is OnError.QUARANTINE
-    first_look = WithholdRows() if has_masks(config) else None
+    withhold = WithholdRows() if has_masks(config) else None
     with reading_files(tasks):
-        blocks = scan_files(spark, tasks, known, config.source.framing, salvages, protection or first_look)
+        blocks = scan_files(spark, tasks, known, config.source.framing, salvages, policy or withhold)
     return persist(blocks, StorageLevel.MEMORY_AND_DISK)
 
 
 def _collect(blocks: DataFrame, tasks: Mapping[str, ScanTask]) -> ScanOutput:
     with reading_files(tasks):
-        scanned = collect_scans(blocks)
+        output = collect_scans(blocks)
     for path, task in tasks.items():
-        if task.number not in scanned.scans and task.number not in scanned.errors:
-            raise ArchiveError(f"{path}: it was listed, and was gone when it was to be read. Run again")
-    return scanned
+        if task.number not in output.scans and task.number not in output.errors:
+            raise ArchiveError(f"{path}: this file was listed, but was gone when it was to be read. Run again")
+    return output
 
 
-def _is_there(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:
-    return landed.get(part.path) in _files_of({0: part})
+def _is_unchanged(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:
+    return landed.get(part.path) == _listed(part)
 
 
-def _files_of(parts: Mapping[int, FilePart]) -> list[LandedFile]:
-    return [LandedFile(part.path, part.size, part.modified) for part in parts.values()]
+def _listed(part: FilePart) -> LandedFile:
+    """The file as it was listed when the part was read."""
+    return LandedFile(part.path, part.size, part.modified)
 
 
-def _at(part: FilePart, file: LandedFile) -> FilePart:
-    """Under its new name; as of no time, as it may have gone on since, so that the next run looks at it."""
-    return replace(part, path=file.path, size=file.size, modified=0)
-
-
-def _find(spark: SparkSession, files: list[LandedFile], parts: Mapping[int, FilePart]) -> dict[int, str]:
-    """Which of the files begin with the content of which parts: the one of the same name, if it does."""
+def _find(spark: SparkSession, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
+    """Part number -> path of a file that begins with the part's content, preferably the file of the same name."""
     known = KnownContents.of(
         Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
     )
-    paths = [file.path for file in files]
     with reading_files(paths):
-        found = find_contents(spark, paths, known)
-    return {n: part.path if part.path in found.get(n, []) else min(found[n]) for n, part in parts.items() if n in found}
+        matches = find_contents(spark, paths, known)
+    return {n: p.path if p.path in matches[n] else min(matches[n]) for n, p in parts.items() if n in matches}

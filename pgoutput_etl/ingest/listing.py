@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import MAX_SIZE
@@ -15,9 +15,6 @@ from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.spark.platform import value_of
-from pgoutput_etl.spark.session import (
-    _landed,
-)
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -33,48 +30,57 @@ _UNREADABLE = (
 
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All files below a folder, or that match a glob, without reading any. Raises ConfigError if there is no such."""
+    """All files below a folder or matching a glob; none is read. Raises ConfigError if nothing exists there."""
     modified = F.unix_micros("modificationTime").alias("modified")
     try:
-        table = _landed(spark, landing).select("path", F.col("length").alias("size"), modified).toArrow()
+        table = _binary_files(spark, landing).select("path", F.col("length").alias("size"), modified).toArrow()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"source.landing: there is no {landing}") from None
+            raise ConfigError(f"source.landing: {landing} does not exist") from None
         raise
     return Listing(table.cast(LISTING_SCHEMA))
 
 
+def list_names(spark: SparkSession, landing: str) -> list[str]:
+    """The paths of all files in the landing folder, including empty ones, which Spark leaves out of what it reads."""
+    # inputFiles returns URIs, binaryFile paths: file:///a%20b is file:/a b.
+    return [unquote(name).replace(":///", ":/", 1) for name in _binary_files(spark, landing).inputFiles()]
+
+
+def _binary_files(spark: SparkSession, landing: str) -> DataFrame:
+    return spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(landing)
+
+
 def size_limit(spark: SparkSession) -> int:
-    """How many bytes a file may have, and expand to if it is compressed."""
+    """Maximum bytes of a file, as stored and decompressed."""
     return min(int(value_of(spark, MAX_LENGTH) or MAX_SIZE), MAX_SIZE)
 
 
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
-    """Raises ArchiveError for a file that binaryFile can't carry, before anything is read."""
+    """Raises ArchiveError for a file that is too large for binaryFile."""
     limit = size_limit(spark)
     for file in files:
         if file.size > limit:
             raise ArchiveError(
                 f"{file.path} has {file.size:,} bytes, and Spark's binaryFile carries at most {limit:,} "
-                f"({MAX_LENGTH}). Land smaller files: pg_recvlogical begins a new one when it gets SIGHUP after the "
-                "old one was renamed, so rotate by size. A file that is too large already can be cut between any two "
-                "messages."
+                f"({MAX_LENGTH}). Land smaller files: rename the current file by its size and send SIGHUP, and "
+                "pg_recvlogical starts a new one. An existing file can be split between any two messages."
             )
 
 
 @contextmanager
 def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
-    """What Spark says of a file that it can't read is an ArchiveError that names it."""
+    """Turns Spark's error about an unreadable file into an ArchiveError that names the file."""
     try:
         yield
     except ArchiveError:
         raise
     except Exception as error:
-        said = str(error)
-        if not any(sign in said for sign in _UNREADABLE):
+        text = str(error)
+        if not any(sign in text for sign in _UNREADABLE):
             raise
-        # Spark may write a path in another way than it lists it.
+        # Spark's errors may spell a path differently from its listings.
         bare = {path: path.partition(":")[2].lstrip("/") or path for path in paths}
-        named = [path for path, part in bare.items() if part in said or quote(part) in said]
-        which = max(named, key=len, default="a landed file")
-        raise ArchiveError(f"{which}: it can't be read: it is gone, or this job has no right to") from error
+        named = [path for path, part in bare.items() if part in text or quote(part) in text]
+        file = max(named, key=len, default="a landed file")
+        raise ArchiveError(f"{file}: it can't be read: it no longer exists, or this job may not read it") from error

@@ -1,96 +1,84 @@
-"""What can't be read, and what therefore can't be applied, as rows: of changes that can, and for the ledger."""
+"""Rows for the ledger's quarantine, and the changes before a table's cutoff, which can still be applied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.ingest.scan import extract_messages
+from pgoutput_etl.ingest.binary_files import extract_messages
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.message_row import DAMAGE_TAG
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cutoff, quarantined, reason_of, with_paths
-from pgoutput_etl.transactions.leftovers import bytes_in_words
+from pgoutput_etl.transactions.cutoff import TORN, Cutoff, bytes_in_words, quarantined, reason_of, with_paths
 from pgoutput_etl.transactions.outcome import TransactionStatus
 
 _CUTOFFS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 
-_REASONS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("path", pa.string()), ("reason", pa.string())])
+_REASONS = pa.schema(
+    [*((name, pa.int64()) for name in ("file", "offset", "length")), ("path", pa.string()), ("reason", pa.string())]
+)
 
-TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
-
-def before_cutoffs(spark: SparkSession, rows: DataFrame, of_tables: Mapping[int, Cutoff]) -> DataFrame:
-    """Of committed changes, those that can be applied."""
-    if not of_tables:
+def before_cutoffs(spark: SparkSession, rows: DataFrame, cutoffs: Mapping[int, Cutoff]) -> DataFrame:
+    """The committed changes before their table's cutoff. cutoffs: by OID."""
+    if not cutoffs:
         return rows
-    listed = [{"relation": oid, "cut": cutoff.lsn} for oid, cutoff in of_tables.items()]
-    of_relations = frame(spark, pa.Table.from_pylist(listed, _CUTOFFS))
-    joined = rows.join(F.broadcast(of_relations), "relation", "left")
+    limits = [{"relation": oid, "cut": cutoff.lsn} for oid, cutoff in cutoffs.items()]
+    joined = rows.join(F.broadcast(frame(spark, pa.Table.from_pylist(limits, _CUTOFFS))), "relation", "left")
     return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
 
 
 def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
-    """For people: one line each."""
-    return [
-        bytes_in_words(path_of(number), damage.offset, damage.size, damage.reason + (TORN if damage.is_torn else ""))
-        for number, scan in sorted(scans.items())
-        for damage in scan.damages
-    ]
+    """One line per unreadable range, for the summary."""
+    rows = _damages(scans, path_of)
+    return [bytes_in_words(row["path"], row["offset"], row["length"], row["reason"]) for row in rows]
+
+
+def _damages(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Rows of _REASONS."""
+    rows: list[dict[str, Any]] = []
+    for number, scan in sorted(scans.items()):
+        for damage in scan.damages:
+            place = {"file": number, "offset": damage.offset, "length": damage.size, "path": path_of(number)}
+            rows.append({**place, "reason": damage.reason + (TORN if damage.is_torn else "")})
+    return rows
 
 
 def unreadable(
-    spark: SparkSession, messages: DataFrame, scans: Mapping[int, FileScan], path_of: Callable[[int], str]
+    spark: SparkSession, damages: DataFrame, scans: Mapping[int, FileScan], path_of: Callable[[int], str]
 ) -> DataFrame | None:
-    """The bytes that are no message, each with file, path, offset, length, lsn, bytes (NULL where the configuration
-    protects columns) and reason."""
-    reasons = [
-        {
-            "file": number,
-            "offset": damage.offset,
-            "path": path_of(number),
-            "length": damage.size,
-            "reason": damage.reason + (TORN if damage.is_torn else ""),
-        }
-        for number, scan in scans.items()
-        for damage in scan.damages
-    ]
+    """Unreadable bytes: file, path, offset, length, lsn, bytes (NULL if the configuration masks columns) and reason.
+    damages: their message rows."""
+    reasons = _damages(scans, path_of)
     if not reasons:
         return None
-    listed = frame(spark, pa.Table.from_pylist(reasons, pa.schema([*_REASONS, ("length", pa.int64())])))
-    damaged = messages.where(F.col("tag") == DAMAGE_TAG)
-    found = damaged.select("file", "offset", "lsn", F.col("body").alias("bytes"))
-    return found.join(F.broadcast(listed), ["file", "offset"])
+    unreadable = damages.select("file", "offset", "lsn", F.col("body").alias("bytes"))
+    return unreadable.join(F.broadcast(frame(spark, pa.Table.from_pylist(reasons, _REASONS))), ["file", "offset"])
 
 
 def parts_of_transactions(
-    spark: SparkSession, fated: DataFrame, assembly: Assembly, path_of: Callable[[int], str], keeps_bytes: bool
+    spark: SparkSession, rows: DataFrame, assembly: Assembly, path_of: Callable[[int], str], keeps_bytes: bool
 ) -> DataFrame | None:
-    """The bytes of transactions in quarantine, from where one begins in a file to where it ends there.
-
-    `fated`: all messages, with their fates. Each part has file, path, offset, length, lsn (of the commit), bytes (only
-    if `keeps_bytes`), xid and reason.
-    """
-    if not quarantined(assembly):
+    """The fragments of quarantined transactions: file, path, offset, length, lsn (of the commit), xid, reason, and
+    bytes if `keeps_bytes`. rows: all messages with their transaction status."""
+    outcomes = {fragment: outcome for outcome in quarantined(assembly) for fragment in outcome.fragments}
+    if not outcomes:
         return None
-    of_units = {fragment: outcome for outcome in quarantined(assembly) for fragment in outcome.fragments}
-    own = fated.where(F.col("fate") == TransactionStatus.QUARANTINED.value).groupBy("file", "unit")
-    parts = own.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
+    fragments = rows.where(F.col("fate") == TransactionStatus.QUARANTINED.value).groupBy("file", "unit")
+    parts = fragments.agg(F.min("begin").alias("begin"), F.max("end").alias("end")).collect()
     described = []
     ranges: dict[str, list[tuple[int, int, int]]] = {}
     for part in parts:
-        outcome = of_units[part["file"], part["unit"]]
+        outcome = outcomes[part["file"], part["unit"]]
         path = path_of(part["file"])
         ranges.setdefault(path, []).append((part["file"], part["begin"], part["end"]))
         place = {"file": part["file"], "offset": part["begin"], "length": part["end"] - part["begin"], "path": path}
-        why = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(reason_of(outcome), path_of)}
-        described.append({**place, **why})
-    of_parts = [("length", pa.int64()), ("lsn", pa.int64()), ("xid", pa.int64())]
-    listed = frame(spark, pa.Table.from_pylist(described, pa.schema([*_REASONS, *of_parts])))
-    if not keeps_bytes:
-        return listed
-    return listed.join(extract_messages(spark, ranges), ["file", "offset"], "left")
+        cause = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(reason_of(outcome), path_of)}
+        described.append({**place, **cause})
+    schema = pa.schema([*_REASONS, ("lsn", pa.int64()), ("xid", pa.int64())])
+    table = frame(spark, pa.Table.from_pylist(described, schema))
+    return table.join(extract_messages(spark, ranges), ["file", "offset"], "left") if keeps_bytes else table

@@ -1,8 +1,8 @@
-"""Whether transactions can be one server's, one after the other.
+"""Checks that all transactions come from one server, in order.
 
-A commit whose LSN is behind others' was sent again: then the archive has it already, with the same xid and LSN. And no
-transaction of one server is committed twice: an xid at two places, nearer to each other than xids can be used up, is
-two servers'. Both are looked for only where a file gives a reason to.
+A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. And a server
+commits a transaction once: one xid with two commits, closer than xids can wrap around, comes from two servers. Both
+checks run only for files that give a reason.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
-# 2^32 transactions, of which none takes less than 32 bytes of WAL.
+# 2^32 transactions, each with at least 32 bytes of WAL.
 _XIDS_WRAP_WITHIN = 2**37
 
-_MOST_LOOKED_FOR = 100_000  # another server's archive repeats any of them
+_MAX_SUSPECTS = 100_000  # enough, as another server's archive may repeat any xid
 
-_WHAT_TO_DO = (
-    "Is it another server's archive, or another slot's, or does it belong before files that were read already? Nothing "
-    "was written. Take it out of the landing folder"
+_ADVICE = (
+    "Is the file from another server or another slot, or does it belong before files that were already read? Nothing "
+    "was written. Remove it from the landing folder"
 )
 
 
@@ -35,8 +35,10 @@ def check_history(
     assembly: Assembly,
     path_of: Callable[[int], str],
 ) -> None:
-    """Raises SequenceError naming file, xid and LSN. `ended`: the batch's transactions, or some of them, as the ledger
-    keeps them; `known`: those of all batches before."""
+    """Raises SequenceError with file, xid and LSN.
+
+    ended: returns the batch's transactions as rows of the ledger; known: the transactions of all earlier batches.
+    """
     if assembly.watermarks:
         _check_resent(_committed(ended(None)), known, path_of)
     if assembly.overlaps or assembly.overlapping_xids:
@@ -48,18 +50,18 @@ def _committed(ended: DataFrame) -> DataFrame:
 
 
 def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
-    """What is behind others' commits was sent before; of commits that maintenance took away nothing tells that."""
+    """Resent commits must be known. Commits that maintenance has deleted can't be checked."""
     trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
-    k = _done(known).unionByName(_done(ours))
+    commits = _done(known).unionByName(_done(ours))
     same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
     resent = ours.where(F.col("fate") == TransactionStatus.RESENT.value).crossJoin(F.broadcast(trimmed))
     resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
-    unknown = resent.join(k, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
+    unknown = resent.join(commits, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
     if unknown:
         row = unknown[0]
         raise SequenceError(
-            f"{path_of(row['file'])}: the commit at {format_lsn(row['commit_lsn'])} of transaction {row['xid']} is "
-            f"behind commits that the archive has, and was not among them: none that was sent again. {_WHAT_TO_DO}"
+            f"{path_of(row['file'])}: the commit at {format_lsn(row['commit_lsn'])} of transaction {row['xid']} has a "
+            f"lower LSN than commits that the archive already has, but is not one of them: it was not resent. {_ADVICE}"
         )
 
 
@@ -69,24 +71,24 @@ def _check_xids(
     assembly: Assembly,
     path_of: Callable[[int], str],
 ) -> None:
-    """No xid that is not past all before it was committed before. Few are not: those that ran side by side with others
-    at a file's end; so that few are looked for."""
+    """An xid that is not newer than all earlier ones must not have been committed before. There are few: transactions
+    that ran concurrently with others at the end of a file."""
     which = TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))
     suspects = _committed(ended(which)).where(_is_done())
-    xids = sorted({row["xid"] for row in suspects.select("xid").distinct().limit(_MOST_LOOKED_FOR).collect()})
+    xids = sorted({row["xid"] for row in suspects.select("xid").distinct().limit(_MAX_SUSPECTS).collect()})
     if not xids:
         return
-    k = _done(known.where(F.col("xid").between(xids[0], xids[-1])))
-    k = k.unionByName(_done(_committed(ended(TransactionFilter({}, frozenset(xids))))))
+    commits = _done(known.where(F.col("xid").between(xids[0], xids[-1])))
+    commits = commits.unionByName(_done(_committed(ended(TransactionFilter({}, frozenset(xids))))))
     suspects = suspects.where(F.col("xid").between(xids[0], xids[-1]))
     is_near = F.abs(F.col("commit_lsn") - F.col("k_lsn")) < _XIDS_WRAP_WITHIN
     twice = (F.col("xid") == F.col("k_xid")) & (F.col("commit_lsn") > F.col("k_lsn")) & is_near
-    found = F.broadcast(suspects).join(k, twice).orderBy("file", "commit_lsn").limit(1).collect()
-    if found:
-        row = found[0]
+    duplicates = F.broadcast(suspects).join(commits, twice).orderBy("file", "commit_lsn").limit(1).collect()
+    if duplicates:
+        row = duplicates[0]
         raise SequenceError(
             f"{path_of(row['file'])}: transaction {row['xid']} was committed at {format_lsn(row['commit_lsn'])}, and "
-            f"before that at {format_lsn(row['k_lsn'])}: these are two servers' transactions. {_WHAT_TO_DO}"
+            f"before that at {format_lsn(row['k_lsn'])}: these transactions come from two servers. {_ADVICE}"
         )
 
 

@@ -6,15 +6,18 @@ Needs no ledger and no target. Damage at which apply would stop is reported, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from itertools import chain
+from typing import Protocol, TypeVar
 
-from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts
+from pgoutput_etl.console import counted
+from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts, commits, count, ends
 from pgoutput_etl.inspection.lenient_assembly import LenientAssembly
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
 from pgoutput_etl.inspection.server_settings import SettingsSample
-from pgoutput_etl.inspection.source_check import CommitColumns, find_foreign_transactions
+from pgoutput_etl.inspection.source_check import commits_of, find_foreign_transactions
 from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
 from pgoutput_etl.landing.known_files import KnownFiles, candidates, natural_order
 from pgoutput_etl.landing.selection import FileSelection, select_files
@@ -23,10 +26,11 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
 from pgoutput_etl.transactions.cutoff import find_cutoffs
-from pgoutput_etl.transactions.outcome import FragmentId, Outcome
+from pgoutput_etl.transactions.outcome import Outcome
 from pgoutput_etl.transactions.statistics import transactions_by_status
-from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 from pgoutput_etl.types import UserTypes
+
+T = TypeVar("T")
 
 Progress = Callable[[str], None]
 
@@ -37,14 +41,8 @@ class Runner(Protocol):
     def scan(self, tasks: Mapping[str, ScanTask]) -> dict[int, FileInspection]:
         """Inspections by file number; replaces earlier scans of the same numbers."""
 
-    def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        """file_scan.ends of all scanned files."""
-
-    def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
-        """file_scan.count of each scanned file."""
-
-    def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
-        """file_scan.commits of each scanned file."""
+    def query(self, query: Callable[[bytes], T]) -> dict[int, T]:
+        """Runs a query (file_scan.ends, count or commits) on each scanned file's rows. Its result by file number."""
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         """Emits the files' message lines in order."""
@@ -52,15 +50,14 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Inspection:
-    """An inspected archive. inspections, paths, counts: by the number of each file that is read. errors: by path, the
-    reason why a file can't be read, or not to its end."""
+    """An inspected archive. inspections, paths: by the number of each file that is read. errors: by path, the reason
+    why a file can't be read, or not to its end."""
 
     landed: list[LandedFile]
     inspections: dict[int, FileInspection]
     paths: dict[int, str]
     selection: FileSelection
     assembled: LenientAssembly
-    counts: dict[int, FragmentCounts]
     errors: dict[str, str]
     sizes: dict[str, int]  # decompressed, by path
     tasks: dict[str, ScanTask]  # by path, of files that are read
@@ -73,10 +70,7 @@ class Inspection:
         return {n: inspection.scan for n, inspection in self.inspections.items() if inspection.scan is not None}
 
     def messages(self) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        for scan in self.scans.values():
-            counts.update(scan.messages)
-        return counts
+        return sum((Counter(scan.messages) for scan in self.scans.values()), Counter[str]())
 
     def transactions(self) -> Counter[str]:
         """Numbers of transactions by status, including open ones."""
@@ -107,10 +101,7 @@ class Inspection:
         return census
 
     def settings(self) -> SettingsSample:
-        sample: SettingsSample = Counter()
-        for inspection in self.inspections.values():
-            sample.update(inspection.settings)
-        return sample
+        return sum((inspection.settings for inspection in self.inspections.values()), SettingsSample())
 
     @property
     def is_damaged(self) -> bool:
@@ -123,15 +114,16 @@ class Inspection:
 def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Progress) -> Inspection:
     """landed: some or all files of one slot's archive, in any order."""
     files = candidates(landed, KnownFiles.of({}))
-    progress(f"scanning {len(files):,} files, {sum(file.size for file in files.values()):,} bytes")
+    progress(f"scanning {counted(len(files), 'file')}, {counted(sum(f.size for f in files.values()), 'byte')}")
     tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
     inspection = _select(files, tasks, runner.scan(tasks), runner, progress)
     progress("assembling transactions")
     for number in sorted(inspection.inspections):
         inspection.assembled.add(inspection.inspections[number])
-    begun = inspection.assembled.assembly.streams_begun()
-    ends = runner.ends(frozenset(begun)) if begun else []
-    inspection.assembled.finish((xid, fragment) for xid, fragment in ends if fragment[0] in inspection.inspections)
+    begun = frozenset(inspection.assembled.assembly.streams_begun())
+    scanned = runner.query(partial(ends, xids=begun)) if begun else {}
+    read = (file_ends for number, file_ends in scanned.items() if number in inspection.inspections)
+    inspection.assembled.finish(chain.from_iterable(read))
     progress("counting changes")
     _count(inspection, runner, files)
     return inspection
@@ -160,7 +152,7 @@ def _select(
         errors |= {path: inspections[task.number].error or "" for path, task in cut_off.items()}
         if cut_off:  # scan their readable beginning
             inspections, tasks = {**inspections, **runner.scan(cut_off)}, {**tasks, **cut_off}
-    incomplete = {path for path in errors if _is_being_compressed(path, paths)}
+    incomplete = {path for path in errors if (plain := uncompressed_name(path)) != path and plain in paths}
     read = {n: inspections[n] for n in to_read if n in inspections and inspections[n].scan is not None}
     return Inspection(
         landed=list(files.values()),
@@ -168,7 +160,6 @@ def _select(
         paths={number: part.path for number, part in to_read.items()},
         selection=selection,
         assembled=LenientAssembly(),
-        counts={},
         errors={path: error for path, error in errors.items() if path not in incomplete},
         sizes={files[n].path: scan.size for n, scan in scans.items()},
         tasks={path: task for path, task in tasks.items() if task.number in read},
@@ -177,42 +168,28 @@ def _select(
     )
 
 
-def _is_being_compressed(path: str, paths: Collection[str]) -> bool:
-    plain = uncompressed_name(path)
-    return plain != path and plain in paths
-
-
 def _count(inspection: Inspection, runner: Runner, files: Mapping[int, LandedFile]) -> None:
     assembled = inspection.assembled
     unread = frozenset(files) - inspection.inspections.keys()
-    statuses = StatusLookup.of(
-        (*assembled.ended, *assembled.open), assembled.watermarks, assembled.excluded_files | unread
-    )
-    counts = runner.count(statuses, {})
-    total = _sum_counts(counts.values())
+    statuses = assembled.statuses(unread)
+
+    def count_all(held_from: Mapping[int, int]) -> FragmentCounts:
+        total = FragmentCounts()
+        for counts in runner.query(partial(count, statuses=statuses, held_from=held_from)).values():
+            total.merge(counts)
+        return total
+
+    inspection.total = count_all({})
     if assembled.assembly.was_damaged and not assembled.breaks:
-        held_from = {oid: cutoff.lsn for oid, cutoff in find_cutoffs(assembled.assembly, total.statistics, ()).items()}
-        if held_from:
-            counts = runner.count(statuses, held_from)
-            total = _sum_counts(counts.values())
+        cutoffs = find_cutoffs(assembled.assembly, inspection.total.statistics, ())
+        if cutoffs:
+            inspection.total = count_all({oid: cutoff.lsn for oid, cutoff in cutoffs.items()})
     if assembled.needs_history:
-        commits = CommitColumns()
-        for number, columns in runner.commits(statuses).items():
-            if number in inspection.inspections:
-                commits.add(number, *columns)
-        commits.add_outcomes(assembled.ended)
-        foreign = find_foreign_transactions(commits, inspection.paths)
+        columns = runner.query(partial(commits, statuses=statuses))
+        read = [(number, *columns[number]) for number in inspection.inspections if number in columns]
+        foreign = find_foreign_transactions([*read, *commits_of(assembled.ended)], inspection.paths)
         inspection.missing += foreign.wrong
         inspection.remarks += foreign.open
-    inspection.counts = {n: c for n, c in counts.items() if n in inspection.inspections}
-    inspection.total = total
-
-
-def _sum_counts(counts: Iterable[FragmentCounts]) -> FragmentCounts:
-    total = FragmentCounts()
-    for file_counts in counts:
-        total.merge(file_counts)
-    return total
 
 
 def inspection_contexts(
@@ -230,25 +207,12 @@ def inspection_contexts(
     history = assembled.assembly.relations
     versions = {oid: history.versions(oid) for oid in history.oids()}
     user_types = UserTypes.of(assembled.assembly.types.values(), {})
+    common = (versions, user_types, wanted, shows_values, as_json)
     in_stream = False
     contexts = []
     for number, scan in sorted(inspection.scans.items()):
         inside = scan.begins == FileBeginning.INSIDE.value or (scan.begins == FileBeginning.EITHER.value and in_stream)
-        contexts.append(
-            InspectionContext(
-                inspection.paths[number],
-                number,
-                Framing(scan.framing),
-                inside,
-                scan.consumed,
-                outcomes.get(number, {}),
-                watermarks.get(number, {}),
-                versions,
-                user_types,
-                wanted,
-                shows_values,
-                as_json,
-            )
-        )
+        own = (inspection.paths[number], number, Framing(scan.framing), inside, scan.consumed)
+        contexts.append(InspectionContext(*own, outcomes.get(number, {}), watermarks.get(number, {}), *common))
         in_stream = inside if scan.ends_in_stream is None else scan.ends_in_stream
     return contexts

@@ -25,9 +25,18 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.transactions.outcome import Control, FragmentId, TransactionStatus, control_rows
+from pgoutput_etl.scan.message_row import CHANGE_TAGS
+from pgoutput_etl.transactions.outcome import Control, FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, StatisticsRequest
-from pgoutput_etl.transactions.status_lookup import DECIDED_BY, STATUSES, Integers, StatusColumns, StatusLookup
+from pgoutput_etl.transactions.status_lookup import (
+    ABORTED,
+    COMMITTED,
+    DECIDED_BY,
+    STATUSES,
+    Integers,
+    StatusColumns,
+    StatusLookup,
+)
 
 HEAD_SCHEMA = pa.schema([BLOCK_SCHEMA.field(name) for name in ("kind", "relation", "rows", "head")])
 
@@ -36,10 +45,6 @@ BIGGEST = 10
 _POWERS = 10 ** np.arange(18)
 
 _COUNTED = (*COUNTED_KINDS, "changes")
-
-_COMMITTED = STATUSES.index(TransactionStatus.COMMITTED)
-
-_ABORTED = STATUSES.index(TransactionStatus.ABORTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +164,7 @@ def _merge_ranges(one: tuple[int, int] | None, other: tuple[int, int] | None) ->
 def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) -> FragmentCounts:
     """Totals of one file's rows. held_from: see StatisticsRequest."""
     counts = FragmentCounts(BatchStatistics(StatisticsRequest(held_from)))
-    fragments = _FragmentCounter()
+    fragments = FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for block in _blocks(heads):
         kind, relation = BlockKind(block["kind"]), block["relation"]
@@ -168,11 +173,13 @@ def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) ->
             continue
         counts.statistics.add(kind, relation, rows, 0, statuses)
         decided = statuses.decide(rows)
-        fragments.add(rows, decided, kind is BlockKind.CHANGE)
+        fragments.add(rows, decided)
         if kind is BlockKind.COMMIT:
             commits.append((rows, decided))
         elif relation is not None:
-            _count_changes(counts, relation, rows, decided)
+            pairs = pa.table({"tag": rows.column("tag"), "status": pa.array(decided.status)})
+            for row in pairs.group_by(["tag", "status"]).aggregate([([], "count_all")]).to_pylist():
+                counts.changes[relation, row["tag"], STATUSES[row["status"]].value] += row["count_all"]
     own = statuses.fragments_of(fragments.file)
     for rows, decided in commits:
         is_own = np.isin(rows.column("unit").to_numpy(zero_copy_only=False), own)
@@ -188,9 +195,7 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
         if block["kind"] == BlockKind.COMMIT.value:
             rows = statuses.of_batch(unpacked(block, DECIDED_BY))
             decided = statuses.decide(rows)
-            xid, lsn = (
-                pc.fill_null(c, -1).to_numpy(zero_copy_only=False) for c in (decided.top_xid, decided.commit_lsn)
-            )
+            xid, lsn = decided.top_xid.fill_null(-1).to_numpy(), decided.commit_lsn.fill_null(-1).to_numpy()
             parts.append((xid, lsn, decided.status.astype(np.int64)))
     empty = np.zeros(0, np.int64)
     xid, lsn, status = (np.concatenate([empty, *(part[i] for part in parts)]) for i in (0, 1, 2))
@@ -198,16 +203,9 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
     return xid[is_known], lsn[is_known], status[is_known]
 
 
-def _count_changes(counts: FragmentCounts, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
-    arrays = [rows.column("tag"), pa.array(decided.status)]
-    pairs = pa.Table.from_arrays(arrays, names=["tag", "status"])
-    for row in pairs.group_by(["tag", "status"]).aggregate([([], "count_all")]).to_pylist():
-        counts.changes[relation, row["tag"], STATUSES[row["status"]].value] += row["count_all"]
-
-
 def _count_commits(
     totals: FragmentCounts,
-    fragments: _FragmentCounter,
+    fragments: FragmentCounter,
     rows: pa.RecordBatch,
     decided: StatusColumns,
     is_own: npt.NDArray[np.bool_],
@@ -215,61 +213,47 @@ def _count_commits(
     """Counts ordinary transactions without an Outcome; the others are in own_fragments."""
     fragment = rows.column("unit").to_numpy(zero_copy_only=False)
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
-    is_committed = decided.status == _COMMITTED
+    is_committed = decided.status == COMMITTED
     done = counts[is_committed & ~is_own]
-    for digits, number in enumerate(np.bincount(_digits(done)).tolist()):
-        totals.digits[digits] += number
+    digits = np.searchsorted(_POWERS, done, side="right")  # 0 has none
+    totals.digits.update(dict(enumerate(np.bincount(digits).tolist())))
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
         totals.times = _merge_ranges(totals.times, (limits["min"], limits["max"]))
     sizes = np.where(is_own, -1, fragments.bytes[fragment + 1])
-    biggest = [
-        FragmentSize(
-            fragments.file,
-            decided.top_xid[i].as_py(),
-            STATUSES[decided.status[i]].value,
-            int(counts[i]),
-            int(sizes[i]),
-            decided.commit_lsn[i].as_py(),
-            decided.commit_ts[i].as_py(),
-        )
-        for i in np.argsort(-sizes, kind="stable")[:BIGGEST].tolist()
-        if not is_own[i]
-    ]
+    biggest = []
+    for i in np.argsort(-sizes, kind="stable")[:BIGGEST].tolist():
+        if not is_own[i]:
+            xid, lsn, time = (c[i].as_py() for c in (decided.top_xid, decided.commit_lsn, decided.commit_ts))
+            status, changes, size = STATUSES[decided.status[i]].value, int(counts[i]), int(sizes[i])
+            biggest.append(FragmentSize(fragments.file, xid, status, changes, size, lsn, time))
     totals.merge(FragmentCounts(biggest=biggest))
 
 
-def _digits(numbers: Integers) -> Integers:
-    """Number of decimal digits; 0 for 0."""
-    return np.searchsorted(_POWERS, numbers, side="right")
-
-
-def _no_fragments() -> Integers:
-    return np.zeros(1, np.int64)
-
-
 @dataclass(slots=True)
-class _FragmentCounter:
-    """Counts changes, aborted changes and bytes per fragment, at index fragment + 1, of one file."""
+class FragmentCounter:
+    """Counts changes, aborted changes and bytes of one file per fragment, at index fragment + 1. A Truncate counts once
+    per table."""
 
     file: int = 0
-    changes: Integers = field(default_factory=_no_fragments)
-    aborted: Integers = field(default_factory=_no_fragments)
-    bytes: Integers = field(default_factory=_no_fragments)
+    changes: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    aborted: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
+    bytes: Integers = field(default_factory=lambda: np.zeros(1, np.int64))
 
-    def add(self, rows: pa.RecordBatch, decided: StatusColumns, are_changes: bool) -> None:
+    def add(self, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         self.file = rows.column("file")[0].as_py()
         fragment = rows.column("unit").to_numpy(zero_copy_only=False).astype(np.int64) + 1  # NO_FRAGMENT is -1
         room = int(fragment.max()) + 1
         if room > len(self.changes):
             more = np.zeros(max(room, 2 * len(self.changes)) - len(self.changes), np.int64)
-            self.changes, self.aborted = np.append(self.changes, more), np.append(self.aborted, more)
-            self.bytes = np.append(self.bytes, more)
+            self.changes, self.aborted, self.bytes = (
+                np.append(counts, more) for counts in (self.changes, self.aborted, self.bytes)
+            )
         size = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
         self.bytes += np.bincount(fragment, size, len(self.bytes)).astype(np.int64)
-        if are_changes:
-            self.changes += np.bincount(fragment, minlength=len(self.changes))
-            self.aborted += np.bincount(fragment[decided.status == _ABORTED], minlength=len(self.changes))
+        is_change = pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)).to_numpy(zero_copy_only=False)
+        self.changes += np.bincount(fragment[is_change], minlength=len(self.changes))
+        self.aborted += np.bincount(fragment[is_change & (decided.status == ABORTED)], minlength=len(self.changes))
 
     def totals(self, fragment: int) -> FragmentTotals:
         i = fragment + 1

@@ -118,8 +118,9 @@ class LenientAssembly:
     def excluded_files(self) -> frozenset[int]:
         return frozenset(gap.file for gap in self.breaks if gap.is_excluded)
 
-    def statuses(self) -> StatusLookup:
-        return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.excluded_files)
+    def statuses(self, left_out: frozenset[int] = frozenset()) -> StatusLookup:
+        """left_out: further files whose rows don't count."""
+        return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.excluded_files | left_out)
 
 
 def _without(file: int, outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -134,15 +135,12 @@ def _missing_tail(scan: FileScan, controls: Iterable[Control], reason: str) -> d
     transaction: dict[str, Any] = {"xid": None, "units": [], "damage": reason, "lost": []}
     if scan.begins == FileBeginning.INSIDE.value:
         return {"kind": "segment", "of": transaction}
-    for row in controls:
-        if not isinstance(row, ControlRow):
-            continue
-        message = decode(row.body, False) if row.fragment == HEAD and row.body[:1] in (b"C", b"P") else None
-        match message:
-            case Prepare():
-                return {"kind": "prepared", "of": {**transaction, "xid": message.xid, "gid": message.gid}}
-            case Commit():
-                return {"kind": "transaction", "of": {**transaction, "lsn": message.commit_lsn}}
-            case _:
-                pass
-    return {"kind": "transaction", "of": transaction}
+    of_head = (row.body for row in controls if isinstance(row, ControlRow) and row.fragment == HEAD)
+    end = next((decode(body, False) for body in of_head if body[:1] in (b"C", b"P")), None)
+    match end:
+        case Prepare():
+            return {"kind": "prepared", "of": {**transaction, "xid": end.xid, "gid": end.gid}}
+        case Commit():
+            return {"kind": "transaction", "of": {**transaction, "lsn": end.commit_lsn}}
+        case _:
+            return {"kind": "transaction", "of": transaction}

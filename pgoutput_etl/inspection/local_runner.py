@@ -18,12 +18,10 @@ from urllib.parse import unquote
 
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts, commits, count, ends, inspect_file
+from pgoutput_etl.inspection.file_scan import FileInspection, inspect_file
 from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages, vanished_file_line
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.transactions.outcome import FragmentId
-from pgoutput_etl.transactions.status_lookup import Integers, StatusLookup
 
 _MIN_BYTES_FOR_PROCESSES = 1 << 23  # starting processes takes about as long as inspecting this many bytes
 
@@ -43,7 +41,7 @@ def list_local(paths: Iterable[str]) -> list[LandedFile]:
     for a folder that can't be read."""
     files: dict[str, LandedFile] = {}
     for path in paths:
-        matches = _matches(_without_scheme(path))
+        matches = _matches(unquote("/" + path[5:].lstrip("/")) if path.startswith("file:") else path)
         if not matches:
             raise ConfigError(f"{path} does not exist")
         for match in matches:
@@ -56,26 +54,19 @@ def list_local(paths: Iterable[str]) -> list[LandedFile]:
     return list(files.values())
 
 
-def _without_scheme(path: str) -> str:
-    if not path.startswith("file:"):
-        return path
-    return unquote("/" + path.removeprefix("file:").lstrip("/"))
-
-
 def _matches(path: str) -> list[Path]:
     if os.path.lexists(path):
         return [Path(path)]
-    patterns = _expand_braces(path)
-    return sorted({Path(match) for pattern in patterns for match in glob(pattern, recursive=True)})  # noqa: PTH207
+    return sorted({Path(match) for pattern in expand_braces(path) for match in glob(pattern, recursive=True)})  # noqa: PTH207
 
 
-def _expand_braces(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """Expands {a,b}, which Hadoop's globs allow."""
     before, brace, rest = pattern.partition("{")
     inside, end, after = rest.partition("}")
     if not brace or not end:
         return [pattern]
-    return [expanded for choice in inside.split(",") for expanded in _expand_braces(before + choice + after)]
+    return [expanded for choice in inside.split(",") for expanded in expand_braces(before + choice + after)]
 
 
 def _files_below(path: Path) -> Iterator[Path]:
@@ -115,18 +106,10 @@ class LocalRunner:
         inspections = self._map(partial(_scan, self.folder, self.framing), tasks.items())
         return {inspection.number: inspection for inspection in inspections}
 
-    def ends(self, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-        return [end for file_ends in self._map(partial(_ends, xids), self._heads()) for end in file_ends]
-
-    def count(self, statuses: StatusLookup, held_from: Mapping[int, int]) -> dict[int, FragmentCounts]:
-        heads = self._heads()
-        counts = self._map(partial(_count, statuses, dict(held_from)), heads)
-        return {int(path.stem): file_counts for path, file_counts in zip(heads, counts, strict=True)}
-
-    def commits(self, statuses: StatusLookup) -> dict[int, tuple[Integers, Integers, Integers]]:
-        heads = self._heads()
-        columns = self._map(partial(_commits, statuses), heads)
-        return {int(path.stem): file_columns for path, file_columns in zip(heads, columns, strict=True)}
+    def query(self, query: Callable[[bytes], _B]) -> dict[int, _B]:
+        heads = sorted(self.folder.glob("*.heads"), key=lambda path: int(path.stem))
+        results = self._map(partial(_query, query), heads)
+        return {int(path.stem): result for path, result in zip(heads, results, strict=True)}
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         if self._pool is None:
@@ -152,47 +135,36 @@ class LocalRunner:
         listed = list(items)
         return self._pool.map(function, listed, chunksize=max(1, len(listed) // (8 * self.processes)))
 
-    def _heads(self) -> list[Path]:
-        return sorted(self.folder.glob("*.heads"), key=lambda path: int(path.stem))
-
 
 def read_local(path: str) -> bytes:
-    """Raises OSError, and OverflowError for a file with more bytes than one scan can read."""
-    file = Path(path)
-    size = file.stat().st_size
-    if size > MAX_SIZE:
-        raise OverflowError(f"{path} has {size:,} bytes, and at most {MAX_SIZE:,} can be read. Land smaller files")
-    return file.read_bytes()
+    """Raises ArchiveError for a file that can't be read, or has more bytes than one scan can read."""
+    try:
+        size = Path(path).stat().st_size
+        if size <= MAX_SIZE:
+            return Path(path).read_bytes()
+    except OSError as error:
+        raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
+    raise ArchiveError(f"{path} has {size:,} bytes, and at most {MAX_SIZE:,} can be read. Land smaller files")
 
 
 def _scan(folder: Path, framing: Framing, item: tuple[str, ScanTask]) -> FileInspection:
     path, task = item
     try:
         inspection, heads = inspect_file(path, read_local(path), task, framing)
-    except OSError as error:
-        inspection, heads = FileInspection(task.number, error=f"{path}: can't be read: {error.strerror}"), b""
-    except OverflowError as error:
+    except ArchiveError as error:
         inspection, heads = FileInspection(task.number, error=str(error)), b""
     (folder / f"{task.number}.heads").write_bytes(heads)
     return inspection
 
 
-def _ends(xids: frozenset[int], heads: Path) -> list[tuple[int, FragmentId]]:
-    return ends(heads.read_bytes(), xids)
-
-
-def _commits(statuses: StatusLookup, heads: Path) -> tuple[Integers, Integers, Integers]:
-    return commits(heads.read_bytes(), statuses)
-
-
-def _count(statuses: StatusLookup, held_from: Mapping[int, int], heads: Path) -> FragmentCounts:
-    return count(heads.read_bytes(), statuses, held_from)
+def _query(query: Callable[[bytes], _B], heads: Path) -> _B:
+    return query(heads.read_bytes())
 
 
 def _print_messages(context: InspectionContext, emit: Callable[[str], object]) -> None:
     try:
         content = read_local(context.path)
-    except (OSError, OverflowError):
+    except ArchiveError:
         emit(vanished_file_line(context))
     else:
         print_messages(context, content, emit)

@@ -10,34 +10,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from pgoutput_etl.compression import MAX_SIZE, read_content
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.console import counted
+from pgoutput_etl.errors import ArchiveError, without_offset
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.protocol import messages as m
 from pgoutput_etl.protocol.framing import Frame, Framing
-from pgoutput_etl.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    Message,
-    Origin,
-    PgoutputMessage,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TruncateOption,
-    TupleData,
-    Type,
-    Update,
-)
 from pgoutput_etl.scan.fragment import ScanRequest
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.scan.salvage import Gap
@@ -48,6 +26,10 @@ from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.types import UserTypes, column_type
 
 _UNCHANGED, _BINARY = ord("u"), ord("b")
+
+_OUTSIDE_FRAGMENTS = m.StreamCommit | m.StreamAbort | m.StreamPrepare | m.CommitPrepared | m.RollbackPrepared
+
+_WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messages have a space
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +56,10 @@ class MessageFilter:
         if not _within(line.committed_at, self.first_time, self.last_time):
             return False
         return self.names is None or any(re.search(self.names, name) for name in line.names)
+
+
+def as_lsn(lsn: int | None) -> str | None:
+    return None if lsn is None else format_lsn(lsn)
 
 
 def as_time(microseconds: int | None) -> str | None:
@@ -119,9 +105,7 @@ class MessageLine:
         return printable(f"{self.path}  {self.offset:>10}  {lsn:>12}  {xid:>10}  {self.what}{rows}{status}")
 
     def json(self) -> str:
-        lsns = {
-            name: None if (lsn := getattr(self, name)) is None else format_lsn(lsn) for name in ("lsn", "commit_lsn")
-        }
+        lsns = {"lsn": as_lsn(self.lsn), "commit_lsn": as_lsn(self.commit_lsn)}
         return json.dumps({**asdict(self), **lsns, "committed_at": as_time(self.committed_at)})
 
 
@@ -143,9 +127,9 @@ class InspectionContext:
     watermarks: Mapping[int, int]
     versions: Mapping[int, RelationVersions]
     user_types: UserTypes
-    filter: MessageFilter = MessageFilter()
-    shows_values: bool = False
-    as_json: bool = False
+    filter: MessageFilter
+    shows_values: bool
+    as_json: bool
 
 
 def print_messages(
@@ -192,36 +176,34 @@ class MessagePrinter(Scanner):
     def append_row(self, *_: object, **__: object) -> None:
         """Builds no rows."""
 
-    def _message(self, message: PgoutputMessage, frame: Frame) -> None:
+    def _message(self, message: m.PgoutputMessage, frame: Frame) -> None:
         before = self.fragment
         super()._message(message, frame)
-        fragment = self.fragment if self.fragment is not None else before
-        if isinstance(message, StreamCommit | StreamAbort | StreamPrepare | CommitPrepared | RollbackPrepared):
-            fragment = None
+        fragment = None if isinstance(message, _OUTSIDE_FRAGMENTS) else self.fragment or before
         lsn = frame.lsn or None  # 0 for messages without a position in the WAL
         self._emit(self._line(message, frame.offset, lsn, NO_FRAGMENT if fragment is None else fragment.number))
 
     def _damage(self, gap: Gap) -> None:
         super()._damage(gap)
-        what = f"{gap.end - gap.offset:,} bytes that can't be read: {gap.reason}"
+        what = f"{counted(gap.end - gap.offset, 'byte')} that can't be read: {without_offset(gap.reason)}"
         self._emit(MessageLine(self.context.path, gap.offset, None, None, None, "Damage", what))
 
     def _emit(self, line: MessageLine) -> None:
         if self.context.filter.accepts(line):
             self.emit(line)
 
-    def _line(self, message: PgoutputMessage, offset: int, lsn: int | None, fragment: int) -> MessageLine:
+    def _line(self, message: m.PgoutputMessage, offset: int, lsn: int | None, fragment: int) -> MessageLine:
         line = MessageLine(self.context.path, offset, lsn, None, None, type(message).__name__, "")
         self._set_transaction(line, message, fragment)
         position, outcome = (self.context.file, self.ordinal), self.context.outcomes.get(fragment)
         MessageDescription(self.context, line, position, outcome).describe(message)
         return line
 
-    def _set_transaction(self, line: MessageLine, message: PgoutputMessage, number: int) -> None:
+    def _set_transaction(self, line: MessageLine, message: m.PgoutputMessage, number: int) -> None:
         outcome = self.context.outcomes.get(number)
         fragment = self.fragment
         line.subxid = getattr(message, "subxid", getattr(message, "xid", None))
-        if isinstance(message, Message) and not message.transactional:
+        if isinstance(message, m.Message) and not message.transactional:
             return
         if outcome is not None:
             line.xid, line.commit_lsn, line.committed_at = outcome.xid, outcome.commit_lsn, outcome.commit_ts
@@ -240,7 +222,7 @@ class MessagePrinter(Scanner):
             line.commit_lsn = getattr(message, "commit_lsn", None)
             line.committed_at = getattr(message, "commit_timestamp", None)
 
-    def _commit(self, message: Commit, frame: Frame) -> None:
+    def _commit(self, message: m.Commit, frame: Frame) -> None:
         self._ended_fragment = self.fragment
         super()._commit(message, frame)
 
@@ -256,17 +238,17 @@ class MessageDescription:
     position: tuple[int, int]
     outcome: Outcome | None
 
-    def describe(self, message: PgoutputMessage) -> None:
+    def describe(self, message: m.PgoutputMessage) -> None:
         match message:
-            case Insert() | Update() | Delete() | Truncate():
+            case m.Insert() | m.Update() | m.Delete() | m.Truncate():
                 self._change(message)
-            case Relation():
+            case m.Relation():
                 self._relation(message)
-            case Type():
+            case m.Type():
                 self._named(f"Type {message.oid} is {message.namespace}.{message.name}", message.name)
-            case Origin():
+            case m.Origin():
                 self._named(f"Origin {message.name}, committed there at {format_lsn(message.commit_lsn)}", message.name)
-            case Message():
+            case m.Message():
                 self._logical(message)
             case _:
                 self._transaction(message)
@@ -274,55 +256,50 @@ class MessageDescription:
     def _named(self, what: str, *names: str) -> None:
         self.line.what, self.line.names = what, names
 
-    def _transaction(self, message: PgoutputMessage) -> None:
+    def _transaction(self, message: m.PgoutputMessage) -> None:
+        what, gid = _WORD.sub(r" \1", type(message).__name__), getattr(message, "gid", None)
+        self.line.names = () if gid is None else (gid,)
         match message:
-            case Begin():
-                what = f"Begin, commit at {format_lsn(message.final_lsn)}, {as_time(message.commit_timestamp)}"
+            case m.Begin():
+                what += f", commit at {format_lsn(message.final_lsn)}, {as_time(message.commit_timestamp)}"
                 self.line.commit_lsn, self.line.committed_at = message.final_lsn, message.commit_timestamp
-            case Commit():
-                what = f"Commit at {format_lsn(message.commit_lsn)}, {as_time(message.commit_timestamp)}"
-            case StreamStart():
-                what = "Stream Start" + (", first segment" if message.first_segment else "")
-            case StreamStop():
-                what = "Stream Stop"
-            case StreamCommit():
-                what = f"Stream Commit at {format_lsn(message.commit_lsn)}, {as_time(message.commit_timestamp)}"
-            case StreamAbort():
-                part = "" if message.subxid == message.xid else f" of subtransaction {message.subxid}"
-                what = f"Stream Abort{part}"
-            case CommitPrepared():
-                what = f"Commit Prepared {message.gid} at {format_lsn(message.commit_lsn)}"
-            case RollbackPrepared():
-                what = f"Rollback Prepared {message.gid}"
-            case BeginPrepare() | Prepare() | StreamPrepare():
-                kind = {"BeginPrepare": "Begin Prepare", "StreamPrepare": "Stream Prepare"}
-                name = type(message).__name__
-                what = f"{kind.get(name, name)} {message.gid} at {format_lsn(message.prepare_lsn)}"
+            case m.Commit() | m.StreamCommit():
+                what += f" at {format_lsn(message.commit_lsn)}, {as_time(message.commit_timestamp)}"
+            case m.StreamStart():
+                what += ", first segment" if message.first_segment else ""
+            case m.StreamAbort():
+                what += "" if message.subxid == message.xid else f" of subtransaction {message.subxid}"
+            case m.CommitPrepared():
+                what += f" {gid} at {format_lsn(message.commit_lsn)}"
+            case m.BeginPrepare() | m.Prepare() | m.StreamPrepare():
+                what += f" {gid} at {format_lsn(message.prepare_lsn)}"
+            case m.RollbackPrepared():
+                what += f" {gid}"
             case _:
-                what = type(message).__name__
-        gid = getattr(message, "gid", None)
-        self._named(what, *(() if gid is None else (gid,)))
+                pass
+        self.line.what = what
 
-    def _relation(self, message: Relation) -> None:
+    def _relation(self, message: m.Relation) -> None:
         name = f"{message.namespace}.{message.name}"
-        types = [column_type(c.type_oid, c.type_modifier, self.context.user_types).name for c in message.columns]
+        types = self.context.user_types
         columns = ", ".join(
-            f"{c.name} {t}{' key' if c.is_key else ''}" for c, t in zip(message.columns, types, strict=True)
+            f"{c.name} {column_type(c.type_oid, c.type_modifier, types).name}{' key' if c.is_key else ''}"
+            for c in message.columns
         )
         identity = message.replica_identity.name.lower()
-        self._named(f"Relation {message.oid} is {name} ({columns}), replica identity {identity}", name)
+        what = f"Relation {message.oid} is {name} ({columns}), replica identity {identity}"
+        self._named(what, name, *(c.name for c in message.columns))
         self.line.tables = (name,)
-        self.line.names += tuple(c.name for c in message.columns)
 
-    def _logical(self, message: Message) -> None:
+    def _logical(self, message: m.Message) -> None:
         kind = "transactional" if message.transactional else "not transactional"
-        what = f"Message {message.prefix!r}, {kind}, {len(message.content):,} bytes"
+        what = f"Message {message.prefix!r}, {kind}, {counted(len(message.content), 'byte')}"
         self._named(what, message.prefix)
         if self.context.shows_values:
             self.line.values["content"] = {"content": _text(message.content)}
 
-    def _change(self, message: Insert | Update | Delete | Truncate) -> None:
-        oids = message.relation_oids if isinstance(message, Truncate) else (message.relation_oid,)
+    def _change(self, message: m.Insert | m.Update | m.Delete | m.Truncate) -> None:
+        oids = message.relation_oids if isinstance(message, m.Truncate) else (message.relation_oid,)
         relations = [self._relation_of(oid) for oid in oids]
         tables = tuple(
             f"OID {oid}" if relation is None else f"{relation.namespace}.{relation.name}"
@@ -331,9 +308,9 @@ class MessageDescription:
         self.line.tables = self.line.names = tables
         self.line.names += tuple(c.name for r in relations if r is not None for c in r.columns)
         self.line.what = f"{type(message).__name__} {', '.join(tables)}"
-        if isinstance(message, Truncate):
-            self.line.what += " cascade" if message.options & TruncateOption.CASCADE else ""
-            self.line.what += " restart identity" if message.options & TruncateOption.RESTART_IDENTITY else ""
+        if isinstance(message, m.Truncate):
+            self.line.what += " cascade" if message.options & m.TruncateOption.CASCADE else ""
+            self.line.what += " restart identity" if message.options & m.TruncateOption.RESTART_IDENTITY else ""
             return
         old_kind = getattr(message, "old_kind", None)
         for kind in ("old", "new"):
@@ -342,14 +319,14 @@ class MessageDescription:
                 is_key = kind == "old" and old_kind is not None and old_kind.value == "K"
                 self._tuple("key" if is_key else kind, data, relations[0], is_key)
 
-    def _relation_of(self, oid: int) -> Relation | None:
+    def _relation_of(self, oid: int) -> m.Relation | None:
         versions = self.context.versions.get(oid)
         if versions is None:
             return None
         number = versions.at(self.position, None if self.outcome is None else self.outcome.scope)
         return None if number is None else versions.relations[number]
 
-    def _tuple(self, kind: str, data: TupleData, relation: Relation | None, is_key: bool) -> None:
+    def _tuple(self, kind: str, data: m.TupleData, relation: m.Relation | None, is_key: bool) -> None:
         names = [f"column {i + 1}" for i in range(len(data.kinds))]
         if relation is not None and len(relation.columns) == len(names):
             names = [column.name for column in relation.columns]

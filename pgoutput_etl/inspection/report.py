@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from pgoutput_etl.console import counted
+from pgoutput_etl.errors import without_offset
 from pgoutput_etl.inspection.archive import Inspection
 from pgoutput_etl.inspection.file_scan import BIGGEST, FragmentTotals
-from pgoutput_etl.inspection.message_lines import as_time
+from pgoutput_etl.inspection.message_lines import as_lsn, as_time
 from pgoutput_etl.inspection.report_model import (
     ArchiveReport,
     ColumnReport,
@@ -19,21 +21,20 @@ from pgoutput_etl.inspection.report_model import (
 )
 from pgoutput_etl.inspection.server_settings import FORMAT
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
-from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationEntry
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.types import UserTypes, column_type
 
-_STREAMED, _PREPARED = frozenset("SEc"), frozenset("bPKr")
+_STREAMED, _PREPARED = frozenset("SEc"), frozenset("bPKrp")
 
 
 def report_on(inspection: Inspection) -> ArchiveReport:
     scans = inspection.scans
     census, messages = inspection.census(), inspection.messages()
     framings = {scan.framing for scan in scans.values() if scan.messages}
-    commits = [epoch for scan in scans.values() for epoch in scan.epochs if epoch is not None]
-    commits += [(o.commit_lsn, o.commit_lsn) for o in inspection.assembled.ended if o.commit_lsn is not None]
+    commits = [lsn for scan in scans.values() for lsn in scan.commits if lsn is not None]
+    commits += [outcome.commit_lsn for outcome in inspection.assembled.ended if outcome.commit_lsn is not None]
     lsns = [lsn for scan in scans.values() for lsn in (scan.first_lsn, scan.last_lsn) if lsn is not None]
     times = [
         o.commit_ts
@@ -55,10 +56,10 @@ def report_on(inspection: Inspection) -> ArchiveReport:
         protocol=_protocol(messages, is_parallel),
         server=_server(messages, is_parallel, is_binary),
         settings=settings,
-        first_lsn=_lsn(min(lsns, default=None)),
-        last_lsn=_lsn(max(lsns, default=None)),
-        first_commit_lsn=_lsn(min((first for first, _ in commits), default=None)),
-        last_commit_lsn=_lsn(max((last for _, last in commits), default=None)),
+        first_lsn=as_lsn(min(lsns, default=None)),
+        last_lsn=as_lsn(max(lsns, default=None)),
+        first_commit_lsn=as_lsn(min(commits, default=None)),
+        last_commit_lsn=as_lsn(max(commits, default=None)),
         first_commit_time=as_time(min(times, default=None)),
         last_commit_time=as_time(max(times, default=None)),
         transactions={status.value: inspection.transactions()[status.value] for status in TransactionStatus},
@@ -79,16 +80,12 @@ def report_on(inspection: Inspection) -> ArchiveReport:
     )
 
 
-def _lsn(lsn: int | None) -> str | None:
-    return None if lsn is None else format_lsn(lsn)
-
-
 def _protocol(messages: Counter[str], is_parallel: bool) -> str:
     if not messages:
         return "unknown"
     if is_parallel:
         return "4"
-    if not _PREPARED.isdisjoint(messages) or "p" in messages:
+    if not _PREPARED.isdisjoint(messages):
         return "3 or newer"
     if not _STREAMED.isdisjoint(messages):
         return "2 or newer"
@@ -98,18 +95,15 @@ def _protocol(messages: Counter[str], is_parallel: bool) -> str:
 def _server(messages: Counter[str], is_parallel: bool, is_binary: bool) -> str:
     if not messages:
         return "unknown"
-    least = 10
-    if messages["T"]:
-        least = 11
-    if messages["M"] or is_binary or not _STREAMED.isdisjoint(messages):
-        least = 14
-    if not _PREPARED.isdisjoint(messages) or messages["p"]:
-        least = 15
-    if is_parallel:
-        least = 16
-    if messages["A"] and _STREAMED.isdisjoint(messages):
-        least = 18
-    return f"PostgreSQL {least} or newer"
+    is_streamed = not _STREAMED.isdisjoint(messages)
+    features = {
+        11: messages["T"] > 0,
+        14: messages["M"] > 0 or is_binary or is_streamed,
+        15: not _PREPARED.isdisjoint(messages),
+        16: is_parallel,
+        18: messages["A"] > 0 and not is_streamed,
+    }
+    return f"PostgreSQL {max((version for version, is_used in features.items() if is_used), default=10)} or newer"
 
 
 def _files(inspection: Inspection) -> Iterable[FileReport]:
@@ -119,25 +113,14 @@ def _files(inspection: Inspection) -> Iterable[FileReport]:
         number = numbers.get(file.path)
         scan = None if number is None or number not in inspection.inspections else inspection.inspections[number].scan
         status = _status(file.path, parts.get(file.path), inspection)
-        content = inspection.sizes.get(file.path)
+        listed = (file.path, status, file.size, inspection.sizes.get(file.path))
         if scan is None:
-            yield FileReport(file.path, status, file.size, content)
+            yield FileReport(*listed)
             continue
-        commits = [epoch for epoch in scan.epochs if epoch is not None]
-        yield FileReport(
-            file.path,
-            status,
-            file.size,
-            content,
-            scan.framing,
-            dict(sorted(scan.messages.items())),
-            _lsn(scan.first_lsn),
-            _lsn(scan.last_lsn),
-            _lsn(min((first for first, _ in commits), default=None)),
-            _lsn(max((last for _, last in commits), default=None)),
-            len(scan.epochs) - 1,
-            scan.tail,
-        )
+        messages = dict(sorted(scan.messages.items()))
+        first_commit, last_commit = scan.commits
+        lsns = (as_lsn(scan.first_lsn), as_lsn(scan.last_lsn), as_lsn(first_commit), as_lsn(last_commit))
+        yield FileReport(*listed, scan.framing, messages, *lsns, len(scan.epochs) - 1, scan.tail)
 
 
 def _status(path: str, part: FilePart | None, inspection: Inspection) -> str:
@@ -160,39 +143,20 @@ def kind_of_transaction(outcome: Outcome) -> str:
 
 
 def transaction_report(inspection: Inspection, outcome: Outcome) -> TransactionReport:
+    kind, status = kind_of_transaction(outcome), outcome.status.value
     changes, size = _size_of(inspection, outcome)
-    return TransactionReport(
-        outcome.xid,
-        kind_of_transaction(outcome),
-        outcome.status.value,
-        changes,
-        size,
-        outcome.gid,
-        inspection.paths.get(outcome.fragments[0][0], "") if outcome.fragments else "",
-        _lsn(outcome.commit_lsn),
-        as_time(outcome.commit_ts),
-        len(outcome.aborted_subxids),
-    )
+    path = inspection.paths.get(outcome.fragments[0][0], "") if outcome.fragments else ""
+    lsn, time, aborted = as_lsn(outcome.commit_lsn), as_time(outcome.commit_ts), len(outcome.aborted_subxids)
+    return TransactionReport(outcome.xid, kind, status, changes, size, outcome.gid, path, lsn, time, aborted)
 
 
 def _biggest(inspection: Inspection) -> list[TransactionReport]:
     assembled = inspection.assembled
-    others = [transaction_report(inspection, outcome) for outcome in (*assembled.ended, *assembled.open)]
-    ordinary = [
-        TransactionReport(
-            fragment.xid,
-            "ordinary",
-            fragment.status,
-            fragment.changes,
-            fragment.size,
-            None,
-            inspection.paths.get(fragment.file, ""),
-            _lsn(fragment.commit_lsn),
-            as_time(fragment.commit_ts),
-        )
-        for fragment in inspection.total.biggest
-    ]
-    return sorted([*others, *ordinary], key=lambda t: -t.size)[:BIGGEST]
+    reports = [transaction_report(inspection, outcome) for outcome in (*assembled.ended, *assembled.open)]
+    for t in inspection.total.biggest:
+        path, commit = inspection.paths.get(t.file, ""), (as_lsn(t.commit_lsn), as_time(t.commit_ts))
+        reports.append(TransactionReport(t.xid, "ordinary", t.status, t.changes, t.size, None, path, *commit))
+    return sorted(reports, key=lambda report: -report.size)[:BIGGEST]
 
 
 def _sizes(inspection: Inspection) -> dict[str, int]:
@@ -201,42 +165,31 @@ def _sizes(inspection: Inspection) -> dict[str, int]:
         if outcome.status is TransactionStatus.COMMITTED:
             changes, _ = _size_of(inspection, outcome)
             digits[len(str(changes)) if changes else 0] += 1
-    return {_size_class(n): count for n, count in sorted(digits.items()) if count}
-
-
-def _size_class(digits: int) -> str:
-    return "0" if digits == 0 else f"{10 ** (digits - 1)}-{10**digits - 1}"
+    return {f"{10 ** (n - 1)}-{10**n - 1}" if n else "0": count for n, count in sorted(digits.items()) if count}
 
 
 def _relations(inspection: Inspection) -> Iterable[RelationReport]:
     history = inspection.assembled.assembly.relations
     user_types = UserTypes.of(inspection.assembled.assembly.types.values(), {})
-    entries: dict[int, list[RelationEntry]] = {}
+    entries: defaultdict[int, list[RelationEntry]] = defaultdict(list)
     for entry in history.entries:
-        entries.setdefault(entry.relation.oid, []).append(entry)
-    changed: dict[int, Counter[str]] = {}
-    others: dict[int, Counter[str]] = {}
+        entries[entry.relation.oid].append(entry)
+    changed: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    others: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for (oid, tag, status), count in inspection.total.changes.items():
-        is_committed = status == TransactionStatus.COMMITTED.value
-        (changed if is_committed else others).setdefault(oid, Counter())[tag if is_committed else status] += count
+        if status == TransactionStatus.COMMITTED.value:
+            changed[oid][tag] += count
+        else:
+            others[oid][status] += count
     for oid in sorted({*entries, *changed, *others}):
         latest = history.newest(oid)
-        yield RelationReport(
-            oid,
-            None if latest is None else latest.namespace,
-            None if latest is None else latest.name,
-            tuple(_version(inspection, entry, user_types) for entry in _distinct(entries.get(oid, []))),
-            {tag: changed.get(oid, Counter())[tag] for tag in "IUDT"},
-            dict(sorted(others.get(oid, Counter()).items())),
-        )
-
-
-def _distinct(entries: Iterable[RelationEntry]) -> list[RelationEntry]:
-    """The first entry of each description."""
-    first: dict[Relation, RelationEntry] = {}
-    for entry in sorted(entries, key=lambda e: e.position):
-        first.setdefault(entry.relation, entry)
-    return list(first.values())
+        schema, table = (None, None) if latest is None else (latest.namespace, latest.name)
+        first: dict[Relation, RelationEntry] = {}  # of each description
+        for entry in sorted(entries[oid], key=lambda e: e.position):
+            first.setdefault(entry.relation, entry)
+        versions = tuple(_version(inspection, entry, user_types) for entry in first.values())
+        committed = {tag: changed[oid][tag] for tag in "IUDT"}
+        yield RelationReport(oid, schema, table, versions, committed, dict(sorted(others[oid].items())))
 
 
 def _version(inspection: Inspection, entry: RelationEntry, user_types: UserTypes) -> VersionReport:
@@ -245,33 +198,27 @@ def _version(inspection: Inspection, entry: RelationEntry, user_types: UserTypes
         ColumnReport(c.name, column_type(c.type_oid, c.type_modifier, user_types).name, c.is_key)
         for c in relation.columns
     )
-    return VersionReport(
-        relation.namespace,
-        relation.name,
-        relation.replica_identity.name.lower(),
-        columns,
-        inspection.paths.get(file, ""),
-        ordinal,
-        entry.scope is not None,
-    )
+    identity, path = relation.replica_identity.name.lower(), inspection.paths.get(file, "")
+    is_streamed = entry.scope is not None
+    return VersionReport(relation.namespace, relation.name, identity, columns, path, ordinal, is_streamed)
 
 
 def _damages(inspection: Inspection) -> list[str]:
     return [
-        f"{inspection.paths[number]}: {damage.size:,} bytes at offset {damage.offset:,}: {damage.reason}"
-        + ("; cut off by a receiver that died" if damage.is_torn else "")
+        f"{inspection.paths[number]}: {counted(damage.size, 'byte')} at offset {damage.offset:,}: "
+        f"{without_offset(damage.reason)}" + ("; cut off by a receiver that died" if damage.is_torn else "")
         for number, scan in sorted(inspection.scans.items())
         for damage in scan.damages
     ]
 
 
 def _gaps(inspection: Inspection) -> list[str]:
-    lines = [*inspection.missing]
-    for gap in inspection.assembled.breaks:
-        if not gap.is_beginning or gap.is_excluded:
-            excluded = "; the file is not counted" if gap.is_excluded else ""
-            lines.append(f"{inspection.paths[gap.file]}: {gap.reason}{excluded}")
-    return lines
+    breaks = [
+        f"{inspection.paths[gap.file]}: {gap.reason}{'; the file is not counted' if gap.is_excluded else ''}"
+        for gap in inspection.assembled.breaks
+        if not gap.is_beginning or gap.is_excluded
+    ]
+    return [*inspection.missing, *breaks]
 
 
 def _remarks(inspection: Inspection) -> list[str]:
@@ -284,7 +231,9 @@ def _remarks(inspection: Inspection) -> list[str]:
         f"{part.path}: the same content as {inspection.paths.get(part.same_as or 0, 'another')}"
         for part in inspection.selection.with_status(FileStatus.DUPLICATE).values()
     ]
-    for number, scan in sorted(inspection.scans.items()):
-        if scan.tail is not None:
-            lines.append(f"{inspection.paths[number]}: incomplete after offset {scan.consumed:,}: {scan.tail}")
+    lines += [
+        f"{inspection.paths[number]}: incomplete after offset {scan.consumed:,}: {without_offset(scan.tail)}"
+        for number, scan in sorted(inspection.scans.items())
+        if scan.tail is not None
+    ]
     return [*lines, *inspection.remarks]

@@ -94,17 +94,15 @@ def _infer_settings(type_oid: int, value: bytes) -> list[tuple[str, str]]:
             match = _ISO.fullmatch(value)
             style = ("DateStyle", OTHER if match is None else "ISO")
             zone = None if match is None else match[1]
-            return [style] if zone is None else [style, ("TimeZone", f"UTC{_offset(zone)}")]
+            if zone is None:
+                return [style]
+            return [style, ("TimeZone", f"UTC{zone.decode('ascii') if zone.strip(b'+-0:') else ''}")]
         case 1186:
             return [("IntervalStyle", _interval_style(value))]
         case 17:
             return [("bytea_output", "hex" if value.startswith(b"\\x") else "escape")]
         case _:
             return []
-
-
-def _offset(zone: bytes) -> str:
-    return "" if zone.strip(b"+-0:") == b"" else zone.decode("ascii")
 
 
 def _interval_style(value: bytes) -> str:

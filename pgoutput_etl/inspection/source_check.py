@@ -1,4 +1,4 @@
-"""Checks that an archive's transactions come from one server, as source_continuity.py does with a ledger.
+"""Checks that an archive's transactions come from one server, as ingest/source_check.py does with a ledger.
 
 A commit with a lower LSN than commits before it was sent again, so the archive must have it already. No transaction is
 committed twice: an xid is reused only after 2^32 others.
@@ -6,43 +6,29 @@ committed twice: an xid is reused only after 2^32 others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
-from pgoutput_etl.transactions.status_lookup import STATUSES
-
-Integers = npt.NDArray[np.int64]
+from pgoutput_etl.transactions.outcome import Outcome
+from pgoutput_etl.transactions.statistics import QUARANTINED
+from pgoutput_etl.transactions.status_lookup import COMMITTED, REFUSED, RESENT, STATUSES, Integers
 
 # Bytes of WAL: 2^32 transactions, each at least 32 bytes.
 XIDS_WRAP_WITHIN = 2**37
 
-_DONE = tuple(
-    STATUSES.index(status)
-    for status in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
-)
 
-_RESENT = STATUSES.index(TransactionStatus.RESENT)
+# Commits of a file: its number, and parallel arrays of xids, LSNs and statuses as indexes of STATUSES.
+FileCommits = tuple[int, Integers, Integers, Integers]
 
 
-@dataclass(slots=True)
-class CommitColumns:
-    """Commits by file, as parallel arrays: xid, LSN and status as an index of STATUSES."""
-
-    parts: list[tuple[int, Integers, Integers, Integers]] = field(default_factory=list)
-
-    def add(self, file: int, xid: Integers, lsn: Integers, status: Integers) -> None:
-        self.parts.append((file, xid, lsn, status))
-
-    def add_outcomes(self, outcomes: Iterable[Outcome]) -> None:
-        for o in outcomes:
-            if o.xid is not None and o.commit_lsn is not None and o.fragments:
-                numbers = (np.array([n], np.int64) for n in (o.xid, o.commit_lsn, STATUSES.index(o.status)))
-                self.add(o.fragments[0][0], *numbers)
+def commits_of(outcomes: Iterable[Outcome]) -> Iterator[FileCommits]:
+    for o in outcomes:
+        if o.xid is not None and o.commit_lsn is not None and o.fragments:
+            status = STATUSES.index(o.status)
+            yield o.fragments[0][0], np.array([o.xid]), np.array([o.commit_lsn]), np.array([status])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +40,17 @@ class ForeignTransactions:
     open: tuple[str, ...] = ()
 
 
-def find_foreign_transactions(commits: CommitColumns, paths: Mapping[int, str]) -> ForeignTransactions:
-    if not commits.parts:
+def find_foreign_transactions(commits: Sequence[FileCommits], paths: Mapping[int, str]) -> ForeignTransactions:
+    if not commits:
         return ForeignTransactions()
-    file = np.concatenate([np.full(len(part[1]), part[0], np.int64) for part in commits.parts])
-    xid, lsn, status = (np.concatenate([part[i] for part in commits.parts]) for i in (1, 2, 3))
-    is_done = np.isin(status, _DONE)
+    file = np.concatenate([np.full(len(part[1]), part[0], np.int64) for part in commits])
+    xid, lsn, status = (np.concatenate([part[i] for part in commits]) for i in (1, 2, 3))
+    is_done = np.isin(status, (COMMITTED, QUARANTINED, REFUSED))
     order = np.lexsort((lsn, xid))
     order = order[is_done[order]]
     wrong: list[str] = []
     earlier: list[str] = []
-    resent = np.flatnonzero(status == _RESENT)
+    resent = np.flatnonzero(status == RESENT)
     known = set(zip(xid[order].tolist(), lsn[order].tolist(), strict=True)) if len(resent) else set()
     unknown = [i for i in resent.tolist() if (int(xid[i]), int(lsn[i])) not in known]
     if unknown:

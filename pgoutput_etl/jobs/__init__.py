@@ -1,3 +1,1 @@
 """One folder per job: its command line, its request, the run and its report."""
-
-from __future__ import annotations

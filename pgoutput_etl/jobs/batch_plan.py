@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy_of
-from pgoutput_etl.targets.plan import TablePlan, tables_ahead
+from pgoutput_etl.targets.plan import TablePlan, held_from, tables_ahead
 from pgoutput_etl.targets.planner import Name
 from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets, refuse_other_settings
 from pgoutput_etl.transactions.assembly import Assembly
@@ -31,7 +31,7 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """prior: the ledger before the batch. path_of: the path of a file by its number."""
+    """prior: the ledger before the batch. path_of: a file's path by its number."""
 
     batch: Batch
     files: FileBatch
@@ -52,11 +52,12 @@ class BatchPlan:
         """The number of transactions by status."""
         return transactions_by_status(self.assembly.outcomes, self.targets.statistics)
 
-    def accounts(self, held_from: Mapping[int, int]) -> dict[int, dict[str, int]]:
-        """Bytes by file and by what became of them. held_from: by OID, the commit LSN from which a table is held."""
+    def accounts(self, held: Collection[int]) -> dict[int, dict[str, int]]:
+        """Bytes by file and account. held: OIDs of held tables."""
         statistics = self.targets.statistics
-        if held_from:
-            statistics = self.rows.statistics(StatisticsRequest(held_from=held_from))
+        if held:
+            first_lsns = held_from(held, self.targets.cutoffs)
+            statistics = self.rows.statistics(StatisticsRequest(held_from=first_lsns))
         return statistics.accounts() | self.files.accounts_of_others()
 
     def damages(self) -> list[str]:
@@ -80,7 +81,7 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
     if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):
-        waiting = LedgerArchive(run.spark, config, ledger, batch).waiting(prior.open_units, policy)
+        waiting = LedgerArchive(run.spark, config, ledger, batch).waiting(prior.open_fragments, policy)
     assembly.relations.mask = policy
     rows = MessageRows(run.spark, files.masked(policy), waiting, files.inspected, assembly)
     if assembly.needs_history:
@@ -103,9 +104,9 @@ def _table_names(assembly: Assembly, batch: Batch) -> set[Name]:
 
 
 def _is_masked_alike(policy: MaskingPolicy | None, assembly: Assembly, oid: int, masks: Mapping[str, str]) -> bool:
-    """Whether waiting changes of a relation were stored under the masks that the configuration asks for now."""
+    """True if waiting changes of a relation were stored under the masks that the configuration asks for now."""
     if oid not in assembly.relations.oids():
-        return not masks  # nothing describes them, so they were stored either empty or unmasked
+        return not masks  # without a Relation message, changes are stored either empty or unmasked
     versions, _ = assembly.relations.unmasked(oid)
     clear = {column.name for relation in versions.relations for column in relation.columns} - masks.keys()
     return not changed_masks(masks, frozenset(clear), {} if policy is None else policy.masks_of(oid))

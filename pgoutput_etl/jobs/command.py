@@ -1,44 +1,67 @@
-"""The jobs' common command line: arguments, exit codes, and a report as text or JSON."""
+"""The jobs' common command line: arguments, and a report as text or JSON."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.console import Progress, exit_code_of, print_error
-from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.console import Progress, ProgressPrinter, print_error
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.exit_codes import EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
+from pgoutput_etl.jobs.command_line import example_line, job_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.timestamps import parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Set by spark-submit.sh, which starts a JVM only after the job has checked its command line and configuration.
+BEFORE_SPARK = "PGOUTPUT_ETL_BEFORE_SPARK"
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A job's command line. name: as in jobs/NAME.py; run: returns the exit code."""
+    """A job's command line. name: as in jobs/NAME.py; example: for a clone after `make demo`.
+
+    run: returns the exit code. check: true if the run needs Spark; raises ConfigError for options that `run` refuses.
+    Modules of commands import no pyspark, pandas or rich, so that a check takes milliseconds.
+    """
 
     name: str
     description: str
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    check: Callable[[argparse.Namespace], bool] = lambda _: True
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
-            prog=prog, description=self.description, allow_abbrev=False, epilog=f"example: {self.example}"
+            prog=prog,
+            description=self.description,
+            allow_abbrev=False,
+            epilog=f"example: {example_line(self.example)}\n\nterms: docs/glossary.md",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_arguments(parser)
         return parser
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
-        return self.run(self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments))
+        parsed = self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments)
+        try:
+            if BEFORE_SPARK in os.environ:
+                return EXIT_NEEDS_SPARK if self.check(parsed) else EXIT_NEEDS_NO_SPARK
+            return self.run(parsed)
+        except PgoutputEtlError as error:
+            print_error(error)
+            return exit_code_of(error)
 
 
 class JobReport(Protocol):
@@ -48,49 +71,75 @@ class JobReport(Protocol):
     def to_json(self) -> str: ...
 
 
-R = TypeVar("R", bound=JobReport)
-
-
-def run_job(arguments: argparse.Namespace, job: Callable[[Config], R], show: Callable[[R], None]) -> int:
-    """Runs a job with its configuration, prints its report or its error, and returns the exit code."""
-    try:
-        config = load_config(arguments.config, arguments.set)
-        report = job(config)
-    except PgoutputEtlError as error:
-        print_error(error)
-        return exit_code_of(error)
-    if arguments.json:
-        print(report.to_json())
-    else:
-        show(report)
-    return report.exit_code
-
-
 class JobRequest(Protocol):
-    """A job's arguments besides its configuration."""
+    """A job's options, as a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def check(self) -> None:
-        """Raises ConfigError for arguments that don't go together."""
+        """Raises ConfigError for options that don't go together."""
 
 
+R = TypeVar("R", bound=JobReport)
 Q = TypeVar("Q", bound=JobRequest)
 
+# Checks a job's options, and returns the work that is left to do.
+Job: TypeAlias = Callable[[argparse.Namespace, Config], Callable[[], R]]
 
-def run_request(
-    arguments: argparse.Namespace,
+
+def job_command(
     name: str,
-    request: Q,
-    do: Callable[[SparkSession, Config, Q, Callable[[str], None]], R],
+    description: str,
+    example: str,
+    job: Job[R],
     show: Callable[[R], None],
-) -> int:
-    """Like run_job, but checks the request before Spark starts."""
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    needs_spark: bool = True,
+) -> Command:
+    """The command of a job with a configuration. It prints the job's report or its error. show: prints text."""
 
-    def job(config: Config) -> R:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
+        add_options(parser)
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file"
+        )
+        add_output(parser)
+
+    def check(arguments: argparse.Namespace) -> bool:
+        job(arguments, load_config(arguments.config, arguments.set))
+        return needs_spark
+
+    def run(arguments: argparse.Namespace) -> int:
+        config = load_config(arguments.config, arguments.set)
+        try:
+            report = job(arguments, config)()
+        except PgoutputEtlError as error:
+            print_error(error, job_line(config, *error.next_job) if error.next_job else None)
+            return exit_code_of(error)
+        if arguments.json:
+            print(report.to_json())
+        else:
+            show(report)
+        return report.exit_code
+
+    return Command(name, description, example, add_arguments, run, check)
+
+
+def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Config, Q, Progress], R]) -> Job[R]:
+    """A job whose options are the fields of a request, which is checked before Spark starts."""
+
+    def job(arguments: argparse.Namespace, config: Config) -> Callable[[], R]:
+        request = request_type(**{field.name: getattr(arguments, field.name) for field in fields(request_type)})
         request.check()
-        with session(name, config) as spark:
-            return do(spark, config, request, Progress(arguments.quiet))
 
-    return run_job(arguments, job, show)
+        def work() -> R:
+            with session(name, config) as spark:
+                return do(spark, config, request, ProgressPrinter(arguments.quiet))
+
+        return work
+
+    return job
 
 
 @contextmanager
@@ -107,16 +156,6 @@ def session(job: str, config: Config) -> Iterator[SparkSession]:
         end_session(spark)
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
-
-
-def add_usual(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that every job with a configuration lists last in its help."""
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file")
-    add_output(parser)
-
-
 def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="print no progress to standard error")
@@ -125,7 +164,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 T = TypeVar("T")
 
 
-def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
     """Reports a ValueError of `parse` as argparse's own errors."""
 
     def parse_argument(text: str) -> T:
@@ -137,10 +176,21 @@ def _argument(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parse_argument
 
 
-lsn: Callable[[str], int] = _argument(parse_lsn)
+lsn: Callable[[str], int] = argument(parse_lsn)
 
-time: Callable[[str], datetime] = _argument(parse_time)
+time: Callable[[str], datetime] = argument(parse_time)
 
 
 def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def matching_names(patterns: Iterable[str], names: Collection[str], where: str) -> set[str]:
+    """The names that match shell patterns. Raises ConfigError for a pattern without a match. where: has the names."""
+    matches: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in names if fnmatchcase(name, pattern)}
+        if not matching:
+            raise ConfigError(f"--tables: {where} has no table {pattern!r}")
+        matches |= matching
+    return matches

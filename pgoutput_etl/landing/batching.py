@@ -1,7 +1,7 @@
-"""A backlog in steps: which of the new files make the next batch, and which are left for those behind it.
+"""Splits a backlog into batches.
 
-A batch takes files, whole and in the order of the archive, as long as they commit no more transactions together than it
-may; one that commits more by itself is a batch of its own. Those that commit nothing go along with the one before.
+A batch takes whole files in the order of the archive as long as they commit no more transactions than its limit; a file
+that commits more is a batch of its own. Files without commits go into the batch of the file before them.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ _COMMITS = ("C", "c", "K")  # Commit, Stream Commit, Commit Prepared
 
 
 def commits_in(scan: FileScan) -> int:
-    """How many transactions end there by being committed, those that were sent before among them."""
+    """The number of committed transactions that end in the file, including transactions that were sent before."""
     return sum(scan.messages.get(tag, 0) for tag in _COMMITS)
 
 
-def in_steps(found: FileSelection, commits: Mapping[str, int], most: int | None) -> list[FileSelection]:
-    """One arrangement per batch, in order; if there are several, all are to be scanned again, each by itself.
+def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | None) -> list[FileSelection]:
+    """One selection per batch, in order. If there are several, each has to be scanned again by itself.
 
-    `commits`: of each file to read, by path; `most`: in one batch, None for any number. The first batch notes the new
-    names of contents, as some are known again only while they are the archive's end. What else is only noted, and what
-    is said of files, is left to the last one: a file may be the same as any of those to read.
+    commits: by path of each file to read. limit: of a batch, None for no limit. The first batch records the new names
+    of contents, because some are recognized only while they are the archive's end. The last one has all other records
+    and the remarks: any of the files to read may have the same content as those.
     """
-    to_read = found.to_read
-    if most is None or not _names_tell_the_order(found):
-        return [found]
+    if limit is None or not _is_ordered_by_name(selection):
+        return [selection]
     groups: list[dict[int, FilePart]] = [{}]
-    taken = 0
-    for number, part in sorted(to_read.items()):
+    total = 0
+    for number, part in sorted(selection.to_read.items()):
         count = commits.get(part.path, 0)
-        if taken and count and taken + count > most:
+        if total and count and total + count > limit:
             groups.append({})
-            taken = 0
+            total = 0
         groups[-1][number] = part
-        taken += count
+        total += count
     if len(groups) == 1:
-        return [found]
-    groups[0] |= found.with_status(FileStatus.MOVED)
-    groups[-1] |= found.with_status(FileStatus.SAME, FileStatus.DUPLICATE, FileStatus.REFUSED)
+        return [selection]
+    groups[0] |= selection.with_status(FileStatus.MOVED)
+    groups[-1] |= selection.with_status(FileStatus.SAME, FileStatus.DUPLICATE, FileStatus.REFUSED)
     *first, last = groups
-    return [*(FileSelection(parts, True) for parts in first), FileSelection(last, True, found.remarks)]
+    return [*(FileSelection(parts, True) for parts in first), FileSelection(last, True, selection.remarks)]
 
 
-def _names_tell_the_order(found: FileSelection) -> bool:
-    """Whether a run that finds some files applied, as this one died, would read the others in the same order. One that
-    took the name of a file that was renamed comes last, and may sort before others."""
-    paths = [part.path for _, part in sorted(found.to_read.items()) if part.was_read or part.unfinished]
-    others = [part.path for part in found.with_status(FileStatus.MOVED).values()]
+def _is_ordered_by_name(selection: FileSelection) -> bool:
+    """True if another run, which finds some of the files applied because this one died, reads the rest in the same
+    order.
+    A file that took the name of a renamed file comes last, and may sort before others."""
+    paths = [part.path for _, part in sorted(selection.to_read.items()) if part.was_read or part.unfinished]
+    others = [part.path for part in selection.with_status(FileStatus.MOVED).values()]
     return not paths or paths[-1] == max([*others, *paths], key=natural_order)

@@ -1,8 +1,8 @@
-"""What a run has to know of landed files, picked out of a listing and of all that the ledger has, as columns.
+"""Selects the files and records that matter to a run, from a listing and the ledger's records as columns.
 
-Files that are as they were never become Python objects: whatever the archive's size, a run looks at files that are new
-or not as they were, at the contents that bear their names, at the content where the archive ends, and at contents that
-begin with the same few bytes as a new file. `KnownFiles` decides about these as it would if it had all.
+Unchanged files never become Python objects. However large the archive is, a run looks only at new and changed files, at
+the contents with their names, at the content where the archive ends, and at contents that begin with the same few bytes
+as a new file. `KnownFiles` decides about these as it would with all records.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LISTING_SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modif
 
 _SUFFIX = r"(?i)\.(gz|zst|lz4|bz2)$"
 
-_EVIDENCE = 3  # names before a new one that tell whether names are numbered
+_EVIDENCE = 3  # names before a new one, to see whether names are numbered
 
 
 Rows = npt.NDArray[np.int64]
 
 Flags = npt.NDArray[np.bool_]
 
-# Scans files, by their paths, with contents that they may begin with: what is found, or why not, by their numbers.
+# Scans files by path with the contents that they may begin with. Returns scans and errors by file number.
 Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
@@ -67,16 +67,16 @@ class Listing:
         return [LandedFile(**row) for row in table.to_pylist()]
 
     def named(self, paths: Collection[str]) -> list[LandedFile]:
-        """Those of these paths that are there."""
+        """The files with these paths."""
         return self.files(pc.is_in(self.table.column("path"), pa.array(sorted(paths), pa.string())))
 
     def among(self, paths: Collection[str]) -> frozenset[str]:
-        """Those of these paths that are there."""
+        """The paths that exist."""
         return frozenset(file.path for file in self.named(paths))
 
 
 class FileIndex:
-    """Parts of files (INDEX_SCHEMA), each number once. A row is a part's place in the order of numbers."""
+    """Parts of files (INDEX_SCHEMA), with unique numbers. A row is a part's position in the order of numbers."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.take(pc.sort_indices(table, [("file", "ascending")])).combine_chunks()
@@ -92,7 +92,7 @@ class FileIndex:
         return cls(pa.Table.from_pylist(rows, INDEX_SCHEMA))
 
     def with_parts(self, parts: Mapping[int, FilePart]) -> FileIndex:
-        """And those of a batch that was begun, some of which may be there."""
+        """The index with the parts of a batch that was begun, which it may have already."""
         others = pc.invert(pc.is_in(self._column("file"), pa.array(sorted(parts), pa.int64())))
         return FileIndex(pa.concat_tables([self.table.filter(others), FileIndex.of(parts).table]))
 
@@ -100,24 +100,28 @@ class FileIndex:
     def next_number(self) -> int:
         return int(self._file[-1]) + 1 if len(self._file) else 0
 
-    # What a run asks for
-
     def to_inspect(self, listing: Listing) -> list[LandedFile]:
-        """The files that are new or not as they were, and those of which bytes were left: no other is a candidate."""
+        """The files that are new or changed, and those with bytes left to read: no other file is a candidate."""
         changed = self._changed(listing)
-        seen = {file.path for file in changed}
+        paths = {file.path for file in changed}
         left = listing.named([self._path(row) for row in (*self._left, *self._name_of_last)])
-        return [*changed, *(file for file in left if file.path not in seen)]
+        return [*changed, *(file for file in left if file.path not in paths)]
 
     def tails(self, listing: Listing) -> list[FilePart]:
-        """Of the files that are there, those of which bytes were left for a later run."""
-        may_wait = self._has_status(FileStatus.READ, FileStatus.MOVED) & self._flags("unfinished")
-        parts = self._parts(self._latest[may_wait[self._latest]].tolist()).values()
-        there = listing.among([part.path for part in parts])
-        return [part for part in parts if part.path in there]
+        """The last records of the listed files that have bytes left for a later run."""
+        has_tail = self._has_status(FileStatus.READ, FileStatus.MOVED) & self._flags("unfinished")
+        parts = self._parts(self._latest[has_tail[self._latest]].tolist()).values()
+        listed = listing.among([part.path for part in parts])
+        return [part for part in parts if part.path in listed]
+
+    def refused(self, listing: Listing) -> list[FilePart]:
+        """The last records of the listed files that were refused and have not changed since."""
+        parts = self._parts(self._latest[self._has_status(FileStatus.REFUSED)[self._latest]].tolist()).values()
+        listed = {file.path: file for file in listing.named([part.path for part in parts])}
+        return [p for p in parts if listed.get(p.path) == LandedFile(p.path, p.size, p.modified)]
 
     def known(self, paths: Collection[str], numbers: Iterable[int] = ()) -> KnownFiles:
-        """What matters of files with these paths, and of the parts with these numbers."""
+        """The records that matter to files with these paths, and to the parts with these numbers."""
         rows = {*self._bearing(paths), *self._left, *self._last, *self._rows_of(numbers)}
         latest = self._latest_of([*paths, *map(self._path, (*self._left, *self._name_of_last))])
         parts = self._parts({*rows, *latest})
@@ -139,7 +143,7 @@ class FileIndex:
         return KnownFiles.of(self._parts(range(len(self._file))))
 
     def unkeyed(self) -> UnkeyedContents | None:
-        """The contents that an older version read."""
+        """The contents that an older version recorded."""
         rows = np.flatnonzero(self._has_content & ~self._has("head"))
         if not len(rows):
             return None
@@ -155,54 +159,54 @@ class FileIndex:
         errors: Mapping[int, ScanError],
         scan: Scan,
     ) -> tuple[FileSelection, dict[int, FileScan]]:
-        """What to read of files that were scanned with the contents of `known`, and what is known of them now. `scan`
-        is called once at the most, for files that may begin with further contents."""
-        tasks = scan_tasks(files)
-        alike = self._lookalikes({n: file.path for n, file in files.items()}, scans, errors, known)
-        found, failed, others = dict(scans), dict(errors), set[int]()
-        if alike:
-            known = self.known(tasks, set[int]().union(*alike.values()))
-            doubtful = {path: task for path, task in tasks.items() if task.number in alike}
-            closer, closer_errors = scan(doubtful, known.contents())
-            others = {n for n, each in closer.items() if n in errors or each.same_as != scans[n].same_as}
-            same = {n: replace(scans[n], resembles=each.resembles) for n, each in closer.items() if n not in others}
-            found |= same | {n: closer[n] for n in others}
-            failed = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer}
-            found = {n: each for n, each in found.items() if n not in failed}
-        arrangement = select_files(files, found, failed, known, listing.among(known.places(tasks)))
-        if others.intersection(arrangement.to_read):
-            arrangement = replace(arrangement, rescan=True)
-        return arrangement, found
+        """Selects among files that were scanned with the contents of `known`. Returns also their current scans.
 
-    def _lookalikes(
+        Calls `scan` at most once, for files that may begin with further contents.
+        """
+        tasks = scan_tasks(files)
+        candidates = self._further_contents({n: file.path for n, file in files.items()}, scans, errors, known)
+        scans, errors, changed = dict(scans), dict(errors), set[int]()
+        if candidates:
+            known = self.known(tasks, set[int]().union(*candidates.values()))
+            doubtful = {path: task for path, task in tasks.items() if task.number in candidates}
+            closer, closer_errors = scan(doubtful, known.contents())
+            changed = {n for n, result in closer.items() if n in errors or result.same_as != scans[n].same_as}
+            for n, result in closer.items():
+                scans[n] = result if n in changed else replace(scans[n], resembles=result.resembles)
+            errors = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer}
+            scans = {n: result for n, result in scans.items() if n not in errors}
+        selection = select_files(files, scans, errors, known, listing.among(known.places(tasks)))
+        if changed.intersection(selection.to_read):
+            selection = replace(selection, rescan=True)
+        return selection, scans
+
+    def _further_contents(
         self,
         paths: Mapping[int, str],
         scans: Mapping[int, FileScan],
         errors: Mapping[int, ScanError],
         known: KnownFiles,
     ) -> dict[int, set[int]]:
-        """By the numbers of files that were scanned with the contents of `known`: parts of which a file may be more,
-        or a copy. Not of a file that is known to be what its name says."""
-        looked_at: dict[int, FileScan | ScanError] = {**scans, **errors}
-        by_head = self._by_head({head for scan in looked_at.values() for head in scan.heads})
-        found = {}
-        for number, scan in looked_at.items():
-            if isinstance(scan, FileScan) and _is_known_by_name(paths[number], scan.same_as, known):
+        """By number of a scanned file, the parts outside `known` that it may copy or continue. Files that have the
+        content of their name are left out."""
+        results: dict[int, FileScan | ScanError] = {**scans, **errors}
+        by_head = self._by_head({head for result in results.values() for head in result.heads})
+        further = {}
+        for number, result in results.items():
+            if isinstance(result, FileScan) and _is_known_by_name(paths[number], result.same_as, known):
                 continue
-            alike = [each for head in scan.heads for each in by_head.get(head, ())]
-            like = {part for part, size in alike if size >= scan.offset} | set(scan.unkeyed)
-            if like - known.parts.keys():
-                found[number] = like
-        return found
+            parts = {part for head in result.heads for part, size in by_head.get(head, ()) if size >= result.offset}
+            parts.update(result.unkeyed)
+            if parts - known.parts.keys():
+                further[number] = parts
+        return further
 
     def around(self, paths: Collection[str]) -> list[str]:
-        """The known paths that sort where these do or behind them, and the few before them."""
+        """The known paths from the first of these on, in the archive's order, and a few before it."""
         names, key = self._paths.dictionary.to_pylist(), self._keys.__getitem__
         in_order = sorted(range(len(names)), key=key)
         first = bisect_left(in_order, min(map(natural_order, paths)), key=key)
         return [names[code] for code in in_order[max(first - _EVIDENCE, 0) :]]
-
-    # Columns
 
     def _column(self, name: str) -> pa.ChunkedArray:
         return self.table.column(name)
@@ -217,20 +221,20 @@ class FileIndex:
         return np.asarray(self._column(name).is_valid(), np.bool_)
 
     def _has_status(self, *status: FileStatus) -> Flags:
-        return np.asarray(pc.is_in(self._column("status"), pa.array([each.value for each in status])), np.bool_)
+        return np.asarray(pc.is_in(self._column("status"), pa.array([s.value for s in status])), np.bool_)
 
     def _find_roots(self) -> Rows:
-        """The row of each part's first part: by way of the part before it, and then by twice as many at each step."""
+        """The row of each part's first part, found by pointer jumping: each step doubles the distance."""
         roots = np.arange(len(self._file), dtype=np.int64)
-        goes_on = self._has("same_as")
-        roots[goes_on] = np.searchsorted(self._file, self._numbers("same_as")[goes_on])
+        continues = self._has("same_as")
+        roots[continues] = np.searchsorted(self._file, self._numbers("same_as")[continues])
         while not np.array_equal(roots, further := roots[roots]):
             roots = further
         return roots
 
     @cached_property
     def _extended(self) -> Rows:
-        """The numbers of parts that a later one goes on from."""
+        """The numbers of parts that a later one continues."""
         return np.unique(self._numbers("same_as")[self._was_read & self._has("same_as")])
 
     @cached_property
@@ -244,36 +248,34 @@ class FileIndex:
 
     @cached_property
     def _codes(self) -> Rows:
-        """Of each row, the place of its path among all paths."""
+        """For each row, the code of its path in `_paths`."""
         return np.asarray(self._paths.indices, np.int64)
 
     @cached_property
     def _keys(self) -> list[tuple[tuple[int, int, str], ...]]:
-        """Of each path, by its code, what it is sorted by."""
+        """The sort key of each path, by its code."""
         return [natural_order(path) for path in self._paths.dictionary.to_pylist()]
-
-    # Rows, of which -1 is none
 
     @cached_property
     def _latest(self) -> Rows:
-        """Of each path, by its code, the last row."""
+        """The last row of each path, by its code."""
         return _last_of(self._codes, np.arange(len(self._file)), len(self._paths.dictionary))
 
     @cached_property
     def _last_read(self) -> Rows:
-        """Of each content, by its root, the last row that was read."""
+        """The last row that was read of each content, by its root; -1 if there is no such row."""
         read = np.flatnonzero(self._was_read)
         return _last_of(self._roots[read], read, len(self._file))
 
     @cached_property
     def _name_rows(self) -> Rows:
-        """Of each content that was read, by its root, the last row that names it."""
+        """The last row that names each content that was read, by its root; -1 for other rows."""
         naming = np.flatnonzero(self._has_status(FileStatus.READ, FileStatus.MOVED))
         return np.where(self._last_read >= 0, _last_of(self._roots[naming], naming, len(self._file)), -1)
 
     @cached_property
     def _last(self) -> list[int]:
-        """Where the archive ends: one row, or none."""
+        """The row where the archive ends, if there is one."""
         return _listed(np.flatnonzero(self._was_read)[-1:])
 
     @cached_property
@@ -282,22 +284,20 @@ class FileIndex:
 
     @cached_property
     def _left(self) -> list[int]:
-        """Of files of which all bytes were left, and none has been read since. What is set aside is left still."""
-        counted = np.flatnonzero(~self._has_status(FileStatus.REFUSED))
-        last = _last_of(self._codes[counted], counted, len(self._paths.dictionary))
+        """The last rows of files that no run has read any bytes of. A refused file is still unread."""
+        not_refused = np.flatnonzero(~self._has_status(FileStatus.REFUSED))
+        last = _last_of(self._codes[not_refused], not_refused, len(self._paths.dictionary))
         is_left = self._is_read & (self._consumed == 0) & self._flags("unfinished")
         rows = last[last >= 0]
         return _listed(np.sort(rows[is_left[rows]]))
-
-    # Choices
 
     def _path(self, row: int) -> str:
         path: str = self._column("path")[row].as_py()
         return path
 
     def _parts(self, rows: Iterable[int]) -> dict[int, FilePart]:
-        chosen = self.table.take(pa.array(sorted(rows), pa.int64())).to_pylist()
-        return {row.pop("file"): FilePart(**row) for row in chosen}
+        records = self.table.take(pa.array(sorted(rows), pa.int64())).to_pylist()
+        return {record.pop("file"): FilePart(**record) for record in records}
 
     def _rows_of(self, numbers: Iterable[int]) -> list[int]:
         return _listed(np.searchsorted(self._file, np.array([*numbers], np.int64)))
@@ -307,29 +307,27 @@ class FileIndex:
         return _listed(self._latest[np.asarray(codes, np.int64)])
 
     def _bearing(self, paths: Iterable[str]) -> list[int]:
-        """The last rows of contents that bear these names, compressed or not, and the rows of those refused under
-        them."""
+        """The last rows of contents with these names, compressed or not, and the rows refused under these names."""
         plain = pc.replace_substring_regex(self._paths.dictionary, _SUFFIX, "")
-        asked = pa.array(sorted({uncompressed_name(path) for path in paths}), pa.string())
-        is_asked = np.asarray(pc.is_in(plain, asked), np.bool_)
+        names = pa.array(sorted({uncompressed_name(path) for path in paths}), pa.string())
+        has_name = np.asarray(pc.is_in(plain, names), np.bool_)
         roots = np.flatnonzero(self._name_rows >= 0)
-        roots = roots[is_asked[self._codes[self._name_rows[roots]]]]
-        refused = self._has_content & self._has_status(FileStatus.REFUSED) & is_asked[self._codes]
+        roots = roots[has_name[self._codes[self._name_rows[roots]]]]
+        refused = self._has_content & self._has_status(FileStatus.REFUSED) & has_name[self._codes]
         return [*self._last_read[roots].tolist(), *np.flatnonzero(refused).tolist()]
 
     def _by_head(self, heads: Collection[str]) -> dict[str, list[tuple[int, int]]]:
         """Numbers and sizes of contents that have one of these heads."""
-        is_asked = np.asarray(pc.is_in(self._column("head"), pa.array(sorted(heads), pa.string())), np.bool_)
-        rows = np.flatnonzero(is_asked & self._has_content)
-        found: dict[str, list[tuple[int, int]]] = {}
-        for head, number, size in zip(
-            self._column("head").take(pa.array(rows)).to_pylist(), self._file[rows], self._consumed[rows], strict=True
-        ):
-            found.setdefault(head, []).append((int(number), int(size)))
-        return found
+        has_head = np.asarray(pc.is_in(self._column("head"), pa.array(sorted(heads), pa.string())), np.bool_)
+        rows = np.flatnonzero(has_head & self._has_content)
+        found = self._column("head").take(pa.array(rows)).to_pylist()
+        contents: dict[str, list[tuple[int, int]]] = {}
+        for head, number, size in zip(found, self._file[rows].tolist(), self._consumed[rows].tolist(), strict=True):
+            contents.setdefault(head, []).append((number, size))
+        return contents
 
     def _newest_but(self, roots: Collection[int]) -> str | None:
-        """The last name, in the archive's order, of all other contents."""
+        """The last name in the archive's order among all other contents."""
         rows = np.delete(self._name_rows, list(roots))
         codes = self._codes[rows[rows >= 0]]
         if not len(codes):
@@ -349,20 +347,20 @@ class FileIndex:
 
 
 def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, ScanTask]:
-    """By path: each file whole."""
+    """Tasks for whole files, by path."""
     return {file.path: ScanTask(number, file.size) for number, file in files.items()}
 
 
 def _last_of(groups: Rows, rows: Rows, count: int) -> Rows:
-    """Of each of `count` groups, the last row; -1 if it has none. `groups`: of the rows, which ascend."""
-    found = np.full(count, -1, np.int64)
-    found[groups] = rows
-    return found
+    """The last row of each of `count` groups; -1 for an empty group. groups: of the ascending rows."""
+    last = np.full(count, -1, np.int64)
+    last[groups] = rows
+    return last
 
 
 def _listed(rows: Rows) -> list[int]:
-    found: list[int] = rows.tolist()
-    return found
+    numbers: list[int] = rows.tolist()
+    return numbers
 
 
 def _is_known_by_name(path: str, number: int | None, known: KnownFiles) -> bool:

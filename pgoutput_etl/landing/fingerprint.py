@@ -1,12 +1,12 @@
-"""Which content a landed file has: known whole, known up to some byte, or new.
+"""Recognizes the content of a landed file by its bytes: known in whole, known up to an offset, or new.
 
-A file is what its bytes are, whatever it is called. What was read of a content is kept as the SHA-256 of its first
-`consumed` bytes, decompressed; a file that begins with them is that content, and is read from there on. It may have
-grown, been renamed, been compressed since.
+A file is identified by its bytes, not its name. For the content that was read, the ledger has the SHA-256 of its first
+`consumed` bytes, decompressed. A file that begins with these bytes has that content, and is read from there on. It may
+have grown, been renamed, or been compressed since.
 
-The same few bytes may well stand in two files: an Insert on its own is not known by them. A content is *distinctive*
-once it has a message that bears the LSN of a commit, or frames with two LSNs. One that isn't yet is known again only
-under its own name, or where the file of that name is gone.
+The same few bytes may occur in two files: an Insert on its own does not identify a file. A content is *distinctive*
+once it has a message with the LSN of a commit, or frames with two LSNs. Until then it is recognized only under its own
+name, or if no file has that name any more.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
 
 DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
 
-# Of how many of its first bytes a content has a key to be looked up by.
+# The first bytes of a content that have a key to look it up by
 HEAD_SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
 _KEY_DIGITS = 16
 
 
 class FileStatus(Enum):
-    """What was done with a landed file, or with a part of one."""
+    """The use of a landed file, or of a part of one."""
 
     READ = "read"
-    SAME = "same"  # nothing new in it: written again, as it was
-    MOVED = "moved"  # nothing new in it: its content was read, under a name that it doesn't bear any more
-    DUPLICATE = "duplicate"  # nothing new in it: its content was read, from a file that is still there
-    REFUSED = "refused"  # it bears the name of a file that was read, and holds something else
+    SAME = "same"  # nothing new: the file was written again unchanged
+    MOVED = "moved"  # nothing new: the content was read under a name that no longer exists
+    DUPLICATE = "duplicate"  # nothing new: the content was read from a file that still exists
+    REFUSED = "refused"  # the file has the name of one that was read, but other content
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file as it lies in the landing folder; `modified` in microseconds since 1970, UTC."""
+    """A file in the landing folder. modified: microseconds since 1970, UTC."""
 
     path: str
     size: int
@@ -51,12 +51,12 @@ class LandedFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """What the ledger has of a file: content[offset:consumed], decompressed, was read from its first `size` bytes.
+    """The ledger's record of a file: content[offset:consumed], decompressed, was read from its first `size` bytes.
 
-    same_as: the number of the part that this one goes on from, or that ends where this file ends. unfinished: behind
-    `consumed` stood what was not a whole message yet. reason: why that was so, or why the file was refused.
-    decompressed_size: of all the content that there was; head: the key of content[:consumed], as `heads_of` has it.
-    Both are None in a ledger from before they were kept.
+    same_as: the number of the part that this one continues, or that ends where this file ends. unfinished: the bytes
+    after `consumed` were not a whole message yet. reason: why they were not, or why the file was refused.
+    decompressed_size: of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers have
+    neither of the last two.
     """
 
     path: str
@@ -69,7 +69,7 @@ class FilePart:
     distinctive: bool = False
     varied: bool = False  # not all its messages are the same
     framing: str | None = None
-    begins_in_stream: bool | None = None  # None: that was not known
+    begins_in_stream: bool | None = None  # None: unknown
     ends_in_stream: bool | None = None
     same_as: int | None = None
     unfinished: bool = False
@@ -79,43 +79,43 @@ class FilePart:
 
     @property
     def was_read(self) -> bool:
-        """Whether there were whole messages in it."""
+        """True if the part has whole messages."""
         return self.status == FileStatus.READ.value and self.consumed > self.offset
 
     @property
     def has_content(self) -> bool:
-        """Whether its bytes are known, so that they are found again under any name."""
+        """True if its bytes are known, and can be recognized under any name."""
         is_known = self.was_read or self.status == FileStatus.REFUSED.value
         return is_known and bool(self.consumed) and self.prefix_hash is not None
 
     @property
     def has_tail(self) -> bool:
-        """Whether a later run has to read on behind `consumed`."""
+        """True if a later run has to read on after `consumed`."""
         return self.status in (FileStatus.READ.value, FileStatus.MOVED.value) and self.unfinished
 
     @property
     def is_left(self) -> bool:
-        """Whether the file had bytes, and all of them were left for a later run."""
+        """True if the file had bytes, and all of them were left for a later run."""
         return self.status == FileStatus.READ.value and self.unfinished and not self.consumed
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """content[:consumed] of a part with this number; `goes_on`: a later part has more of the same content."""
+    """content[:consumed] of the part with this number. continued: a later part has more of the same content."""
 
     consumed: int
     hash: str
     number: int
-    name: str  # uncompressed_name of the file, under which it is known even if it is not distinctive
+    name: str  # the file's uncompressed_name, under which content is recognized even if it is not distinctive
     distinctive: bool
-    goes_on: bool
+    continued: bool
     framing: str | None
     ends_in_stream: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """prefix: what the file begins with; resembles: the number of a part that it may begin with."""
+    """prefix: the known content that a file begins with. resembles: the number of a part that it may begin with."""
 
     prefix: Prefix | None = None
     resembles: int | None = None
@@ -123,7 +123,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class KnownContents:
-    """What was read, or some of it, to be found by content. unkeyed: contents that have no heads to look them up by."""
+    """Contents that were read, by length and hash. unkeyed: contents without heads to look them up by."""
 
     by_length: Mapping[int, Mapping[str, tuple[Prefix, ...]]]
     unkeyed: UnkeyedContents | None = None
@@ -137,39 +137,39 @@ class KnownContents:
         return cls(by_length, unkeyed)
 
     def match(self, path: str, hashes: Hashes) -> PrefixMatch:
-        """What is known of the file of that name, if it begins with that: another session may have been sent more of
-        the same bytes. Else the longest known prefix; of several parts with the same, that of its name or the last.
+        """The known content of the file with this name, if the file begins with it: another session may have sent more
+        of the same bytes. Otherwise the longest known prefix; among equal ones, the one of this name or the last.
 
-        A content that goes on otherwise than the known one does was sent anew: it is no continuation.
+        A file that continues a prefix in another way than the known content does was sent again, and continues nothing.
         """
         lengths = sorted(length for length in self.by_length if 0 < length <= len(hashes.data))
         name = uncompressed_name(path)
         digests = [hashes.of(length) for length in lengths]
         same = [self.by_length[n].get(digest, ()) for n, digest in zip(lengths, digests, strict=True)]
         same.reverse()
-        own = next((p for prefixes in same for p in prefixes if p.name == name and not p.goes_on), None)
+        own = next((p for prefixes in same for p in prefixes if p.name == name and not p.continued), None)
         if own is not None:
             return PrefixMatch(own)
         resembles = None
         for prefixes in same:
             known = [prefix for prefix in prefixes if prefix.distinctive or name == prefix.name]
             if known:
-                best = max(known, key=lambda p: (not p.goes_on, name == p.name, p.number))
-                return PrefixMatch(best) if not best.goes_on or best.consumed == len(hashes.data) else PrefixMatch()
+                best = max(known, key=lambda p: (not p.continued, name == p.name, p.number))
+                return PrefixMatch(best) if not best.continued or best.consumed == len(hashes.data) else PrefixMatch()
             if prefixes and resembles is None:
                 resembles = max(prefix.number for prefix in prefixes)
         return PrefixMatch(None, resembles)
 
 
 def uncompressed_name(path: str) -> str:
-    """a.bin for a.bin.gz, which it was before it was compressed."""
+    """a.bin for a.bin.gz: the file's name before it was compressed."""
     name, dot, suffix = path.rpartition(".")
     return name if f"{dot}{suffix.lower()}" in COMPRESSED else path
 
 
 class Hashes:
-    """SHA-256 of the beginnings of a content, in hexadecimal digits. Each goes on from the one asked for before, if it
-    is no shorter: all of them together cost one pass."""
+    """SHA-256 of prefixes of a content, in hexadecimal digits. Each call continues from the last one unless its prefix
+    is shorter, so prefixes in order of length take one pass."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -177,7 +177,7 @@ class Hashes:
         self._length = 0
 
     def of(self, length: int) -> str:
-        """Of data[:length]."""
+        """The hash of data[:length]."""
         if length < self._length:
             self._running, self._length = hashlib.sha256(), 0
         self._running.update(memoryview(self.data)[self._length : length])
@@ -186,21 +186,23 @@ class Hashes:
 
 
 def heads_of(data: bytes) -> list[str]:
-    """The keys of a content's beginnings, one for each of HEAD_SIZES that it has: the first digits of their SHA-256."""
+    """Keys of the prefixes of HEAD_SIZES that a content has: the first digits of their SHA-256."""
     sizes = HEAD_SIZES[: bisect_right(HEAD_SIZES, len(data))]
     return [hashlib.sha256(data[:size]).hexdigest()[:_KEY_DIGITS] for size in sizes]
 
 
 def head_of(consumed: int, heads: list[str]) -> str | None:
-    """Of the heads of a file, the key of its first `consumed` bytes; None if these are too few."""
+    """The one of a file's heads that is the key of its first `consumed` bytes; None if these are too few."""
     number = bisect_right(HEAD_SIZES, consumed)
     return heads[number - 1] if number else None
 
 
 @dataclass(frozen=True, slots=True)
 class UnkeyedContents:
-    """Contents that a version read which kept no heads: by the first eight bytes of their SHA-256, in order of their
-    lengths. Many are a few hundred kilobytes, and are looked through in a tenth of a second."""
+    """Contents from versions that stored no heads, in order of length, with the first 8 bytes of their SHA-256.
+
+    A large archive has a few hundred kilobytes of them, which take a tenth of a second to search.
+    """
 
     lengths: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
@@ -208,35 +210,33 @@ class UnkeyedContents:
 
     @classmethod
     def of(cls, contents: Iterable[tuple[int, str, int]]) -> UnkeyedContents:
-        """Length, SHA-256 in hexadecimal digits, number of the part."""
-        listed = sorted(contents)
+        """contents: length, SHA-256 in hexadecimal digits, number of the part."""
+        in_order = sorted(contents)
         return cls(
-            np.array([length for length, _, _ in listed], np.int64),
-            np.array([int(digits[:_KEY_DIGITS], 16) for _, digits, _ in listed], np.uint64),
-            np.array([number for _, _, number in listed], np.int64),
+            np.array([length for length, _, _ in in_order], np.int64),
+            _short_digests(digits for _, digits, _ in in_order),
+            np.array([number for _, _, number in in_order], np.int64),
         )
 
     def beginnings(self, data: bytes) -> list[int]:
-        """The numbers of those that the data begin with."""
+        """The numbers of the contents that the data begin with."""
         end = np.searchsorted(self.lengths, len(data), "right")
         lengths, counts = np.unique(self.lengths[:end], return_counts=True)
-        running, done, content = hashlib.sha256(), 0, memoryview(data)
-        digests = []
-        for length in lengths.tolist():
-            running.update(content[done:length])
-            done = length
-            digests.append(running.digest()[: _KEY_DIGITS // 2])
-        own = np.frombuffer(b"".join(digests), ">u8")
-        found: list[int] = self.numbers[:end][self.digests[:end] == np.repeat(own, counts)].tolist()
-        return found
+        own = _short_digests(map(Hashes(data).of, lengths.tolist()))
+        matches: list[int] = self.numbers[:end][self.digests[:end] == np.repeat(own, counts)].tolist()
+        return matches
+
+
+def _short_digests(hashes: Iterable[str]) -> npt.NDArray[np.uint64]:
+    return np.array([int(digits[:_KEY_DIGITS], 16) for digits in hashes], np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """How a file is to be read: its first `size` bytes. part: what of it, if that was decided before; end: of its
-    content, if that was.
+    """A file to scan: its first `size` bytes. known_part: the part to read, if an earlier run decided it. end: the end
+    of the content, if it was decided.
 
-    leaves_tail: bytes at its end that may become a message are left unread.
+    leaves_tail: bytes at the end that may become a message are left unread.
     """
 
     number: int
@@ -247,13 +247,13 @@ class ScanTask:
 
 
 def task_again(number: int, part: FilePart) -> ScanTask:
-    """To read a part as it was read before, however its file has gone on since. The bytes that were left behind it are
-    looked at once more: without them, a message that was cut off may seem to be a whole one."""
+    """Reads a part again as before, even if its file has grown since. The bytes that were left after it are read, too:
+    without them, a torn message may look whole."""
     end = part.consumed if part.decompressed_size is None else part.decompressed_size
     return ScanTask(number, part.size, part.unfinished, part, end)
 
 
 def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
-    """By path, of parts by number. Only the newest file may end within a message."""
+    """Tasks by path, for parts by number. Only the newest file may end within a message."""
     newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
     return {part.path: ScanTask(n, part.size, n == newest, part) for n, part in parts.items()}

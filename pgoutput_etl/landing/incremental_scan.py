@@ -1,4 +1,4 @@
-"""A landed file, from where an earlier run left off: what is known of it, by its bytes, is not scanned again."""
+"""Scans a landed file from the position where earlier runs stopped: content that is known by its hash is skipped."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import replace
 from pgoutput_etl.compression import MAX_SIZE, Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
-from pgoutput_etl.protocol.framing import Framing, detect, first_framing
+from pgoutput_etl.protocol.framing import Framing, detect
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, OpenFragment
 from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
-from pgoutput_etl.scan.salvage import framing_of_damaged
+from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scan_file import scan_either_way
 
 
 class PartError(ArchiveError):
-    """A content can't be read behind what is known of it."""
+    """The new part of a file can't be read."""
 
-    def __init__(self, found: ScanError) -> None:
-        super().__init__(found.text)
-        self.found = found
+    def __init__(self, scan_error: ScanError) -> None:
+        super().__init__(scan_error.text)
+        self.scan_error = scan_error
 
 
 def scan_error(error: ArchiveError) -> ScanError:
-    return replace(error.found, text=str(error)) if isinstance(error, PartError) else ScanError(str(error))
+    return error.scan_error if isinstance(error, PartError) else ScanError(str(error))
 
 
 def scan_part(
@@ -37,23 +37,19 @@ def scan_part(
     max_size: int = MAX_SIZE,
     with_census: bool = False,
 ) -> ScanResult:
-    """Decodes what is new of a landed file. Offsets count from the beginning of the whole file, decompressed.
+    """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
     Raises ArchiveError naming file, offset and LSN.
     """
     try:
-        read = read_content(_listed(content, task), path, max_size)
+        if len(content) < task.size:
+            raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
+        read = read_content(content[: task.size], path, max_size)
         return _scan(path, read, task, known, framing, salvages, with_census)
     except PartError as error:
-        raise PartError(replace(error.found, text=f"{path}: {error}")) from error
+        raise PartError(replace(error.scan_error, text=f"{path}: {error}")) from error
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
-
-
-def _listed(content: bytes, task: ScanTask) -> bytes:
-    if len(content) < task.size:
-        raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
-    return content[: task.size]
 
 
 def _scan(
@@ -63,24 +59,29 @@ def _scan(
         raise FramingError(read.cut_off, short=True)
     data = read.data[: task.end]
     hashes = Hashes(data)
-    match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_with_beginning_decided(hashes, task))
-    part = ScanRequest(
-        data, task.number, _framing_of(task, framing), salvages, task.leaves_tail, with_census=with_census
+    match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_recorded_prefix(hashes, task))
+    prefix = match.prefix
+    # A content that was read before keeps its framing, even if the configuration has changed.
+    recorded = next((part.framing for part in (prefix, task.known_part) if part and part.framing), None)
+    request = ScanRequest(
+        data,
+        task.number,
+        framing if recorded is None else Framing(recorded),
+        salvages,
+        task.leaves_tail,
+        start=0 if prefix is None else prefix.consumed,
+        begins_in_stream=None if prefix is None else prefix.ends_in_stream,
+        with_census=with_census,
     )
-    start = match.prefix
-    if start is not None:
-        part = replace(part, start=start.consumed, begins_in_stream=start.ends_in_stream)
-        if start.framing is not None:
-            part = replace(part, framing=Framing(start.framing))
     heads = heads_of(data)
     unkeyed = known.unkeyed.beginnings(data) if task.known_part is None and known.unkeyed is not None else []
     try:
-        scanned = _nothing_in(part) if part.start == len(data) else _scan_in_its_framing(part)
+        scanned = _scan_new(request)
     except ArchiveError as error:
-        raise PartError(ScanError(str(error), part.start, tuple(heads), tuple(unkeyed))) from error
+        raise PartError(ScanError(str(error), request.start, tuple(heads), tuple(unkeyed))) from error
     summary = scanned.summary
     summary.heads, summary.unkeyed = heads, unkeyed
-    summary.same_as = None if start is None else start.number
+    summary.same_as = None if prefix is None else prefix.number
     summary.resembles = match.resembles
     summary.prefix_hash = hashes.of(summary.consumed)
     summary.tail = summary.tail or read.cut_off
@@ -89,15 +90,8 @@ def _scan(
     return scanned
 
 
-def _framing_of(task: ScanTask, configured: Framing) -> Framing:
-    """A part that was looked at before has the framing that it had then, whatever the configuration says now."""
-    if task.known_part is None or task.known_part.framing is None:
-        return configured
-    return Framing(task.known_part.framing)
-
-
-def _with_beginning_decided(hashes: Hashes, task: ScanTask) -> Prefix | None:
-    """Where a part begins that was looked at before. Raises FramingError if it isn't there any more."""
+def _recorded_prefix(hashes: Hashes, task: ScanTask) -> Prefix | None:
+    """The content before a part that an earlier run recorded. Raises FramingError if the file has changed since."""
     part = task.known_part
     assert part is not None
     if len(hashes.data) < part.consumed or hashes.of(part.consumed) != part.prefix_hash:
@@ -107,73 +101,56 @@ def _with_beginning_decided(hashes: Hashes, task: ScanTask) -> Prefix | None:
     return Prefix(part.offset, "", part.same_as, "", True, False, part.framing, part.begins_in_stream)
 
 
-def _scan_in_its_framing(part: ScanRequest) -> ScanResult:
-    if part.framing is Framing.AUTO:
-        return _scan_in_the_framing_found(part)
+def _scan_new(request: ScanRequest) -> ScanResult:
+    if request.start == len(request.data):
+        return ScanResult(_empty(request.file, request.framing.value, request.start, request.begins_in_stream), [])
+    if request.framing is Framing.AUTO:
+        return _scan_detected(request)
     try:
-        scanned = scan_either_way(part)
+        scanned = scan_either_way(request)
     except FramingError as error:
-        fits = _other_framing(part)
+        fits = _other_framing(request)
         if fits is None:
             raise
-        raise FramingError(f"{error}; {_describe_error(fits)}", error.short) from None
+        raise FramingError(f"{error}; {_framing_hint(fits)}", error.short) from None
     summary = scanned.summary
-    fits = None if summary.messages else _other_framing(part)
+    fits = None if summary.messages else _other_framing(request)
     if fits is not None:
         summary.fits = fits.value
-        summary.damages[:1] = [replace(d, reason=f"{d.reason}; {_describe_error(fits)}") for d in summary.damages[:1]]
+        summary.damages[:1] = [replace(d, reason=f"{d.reason}; {_framing_hint(fits)}") for d in summary.damages[:1]]
     return scanned
 
 
-def _other_framing(part: ScanRequest) -> Framing | None:
-    """The framing in which a new file's first messages can be read, if it is another one than the part's."""
-    if part.start:
+def _scan_detected(request: ScanRequest) -> ScanResult:
+    framing = find_framing(request.data, request.salvages, request.leaves_tail)
+    scanned = scan_either_way(replace(request, framing=framing))
+    if not scanned.summary.messages and scanned.summary.tail is not None:
+        scanned.summary.framing = Framing.AUTO.value  # further bytes will decide
+    return scanned
+
+
+def _other_framing(request: ScanRequest) -> Framing | None:
+    """The framing that fits the first messages of a new file, if it is not the configured one."""
+    if request.start:
         return None
     try:
-        found = detect(part.data)
+        detected = detect(request.data)
     except FramingError:
         return None
-    return None if found is part.framing else found
+    return None if detected is request.framing else detected
 
 
-def _describe_error(fits: Framing) -> str:
-    return f"as {fits.value} it can be read, but source.framing says otherwise"
-
-
-def _scan_in_the_framing_found(part: ScanRequest) -> ScanResult:
-    try:
-        framing = detect(part.data)
-    except FramingError as error:
-        tried = _framing_to_try(part, error)
-        if tried is None:
-            raise
-        framing = tried
-    scanned = scan_either_way(replace(part, framing=framing))
-    if not scanned.summary.messages and scanned.summary.tail is not None:
-        scanned.summary.framing = Framing.AUTO.value  # more bytes will tell
-    return scanned
-
-
-def _framing_to_try(part: ScanRequest, refusal: FramingError) -> Framing | None:
-    """Of a file whose first message is not whole."""
-    if refusal.short and part.leaves_tail:
-        return first_framing(part.data)
-    return framing_of_damaged(part.data) if part.salvages else None
-
-
-def _nothing_in(part: ScanRequest) -> ScanResult:
-    summary = _empty(part.file, part.framing, len(part.data), part.start)
-    summary.begins_in_stream = part.begins_in_stream
-    return ScanResult(summary, [])
+def _framing_hint(fits: Framing) -> str:
+    return f"it can be read as {fits.value}, but source.framing has another value"
 
 
 def nothing_to_read(number: int, part: FilePart) -> FileScan:
-    """Of a part that was found empty: what a scan of it would tell."""
-    return _empty(number, Framing(part.framing or Framing.AUTO.value), part.offset, part.offset)
+    """The result of a scan of a part that was recorded as empty."""
+    return _empty(number, part.framing or Framing.AUTO.value, part.offset)
 
 
-def _empty(number: int, framing: Framing, size: int, start: int) -> FileScan:
-    summary = FileScan(number, framing.value, size, FileBeginning.EITHER.value)
+def _empty(number: int, framing: str, start: int, begins_in_stream: bool | None = None) -> FileScan:
+    summary = FileScan(number, framing, start, FileBeginning.EITHER.value, begins_in_stream=begins_in_stream)
     summary.offset = summary.consumed = start
     summary.open_fragment = OpenFragment(HEAD, FragmentKind.HEAD.value, None, None, None)
     return summary

@@ -1,8 +1,8 @@
-"""Which landed files a run reads, in which order, and what it says of the others.
+"""Decides which landed files a run reads, in which order, and what it records about the others.
 
-What is in a file is known once it has been scanned, all files at once. Only then can be told which of them are new,
-which go on where the archive ended, and which were read before; their order follows from that and from their names.
-A content bears the name under which it was found last: a file that was renamed is where its new name puts it.
+All candidates are scanned first. Their content shows which of them are new, which continue the archive's end, and which
+were read before; their order follows from that and from their names. A content has the name under which it was found
+last, so a renamed file has the position of its new name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pgoutput_etl.errors import ArchiveError, FramingError, RunError
+from pgoutput_etl.errors import ArchiveError, FramingError, RunError, without_offset
 from pgoutput_etl.landing.fingerprint import (
     DISTINCTIVE_TAGS,
     FilePart,
@@ -19,7 +19,7 @@ from pgoutput_etl.landing.fingerprint import (
     head_of,
     uncompressed_name,
 )
-from pgoutput_etl.landing.known_files import KnownFiles, is_unfinished, natural_order, newest_of
+from pgoutput_etl.landing.known_files import KnownFiles, natural_order, newest_of
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
@@ -27,9 +27,9 @@ from pgoutput_etl.scan.message_row import ScanError
 
 @dataclass(frozen=True, slots=True)
 class FileSelection:
-    """parts: what is to be read, in order of their numbers, and what is only noted; by number.
+    """parts: by number, the parts to read, in order, and the parts that are only recorded.
 
-    scan_again: the files with those numbers were not scanned as they are to be read.
+    rescan: the parts to read must be scanned again, because their scans have other numbers or positions.
     """
 
     parts: dict[int, FilePart]
@@ -51,17 +51,16 @@ def select_files(
     known: KnownFiles,
     landed: Collection[str],
 ) -> FileSelection:
-    """`landed`: all paths that there are. Raises ArchiveError for files that can't be read, and RunError for those
-    that come too late."""
+    """landed: all existing paths. Raises ArchiveError for unreadable files, RunError for files that come too late."""
     paths = frozenset(landed)
     partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
-    arranging = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
-    arranging.remarks += [f"{files[n].path}: left for the next run, as it is still being compressed" for n in partial]
-    return arranging.select()
+    selector = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
+    selector.remarks += [f"{files[n].path}: left for the next run; it is still being compressed" for n in partial]
+    return selector.select()
 
 
 def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
-    """a.bin.gz is written while a.bin is there, which has all of it."""
+    """While a.bin.gz is being written, a.bin exists and has the whole content."""
     plain = uncompressed_name(path)
     return plain != path and plain in landed and (scan is None or scan.tail is not None)
 
@@ -79,49 +78,54 @@ class _Selector:
         self.numbers = {file.path: number for number, file in files.items()}
         self.names = dict(known.names)
         self.newest: str | None = None
-        # Those whose bytes are not, or not only, what was read from a file of this name.
+        # Files whose content was not read before
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
-        self.noted: list[tuple[int, FilePart]] = []
+        self.recorded: list[tuple[int, FilePart]] = []
         self.same: list[tuple[int, FilePart]] = []
-        # Those that have nothing new but the first part of a message.
+        # Files with nothing new but an incomplete message
         self.own_ends: set[int] = set()
-        self.scan_again = False
+        self.rescan = False
         self.remarks = [
             f"{file.path}: {scans[n].remark}" for n, file in files.items() if n in scans and scans[n].remark
         ]
 
     def select(self) -> FileSelection:
         for number in sorted(self.fresh - set(self.errors)):
-            self._renamed(number)
-        grown = self._extend_by_name()
+            self._recognize_renamed(number)
+        grown = self._sort_out_known()
         self.newest = newest_of([*self.names.values(), self.known.other_newest])
-        new = self._new_files(grown)
-        ordered = [*grown, *self._in_order(new)]
+        ordered = [*grown, *self._in_order(self._new_files(grown))]
         if any(part.was_read or part.unfinished for _, part in ordered[len(grown) :]):
             self._report_missing()
         else:
             waiting = [(number, part) for number, part in grown if not part.was_read]
-            ordered = [each for each in ordered if each not in waiting]
-            self.noted += [(n, replace(p, status=FileStatus.MOVED.value)) for n, p in waiting if self._has_moved(p)]
+            ordered = [entry for entry in ordered if entry not in waiting]
+            self.recorded += [(n, replace(p, status=FileStatus.MOVED.value)) for n, p in waiting if self._has_moved(p)]
             self.remarks += [tail_remark(part) for _, part in waiting if not self._has_moved(part)]
         numbers = [number for number, _ in ordered]
-        again = self.scan_again or numbers != sorted(numbers)
-        renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if again else numbers, strict=False))
+        rescan = self.rescan or numbers != sorted(numbers)
+        renumbered = dict(zip(numbers, range(self.known.next_number, 2**63) if rescan else numbers, strict=False))
         ordered = [(renumbered[number], part) for number, part in ordered]
         last = max((i for i, (_, part) in enumerate(ordered) if part.was_read or part.unfinished), default=-1)
-        again = again or any(part.unfinished for _, part in ordered[:last])
-        behind = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
-        if ordered or self.noted:  # no batch for these alone
-            self.noted += self.same
-        noted = {
-            behind + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
-            for i, (_, part) in enumerate(self.noted)
+        rescan = rescan or any(part.unfinished for _, part in ordered[:last])
+        next_number = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
+        if ordered or self.recorded:  # unchanged files alone make no batch
+            self.recorded += self.same
+        recorded = {
+            next_number + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
+            for i, (_, part) in enumerate(self.recorded)
         }
-        return FileSelection(dict(ordered) | noted, again, tuple(self.remarks))
+        return FileSelection(dict(ordered) | recorded, rescan, tuple(self.remarks))
 
-    def _renamed(self, number: int) -> None:
-        """A file that begins with what was read last, from a file that isn't there any more, is that file: unless all
-        its messages are the same, so that the next one may begin like that, and nothing has taken its name."""
+    def _record(self, number: int, status: FileStatus) -> None:
+        self.recorded.append((number, self._part(number, status)))
+
+    def _recognize_renamed(self, number: int) -> None:
+        """Recognizes a file that begins with the content read last, which no file has under its old name any more.
+
+        If all its messages are the same, a new file may begin like it, too. Then another file must have taken its name;
+        otherwise raises RunError.
+        """
         scan, last = self.scans[number], self.known.last
         if scan.resembles is None or scan.resembles != last:
             return
@@ -131,32 +135,31 @@ class _Selector:
             return
         if not before.varied and name not in self.landed:
             raise RunError(
-                f"{self.files[number].path} begins with what was read from {name}, which is not there any more: "
-                f"nothing tells whether it is that file under a new name. If it is, call it {name} for this run; if "
-                "not, put the old one back for this run"
+                f"{self.files[number].path} begins with the content of {name}, which no longer exists: it may be that "
+                f"file under a new name. If it is, rename it to {name} for this run; if not, restore {name} first"
             )
         begins = before.ends_in_stream
         self.scans[number] = replace(scan, same_as=last, offset=before.consumed, begins_in_stream=begins)
         self.fresh.remove(number)
-        self.scan_again = self.scan_again or scan.consumed > before.consumed
+        self.rescan = self.rescan or scan.consumed > before.consumed
 
     def _has_moved(self, part: FilePart) -> bool:
         return part.same_as is not None and part.path != self.known.names[self.known.roots[part.same_as]]
 
     def _report_missing(self) -> None:
-        """Bytes that were left where the archive ended, and that no file has any more."""
+        """Reports bytes that were left unread at the archive's end, if their file no longer exists."""
         known, last = self.known, self.known.last
         ends = {path: number for path, number in known.unread.items() if last is None or number > last}
-        if last is not None and is_unfinished(known.names[known.roots[last]], known):
+        if last is not None and known.by_path[known.names[known.roots[last]]][1].unfinished:
             ends[self.names[known.roots[last]]] = last
         self.remarks += [
-            f"{path}: what followed offset {known.parts[number].consumed} was left, and the file is not there any more"
+            f"{path}: the bytes after offset {known.parts[number].consumed} were left, and the file no longer exists"
             for path, number in ends.items()
             if path not in self.landed
         ]
 
-    def _extend_by_name(self) -> list[tuple[int, FilePart]]:
-        """Notes the files that hold nothing new; gives the one that goes on where the archive ended."""
+    def _sort_out_known(self) -> list[tuple[int, FilePart]]:
+        """Records the files with nothing new. Returns the one that continues the archive's end, if any."""
         grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
             scan, path = self.scans[number], self.files[number].path
@@ -164,67 +167,67 @@ class _Selector:
             root = self.known.roots[scan.same_as]
             if self.known.parts[scan.same_as].status == FileStatus.REFUSED.value:
                 if scan.consumed > scan.offset:
-                    self.fresh.add(number)  # refused again, as it says something else
+                    self.fresh.add(number)  # refused again, because its content has changed
                 continue
             name = self.names[root]
             has_moved = path != name and not self._holds(name, root)
             if scan.consumed > scan.offset or (scan.tail is not None and (path == name or has_moved)):
                 grown[number] = has_moved or path == name
             elif has_moved:
-                self.noted.append((number, self._part(number, FileStatus.MOVED)))
+                self._record(number, FileStatus.MOVED)
                 self.names[root] = path
             elif path != name and self._has_own_end(number, name):
-                self._is_resent(number)
+                self._treat_as_new(number)
             elif path != name:
-                self.noted.append((number, self._part(number, FileStatus.DUPLICATE)))
+                self._record(number, FileStatus.DUPLICATE)
             else:
                 self.same.append((number, self._part(number, FileStatus.SAME)))
-        return self._at_the_end(grown)
+        return self._continue_end(grown)
 
-    def _at_the_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:
-        """Of the files that go on from a known content the one that does so from where the archive ends: it still has
-        its name, or its name is no more. What another one begins with was sent again, by a server that didn't know how
-        far it had come."""
+    def _continue_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:
+        """Among the files that continue a known content, the one that continues the archive's end: it has the same
+        name, or that name no longer exists. The content at the beginning of any other was sent again, by a server that
+        did not know how much had been received."""
         last = None if self.known.last is None else self.known.roots[self.known.last]
-        found: list[tuple[int, FilePart]] = []
+        at_end: list[tuple[int, FilePart]] = []
         for number in sorted(grown, key=lambda n: self.scans[n].consumed == self.scans[n].offset):
             scan, path = self.scans[number], self.files[number].path
             root = self.known.roots[scan.same_as or 0]
             has_more = scan.size > scan.offset
-            if root == last and not found and grown[number]:
-                found.append((number, self._part(number, FileStatus.READ)))
+            if root == last and not at_end and grown[number]:
+                at_end.append((number, self._part(number, FileStatus.READ)))
                 self.names[root] = path
             elif has_more and path == self.known.names[root] and root != last:
                 newest = self.names[last] if last is not None else "another"
                 raise RunError(
-                    f"{path} has grown since it was read, but {newest} was read after it: what was added would come "
-                    "too late. Take it out of the landing folder, or land what was added in a file that sorts behind "
-                    "the others"
+                    f"{path} has grown since it was read, but {newest} was read after it: the new bytes would come too "
+                    "late. Remove the file from the landing folder, or land the new bytes in a file that sorts last"
                 )
             elif has_more:
-                self._is_resent(number)
+                self._treat_as_new(number)
             elif path != self.names[root]:
-                self.noted.append((number, self._part(number, FileStatus.MOVED)))
+                self._record(number, FileStatus.MOVED)
                 self.names[root] = path
-        return found
+        return at_end
 
     def _has_own_end(self, number: int, name: str) -> bool:
-        """Whether bytes that are no whole message stand behind a known content, other than in the file of its name."""
+        """True if the file ends with an incomplete message, and not with the same one as the file with this name."""
         scan = self.scans[number]
         holder = self.numbers.get(name)
         same = None if holder is None or holder in self.errors else self.scans[holder].tail_hash
         return scan.size > scan.consumed and scan.tail_hash != same
 
-    def _is_resent(self, number: int) -> None:
+    def _treat_as_new(self, number: int) -> None:
+        """The known content in the file was sent again, so the whole file is read."""
         scan = self.scans[number]
         if scan.consumed == scan.offset:
             self.own_ends.add(number)
         self.scans[number] = replace(scan, same_as=None, offset=0, begins_in_stream=None)
         self.fresh.add(number)
-        self.scan_again = True
+        self.rescan = True
 
     def _holds(self, path: str, root: int) -> bool:
-        """Whether the file of this name still is what it was."""
+        """True if the file with this path still has the content of this root."""
         if path not in self.landed:
             return False
         number = self.numbers.get(path)
@@ -234,34 +237,34 @@ class _Selector:
         return same_as is not None and self.known.roots[same_as] == root
 
     def _new_files(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """Those that are new, each content once. Notes the others, and the ones that took the name of one read."""
-        occupied = set(self.names.values())
-        found: list[tuple[int, FilePart]] = []
+        """The new files, each content once. Records copies, and files that took the name of one that was read."""
+        used_names = set(self.names.values())
+        new: list[tuple[int, FilePart]] = []
         by_content = {(part.prefix_hash, "", self.scans[number].tail_hash): number for number, part in grown}
         unreadable = []
         for number in sorted(self.fresh):
             path, error = self.files[number].path, self.errors.get(number)
-            if path in occupied and (error is None or not error.offset):
-                self.noted.append((number, self._refused(number, _has_other_bytes(path))))
+            if path in used_names and (error is None or not error.offset):
+                self._refuse(number, _OTHER_CONTENT)
                 continue
             if error is not None:
                 if path in self.known.unread and self._is_late(path):
-                    self.noted.append((number, self._refused(number, _left_behind(path))))
+                    self._refuse(number, LEFT_UNREAD)
                 else:
                     unreadable.append(error.text)
                 continue
             part = self._part(number, FileStatus.READ)
-            under = "" if part.distinctive else uncompressed_name(path)
-            content = (part.prefix_hash, under, self.scans[number].tail_hash)
+            name = "" if part.distinctive else uncompressed_name(path)
+            content = (part.prefix_hash, name, self.scans[number].tail_hash)
             twin = by_content.setdefault(content, number) if part.was_read else number
             if twin == number:
-                found.append((number, part))
+                new.append((number, part))
             else:
-                copied = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
-                self.noted.append((number, copied))
-        self._refuse_framing([number for number, _ in found])
+                copy = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
+                self.recorded.append((number, copy))
+        self._refuse_framing([number for number, _ in new])
         refuse(unreadable)
-        return found
+        return new
 
     def _refuse_framing(self, new: Iterable[int]) -> None:
         """Raises FramingError if the configured framing fits none of the new files, and another one does."""
@@ -277,26 +280,26 @@ class _Selector:
                 )
 
     def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """By name; but the one that took the name of a file which was renamed was begun after that."""
+        """By name, except for a file that took the name of a renamed one: it was begun later and comes last."""
         used = set(self.known.names.values())
-        reused = [(number, part) for number, part in new if part.path in used]
+        reused = [entry for entry in new if entry[1].path in used]
         if len(reused) != 1:
             reused = []
-        others = sorted((each for each in new if each not in reused), key=lambda each: natural_order(each[1].path))
-        in_place = []
+        others = sorted((entry for entry in new if entry not in reused), key=lambda entry: natural_order(entry[1].path))
+        in_order = []
         for number, part in others:
             if not (part.was_read or part.unfinished) or not self._is_late(part.path):
-                in_place.append((number, part))
+                in_order.append((number, part))
             elif part.path in self.known.unread:
-                self.noted.append((number, self._refused(number, _left_behind(part.path))))
+                self._refuse(number, LEFT_UNREAD)
             elif number in self.own_ends:
-                self.noted.append((number, self._refused(number, _ends_on_its_own(part.path))))
+                self._refuse(number, _INCOMPLETE_END)
             else:
                 raise RunError(
-                    f"{part.path} is new, but belongs before {self.newest}, which was read already: its transactions "
-                    "would come too late. Give new files names that sort behind the older ones"
+                    f"{part.path} is new, but sorts before {self.newest}, which was already read: its transactions "
+                    "would come too late. Give new files names that sort after the older ones"
                 )
-        return [*in_place, *reused]
+        return [*in_order, *reused]
 
     def _is_late(self, path: str) -> bool:
         return self.newest is not None and natural_order(path) < natural_order(self.newest)
@@ -304,63 +307,55 @@ class _Selector:
     def _part(self, number: int, status: FileStatus) -> FilePart:
         file, scan = self.files[number], self.scans[number]
         before = None if scan.same_as is None else self.known.parts[scan.same_as]
-        found = whole_file(file, scan)
+        part = whole_file(file, scan)
         if before is not None:
-            distinctive, varied = before.distinctive or found.distinctive, before.varied or found.varied
-            found = replace(found, distinctive=distinctive, varied=varied, framing=before.framing)
+            distinctive, varied = before.distinctive or part.distinctive, before.varied or part.varied
+            part = replace(part, distinctive=distinctive, varied=varied, framing=before.framing)
         offset = scan.offset if status is FileStatus.READ else scan.consumed
-        return replace(found, status=status.value, offset=offset, same_as=scan.same_as)
+        return replace(part, status=status.value, offset=offset, same_as=scan.same_as)
 
-    def _refused(self, number: int, why: str) -> FilePart:
-        file = self.files[number]
-        if number in self.errors:
-            refused = FilePart(file.path, file.size, file.modified)
-        else:
-            refused = self._part(number, FileStatus.REFUSED)
-        refused = replace(refused, status=FileStatus.REFUSED.value, same_as=None, offset=refused.consumed)
-        return replace(refused, unfinished=False, reason=why)
+    def _refuse(self, number: int, why: str) -> None:
+        file, status = self.files[number], FileStatus.REFUSED
+        has_error = number in self.errors
+        part = FilePart(file.path, file.size, file.modified) if has_error else self._part(number, status)
+        part = replace(part, status=status.value, same_as=None, offset=part.consumed, unfinished=False)
+        self.recorded.append((number, replace(part, reason=f"{file.path}{why}")))
 
 
-def _has_other_bytes(path: str) -> str:
-    return (
-        f"{path} was read before, and has other bytes now; they were not applied. If they are new, land them under a "
-        "name of their own, which sorts behind the others"
-    )
+# Reasons for a refusal, after the file's path
+_OTHER_CONTENT = (
+    " was read before and has other content now, which was not applied. If it is new, land it under a new name that "
+    "sorts after the others"
+)
 
+LEFT_UNREAD = ": an earlier run left its bytes, and later files have been read since, so they were not applied"
 
-def _left_behind(path: str) -> str:
-    return (
-        f"{path}: an earlier run left its bytes, and files behind it were read since; they were not applied. "
-        "jobs/backfill.py --from-quarantine reads the archive anew, with this file in its place"
-    )
-
-
-def _ends_on_its_own(path: str) -> str:
-    return (
-        f"{path} begins with what was read before, and goes on with bytes that are no whole message; they were not "
-        "applied, as files that sort behind it were read already. Take it out of the landing folder"
-    )
+_INCOMPLETE_END = (
+    " begins with content that was read before, and ends with an incomplete message, which was not applied because "
+    "later files have been read already. Remove the file from the landing folder"
+)
 
 
 def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
-    """A file that was read from its beginning, whatever was known of it."""
+    """The part for a file that was read from its beginning."""
     framing = None if scan.framing == Framing.AUTO.value else scan.framing
     part = FilePart(file.path, file.size, file.modified, framing=framing, begins_in_stream=scan.begins_in_stream)
     return with_scan(part, scan)
 
 
 def tail_remark(part: FilePart) -> str:
-    why = "" if part.reason is None else f": {part.reason}"
-    return f"{part.path}: what follows offset {part.consumed} is left for the next run{why}"
+    why = "" if part.reason is None else f": {without_offset(part.reason)}"
+    return f"{part.path}: the bytes after offset {part.consumed} are left for the next run{why}"
 
 
 def with_scan(part: FilePart, scan: FileScan) -> FilePart:
-    """A part that was scanned again, now that it is known where it stands in the archive."""
+    """A part with the result of another scan, after its position in the archive was decided."""
+    is_distinctive = scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
     return replace(
         part,
         consumed=scan.consumed,
         prefix_hash=scan.prefix_hash,
-        distinctive=part.distinctive or is_distinctive(scan),
+        distinctive=part.distinctive or is_distinctive,
         varied=part.varied or scan.varied,
         ends_in_stream=scan.ends_in_stream,
         unfinished=scan.tail is not None,
@@ -368,10 +363,6 @@ def with_scan(part: FilePart, scan: FileScan) -> FilePart:
         decompressed_size=scan.size,
         head=head_of(scan.consumed, scan.heads),
     )
-
-
-def is_distinctive(scan: FileScan) -> bool:
-    return scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
 
 
 def refuse(errors: Iterable[str], shown: int = 5) -> None:

@@ -1,7 +1,7 @@
-"""All tables as of one commit, though Delta commits them one by one.
+"""Reads all tables as of one commit, although Delta commits them one by one.
 
-The ledger's `batches` has, for every batch that is done, the commit LSN through which all tables were consistent and
-each table's place and Delta version at that point. What a run writes before its batch is done is nobody's yet.
+For every finished batch, the ledger's `batches` has the commit LSN through which all tables were consistent, and each
+table's path and Delta version at that point. Later versions belong to an unfinished batch.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pgoutput_etl.targets.plan import APPLIED, SKIPPED
 
 
 class Tables(dict[str, DataFrame]):
-    """By "schema.table", as of the commit at `lsn`. held: those that stand at an earlier one, and at which, because
-    something holds them or the configuration skips them; ahead: those that a snapshot had brought further, and through
-    which LSN.
+    """DataFrames by "schema.table", as of the commit at `lsn`.
 
-    A held table that was never written, or is gone, is in `held` alone.
+    held: earlier commit LSN of each table that is held or that the configuration skips; ahead: later LSN of each table
+    that a snapshot advanced. A held table that was never written, or no longer exists, is in `held` only.
     """
 
     def __init__(
@@ -36,29 +35,33 @@ class Tables(dict[str, DataFrame]):
 
 
 def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str | None = None) -> Tables:
-    """All tables of a source as of one commit: the last that a finished batch brought them to, or that at `lsn`.
+    """All tables of a source as of the last commit of the last finished batch, or of the commit at `lsn`.
 
-    `lsn`: a number or PostgreSQL's text (0/1AE7B70). Raises RunError for one that no batch ended at, and names the
-    nearest that did.
+    lsn: a number or PostgreSQL's text (0/1AE7B70). Raises RunError, with the nearest possible LSNs, if no batch ended
+    at it.
     """
     points = consistent_points(spark, state_root, source)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
     chosen = points if wanted is None else points.where(F.col("last_commit_lsn") == wanted)
-    found = chosen.orderBy(F.desc("batch")).limit(1).collect()
-    if not found:
-        raise RunError(_no_such(points, source, wanted))
-    point = found[0].asDict(recursive=True)
-    rows = [row for row in point["tables"] if not (_is_displaced(row, state_root) or _was_always_skipped(row))]
-    frames = {_name(row): _frame(spark, row) for row in rows if _is_there(spark, row)}
-    held = {_name(row): row["last_commit_lsn"] for row in rows if row["status"] != APPLIED}
-    at = point["last_commit_lsn"]
-    ahead = {_name(r): r["last_commit_lsn"] for r in rows if r["status"] == APPLIED and r["last_commit_lsn"] > at}
-    return Tables(frames, at, held, ahead)
+    newest = chosen.orderBy(F.desc("batch")).limit(1).collect()
+    if not newest:
+        raise RunError(_missing(points, source, wanted))
+    point = newest[0].asDict(recursive=True)
+    at, displaced = point["last_commit_lsn"], f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
+    rows = [
+        (f"{row['schema']}.{row['table']}", row)
+        for row in point["tables"]
+        if not row["path"].startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
+    ]
+    frames = {name: read_table(spark, row["path"], row["version"]) for name, row in rows if _exists(spark, row)}
+    held = {name: row["last_commit_lsn"] for name, row in rows if row["status"] != APPLIED}
+    applied = {name: row["last_commit_lsn"] for name, row in rows if row["status"] == APPLIED}
+    return Tables(frames, at, held, {name: lsn for name, lsn in applied.items() if lsn > at})
 
 
 def consistent_points(spark: SparkSession, state_root: str, source: str) -> DataFrame:
-    """A row per batch that is done: batch, last_commit_lsn, at, and `tables` with each one's schema, table, path,
-    version, status and last_commit_lsn. Of several with one LSN the last counts: backfills read nothing new."""
+    """One row per finished batch: batch, last_commit_lsn, at, and `tables` (schema, table, path, version, status and
+    last_commit_lsn of each). The last batch with an LSN counts: backfills read nothing new."""
     path = f"{state_root.rstrip('/')}/batches"
     if not is_delta_table(spark, path):
         raise RunError(f"there is no ledger at {state_root}")
@@ -66,28 +69,11 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
     return done.select("batch", "last_commit_lsn", "at", "tables")
 
 
-def _is_there(spark: SparkSession, row: Mapping[str, Any]) -> bool:
+def _exists(spark: SparkSession, row: Mapping[str, Any]) -> bool:
     return row["version"] >= 0 and (row["status"] == APPLIED or is_delta_table(spark, row["path"]))
 
 
-def _frame(spark: SparkSession, row: Mapping[str, Any]) -> DataFrame:
-    return read_table(spark, row["path"], row["version"])
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['schema']}.{row['table']}"
-
-
-def _is_displaced(row: Mapping[str, Any], state_root: str) -> bool:
-    """Its name belongs to another table."""
-    return bool(row["path"].startswith(f"{state_root.rstrip('/')}/displaced/"))
-
-
-def _was_always_skipped(row: Mapping[str, Any]) -> bool:
-    return bool(row["status"] == SKIPPED and row["version"] < 0)
-
-
-def _no_such(points: DataFrame, source: str, wanted: int | None) -> str:
+def _missing(points: DataFrame, source: str, wanted: int | None) -> str:
     if wanted is None:
         return f"no batch of {source} is done yet"
     before = F.max(F.when(F.col("last_commit_lsn") < wanted, F.col("last_commit_lsn"))).alias("before")
@@ -96,5 +82,5 @@ def _no_such(points: DataFrame, source: str, wanted: int | None) -> str:
     nearest = " and ".join(format_lsn(lsn) for lsn in near if lsn is not None)
     return (
         f"no batch of {source} ended at {format_lsn(wanted)}; the nearest that did: {nearest or 'none'}. "
-        "jobs/backfill.py --to-lsn … --into … builds tables as of any commit"
+        "A backfill with --to-lsn and --into builds tables as of any commit"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -19,12 +19,12 @@ from pgoutput_etl.transactions.outcome import FragmentId
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one run applies: files by number, and what was known before it. resumed: an earlier run began it.
+    """One run's unit of work: files by number, and the state before it. resumed: an earlier run began the batch.
 
-    ledger_id tells this ledger's batches from those of another one, should a ledger be lost and begun anew. backfill:
-    what is done again, as JSON, in a batch that reads no new files. since: the batch from which on the ledger's rows
-    count about files, relations, types and transactions: then the whole archive was assembled anew. settings: of the
-    configuration that it was begun with (batch_plan.settings_of); None in a ledger that is older.
+    ledger_id distinguishes this ledger from one that was lost and started over. backfill: the request, as JSON, of a
+    batch that reads no new files. since: the batch that last assembled the whole archive again; rows of earlier batches
+    about files, relations, types and transactions don't count. settings: of the configuration that the batch began with
+    (target_plan.settings_of); None in an older ledger.
     """
 
     ledger_id: str
@@ -42,12 +42,11 @@ class Batch:
     def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
         if last is None:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
-        lsn = last.last_commit_lsn
-        return cls(last.ledger_id, last.number + 1, files, False, last.state, last.tables, lsn, since=last.since)
+        return replace(last, number=last.number + 1, files=files, resumed=False, backfill=None, settings=None)
 
     @staticmethod
     def number_of_next(last: Batch | None) -> int:
-        """Of the batch that a run would be at work on: that of a run that died, else a new one."""
+        """The number of the batch that a run would work on: the unfinished one, or the next."""
         return 1 if last is None else last.number + (not last.resumed)
 
     @property
@@ -60,7 +59,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes as they are on storage; decompressed, of files that went on."""
+        """Bytes to read: as stored; decompressed for the rest of a file that was read in part."""
         return sum(f.consumed - f.offset if f.offset else f.size for f in self.to_read.values())
 
     @property
@@ -70,19 +69,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PriorState:
-    """What was in the ledger before a batch."""
+    """The ledger's relations, types and open transactions before a batch."""
 
     relation_entries: int
     types: dict[int, Type]
-    open_units: list[FragmentId]
+    open_fragments: list[FragmentId]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What a batch leaves to the ledger.
+    """Everything that a batch writes to the ledger.
 
-    tables: those that were looked at. schema_changes: what was changed of them, with the place of the first row that
-    shows it. accounts: bytes per file and fate.
+    tables: every table of the batch's plan. schema_changes: with the position of the first row that has the change.
+    accounts: bytes per file and transaction status.
     """
 
     rows: MessageRows

@@ -1,15 +1,16 @@
-"""Claims on storage where two drivers may commit one version of a Delta table: on S3.
+"""Claims on S3, where two drivers may commit the same version of a Delta table.
 
-There Delta looks whether a commit's object is there, and then puts it. Two drivers that do so at the same moment both
-find none, and one commit is lost: also that of a claim. S3 can put an object on the condition that there is none of its
-name, and Hadoop can ask for that since 3.4.2, but Delta doesn't. So a claim is such an object first, and a row of the
-ledger then; who has it is the only one that writes to the ledger and its tables (ADR 20).
+On S3, Delta checks whether a commit's object exists and then puts it. If two drivers do so at the same moment, one
+commit is lost, and it may be a claim. S3 can put an object on condition that its name is free, and Hadoop supports that
+since 3.4.2, but Delta doesn't use it. So a claim is first such an object and then a row of the ledger; only its owner
+writes to the ledger and its tables (ADR 20).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, cast
@@ -34,29 +35,29 @@ _CONDITION = "fs.option.create.conditional.overwrite"
 
 _TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
 
-_AGAIN = "ConditionalRequestConflict"  # S3's word for: somebody else is at it this very moment
+_CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same object is in progress; try again
 
-_MAY_BOTH_WORK = "two runs that start within the same second may both work, and spoil each other's (docs/storage.md)"
+_RISK = "two runs that start within the same second may both work and corrupt each other's tables (docs/storage.md)"
 
 
 def claim_files(
-    spark: SparkSession, root: str, source: str, say: Callable[[str], None] = lambda _: None
+    spark: SparkSession, root: str, source: str, report: Callable[[str], None] = lambda _: None
 ) -> ClaimFiles | None:
-    """Of a ledger at `root`; None where Delta's own commits are taken once. `say`: is told what storage can't do."""
+    """The claim files of a ledger at `root`; None where Delta's own commits are safe. report: called with a warning if
+    the storage has no conditional put."""
     scheme = urlsplit(root).scheme
     if scheme not in _SCHEMES or is_connect(spark) or is_platform_session():
         return None
-    chosen = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) or spark.conf.get(
-        "spark.delta.logStore.class", None
-    )
-    if chosen is not None and not chosen.endswith(_ONE_DRIVER):
+    keys = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
+    chosen = [store for key in keys if (store := spark.conf.get(key, None))]
+    if chosen and not chosen[0].endswith(_ONE_DRIVER):
         return None
-    return ClaimFiles(spark, f"{root}/_claims", path_segment(source), say)
+    return ClaimFiles(spark, f"{root}/_claims", path_segment(source), report)
 
 
 @dataclass(slots=True)
 class ClaimFiles:
-    """Objects <folder>/<source>/<batch>.<attempt>.json, each the newest row of its claim."""
+    """Objects <folder>/<source>/<batch>.<attempt>.json, each with the newest row of its claim."""
 
     spark: SparkSession
     folder: str
@@ -71,18 +72,18 @@ class ClaimFiles:
         self._files = self._path("").getFileSystem(settings)
 
     def read(self, batch: int) -> list[dict[str, Any]]:
-        """The claims of a batch and its neighbours, as rows of the ledger's `claims`."""
+        """The claims of a batch and its neighbors, as rows of the ledger's `claims`."""
         names = [name for name in self._names(self.source) if abs(_batch_of(name) - batch) <= 1]
         return [self._read(f"{self.source}/{name}") for name in names]
 
     def make(self, row: Mapping[str, Any]) -> bool:
-        """False if this attempt at this batch was claimed before.
+        """Returns False if another run has already claimed this attempt at the batch.
 
-        Raises RunError, and claims nothing, if a run of another source is at work on the same ledger.
+        Raises RunError, and claims nothing, if a run of another source is working on the same ledger.
         """
         name = self._name(row)
         if not self._make(name, row):
-            return bool(self._read(name)["run"] == row["run"])  # an answer that got lost: it is this run's
+            return bool(self._read(name)["run"] == row["run"])  # True: ours, put by a request whose response was lost
         try:
             self._refuse_other_sources()
         except RunError:
@@ -94,7 +95,7 @@ class ClaimFiles:
         return True
 
     def renew(self, row: Mapping[str, Any]) -> None:
-        """Of a claim that this run made: what is to be said of it now."""
+        """Overwrites a claim of this run."""
         _write(row, self._files.create(self._path(self._name(row)), True))
 
     def _name(self, row: Mapping[str, Any]) -> str:
@@ -105,16 +106,13 @@ class ClaimFiles:
         if self._files.exists(path):
             return False
         if not self._files.hasPathCapability(path, _CAPABILITY):
-            self.report(
-                "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop 3.4.2 can: "
-                + _MAY_BOTH_WORK
-            )
+            self.report(f"Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2: {_RISK}")
             _write(row, self._files.create(path, False))
             return True
         if not self._make_once(name, row):
             return False
         if self._make_once(name, row):
-            self.report(f"this storage puts an object also where there is one that must stay: {_MAY_BOTH_WORK}")
+            self.report(f"this storage ignores the condition of a conditional put: {_RISK}")
         return True
 
     def _make_once(self, name: str, row: Mapping[str, Any]) -> bool:
@@ -124,10 +122,10 @@ class ClaimFiles:
                 _write(row, builder.must(_CONDITION, "true").build())
                 return True
             except Py4JJavaError as error:
-                said = str(error)
-                if any(sign in said for sign in _TAKEN):
+                text = str(error)
+                if any(sign in text for sign in _TAKEN):
                     return False
-                if is_last or _AGAIN not in said:
+                if is_last or _CONFLICT not in text:
                     raise
         return False
 
@@ -138,27 +136,23 @@ class ClaimFiles:
             claim = newest([self._read(f"{other}/{name}") for name in names])
             if claim is not None and claim.process != here and claim.is_alive(now, here):
                 raise RunError(
-                    f"a run of another source, {other}, is at work on the same ledger: process {claim.process.pid} of "
-                    f"{claim.process.machine.split()[0]}. On S3 only one driver at a time may write to a ledger: run "
-                    "one source after the other, or give each a state.root of its own. This run changes nothing"
+                    f"a run of another source, {other}, is at work on the same ledger: {claim.process}. On S3 only one "
+                    "driver at a time may write to a ledger: run one source after the other, or give each its own "
+                    "state.root. This run changes nothing"
                 )
 
     def _names(self, folder: str) -> list[str]:
-        """None if there is no such folder."""
         try:
-            found = self._files.listStatus(self._path(folder))
+            statuses = self._files.listStatus(self._path(folder))
         except Py4JJavaError as error:
             if "FileNotFoundException" not in str(error):
                 raise
             return []
-        return [str(status.getPath().getName()) for status in found]
+        return [str(status.getPath().getName()) for status in statuses]
 
     def _read(self, name: str) -> dict[str, Any]:
-        stream = self._files.open(self._path(name))
-        try:
+        with closing(self._files.open(self._path(name))) as stream:
             row: dict[str, Any] = json.loads(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
         return {**row, "at": datetime.fromisoformat(row["at"])}
 
     def _path(self, name: str) -> Any:

@@ -1,9 +1,9 @@
-"""One run at a time: a batch is claimed before anything else of it is written, and a dead run's claim taken over.
+"""Ensures one run at a time. A run claims a batch before it writes anything else, and may take over a dead run's claim.
 
-A claim is a row of the ledger's table `claims`. The n-th attempt at a batch is appended under a Delta transaction
-identifier of its own, which Delta takes once, so that of two runs which try at the same moment one finds the other's
-row in its place. A run that works renews its claim; one that doesn't any more is dead after LEASE, or at once where it
-was a process of this machine that is gone.
+A claim is a row of the ledger's table `claims`. Each attempt at a batch is appended under its own Delta transaction
+identifier, which Delta accepts once. If two runs try at the same moment, one of them finds the other's row. A working
+run renews its claim. A run without renewals is dead after LEASE, or at once if its process ran on this machine and no
+longer exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
@@ -39,10 +39,10 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Which process a run is, across restarts and numbers used again. `started`: 0 where that can't be told.
+    """Identifies a run's process despite reboots and reused process IDs. started: clock ticks since boot; 0 if unknown.
 
-    `machine` is whatever gives out process numbers: the host, since it was last started, and the container in it. Two
-    containers may bear one host's name, and each have a process 7.
+    machine: the scope of process IDs, that is, the host, its boot and the container. Two containers may have the same
+    host name and each a process 7.
     """
 
     machine: str
@@ -56,38 +56,34 @@ class Process:
             machine = f"{host} {_BOOT.read_text().strip()} {_NAMESPACE.readlink()}"
         except OSError:
             return cls(host, pid, 0)
-        return cls(machine, pid, _start_of(pid))
+        stat = _stat(pid)
+        return cls(machine, pid, 0 if stat is None else stat[1])
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.machine.split()[0]}"
 
     def is_gone(self, here: Process) -> bool:
-        """True only for a process of this machine that doesn't run any more."""
+        """True only if the process ran on this machine and no longer runs."""
         return self.machine == here.machine and self.started != 0 and not _runs(self.pid, self.started)
 
 
-def _stat(pid: int) -> list[str]:
-    """proc(5), /proc/PID/stat, from its third field on: the state comes first. Empty where nothing is to be read."""
+def _stat(pid: int) -> tuple[str, int] | None:
+    """A process's state and its start in clock ticks since boot, from /proc/PID/stat (proc(5)); None if unreadable."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return []
-
-
-def _start_of(pid: int) -> int:
-    """Clock ticks from the machine's start to the process's; 0 if there is none, or no /proc."""
-    fields = _stat(pid)
-    return int(fields[19]) if len(fields) > 19 else 0
+        return None
+    return (fields[0], int(fields[19])) if len(fields) > 19 else None
 
 
 def _runs(pid: int, started: int) -> bool:
-    """A process that was killed, but whose parent hasn't asked for its end yet, is there and runs no more."""
-    fields = _stat(pid)
-    if len(fields) > 19:
-        return fields[0] not in "ZXx" and int(fields[19]) == started
+    """A killed process that its parent has not waited for (a zombie) doesn't run."""
+    if (stat := _stat(pid)) is not None:
+        return stat[0] not in "ZXx" and stat[1] == started
     try:
-        os.kill(pid, 0)  # /proc may hide others' processes
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+        os.kill(pid, 0)  # /proc may hide other users' processes
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -107,7 +103,7 @@ class Claim:
 
 
 def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
-    """The claim that counts, of all rows: that of the last attempt at the last batch, as it was said last."""
+    """The newest row of the last attempt at the last batch, as a claim."""
     if not rows:
         return None
     row = max(rows, key=lambda r: (r["batch"], r["attempt"], r["at"], r["status"] == RELEASED))
@@ -118,13 +114,13 @@ def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """`read`: the rows of a batch and of those beside it; `append`: one row, taken once for each name that it gets."""
+    """read: the rows of a batch and its neighbors; append: one row, accepted once per batch and name."""
 
     read: Callable[[int], Sequence[Mapping[str, Any]]]
     append: Callable[[Mapping[str, Any], int, str], None]
 
     def refuse_others(self, batch: int) -> Claim | None:
-        """Raises RunError if another run is at work on the batch, or still on one beside it. Gives the last claim."""
+        """Returns the last claim. Raises RunError if another run is working on the batch or a neighbor."""
         now = datetime.now(timezone.utc)
         last = newest(self.read(batch))
         if last is not None and last.is_alive(now, Process.current()):
@@ -139,12 +135,12 @@ class Claims:
         last: Claim | None = None,
         confirm: Callable[[], None] = lambda: None,
     ) -> Iterator[Callable[[], None]]:
-        """Raises RunError, at once and before anything else is written, if another run is at work on the batch.
+        """Claims the batch. Raises RunError, before anything else is written, if another run is working on the batch.
 
-        `last`: what refuse_others has given; where that is old by now, the ask below finds whoever came since. confirm:
-        what else has to hold once the claim is there; it may raise. Gives a check, to be asked before every write: it
-        raises RunError should another run have taken the claim over, which is one that had not heard of this one for
-        longer than LEASE, as of a machine that was asleep.
+        last: the result of `refuse_others`, which may be old: the claim itself finds later runs. confirm: a further
+        condition, checked once the claim is written; may raise. Yields a check to call before every write: it raises
+        RunError if another run has taken over the claim, because this run was not heard of for LEASE (as on a machine
+        that was suspended).
         """
         last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
@@ -161,50 +157,50 @@ class Claims:
             yield holding.check
         finally:
             holding.release.set()
-            renewing.join(RETRY.total_seconds())  # no longer: storage that answers nothing must not keep the run
+            renewing.join(RETRY.total_seconds())  # not longer: hanging storage must not block the end of the run
             try:
                 self.report(_as(mine, RELEASED), f"{attempt} {RELEASED}")
-            except Exception as error:  # noqa: BLE001  # what the run did, or failed with, is what counts
-                progress(f"the claim could not be released, and ends by itself: {_first_line(error)}")
+            except Exception as error:  # noqa: BLE001  # must not hide the run's own result or error
+                progress(f"the claim could not be released and will expire: {_first_line(error)}")
 
     def report(self, claim: Claim, name: str) -> None:
-        process = {"machine": claim.process.machine, "pid": claim.process.pid, "started": claim.process.started}
+        process = asdict(claim.process)
         row = {"attempt": claim.attempt, "run": claim.run, **process, "status": claim.status, "at": claim.at}
         self.append(row, claim.batch, name)
 
 
 @dataclass(slots=True)
 class HeldClaim:
-    """A claim that this run has. When it was renewed last, two clocks tell: one that others go by, and one that nobody
-    sets."""
+    """A claim that this run holds. Two clocks measure the time since the last renewal: the wall clock, which other runs
+    compare, and a monotonic one, which nobody sets."""
 
     claims: Claims
     mine: Claim
     progress: Callable[[str], None]
     release: threading.Event = field(default_factory=threading.Event)
-    is_lost: RunError | None = None
+    lost: RunError | None = None
     wall: float = field(default_factory=time.time)
     steady: float = field(default_factory=time.monotonic)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def check(self) -> None:
-        """Asks the ledger only where the renewals have failed to: a run pays nothing for it."""
+        """Reads the ledger only if renewals are overdue; costs nothing otherwise."""
         since = max(time.time() - self.wall, time.monotonic() - self.steady)
-        if self.is_lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
+        if self.lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
             self.renew()
-        if self.is_lost is not None:
-            raise self.is_lost
+        if self.lost is not None:
+            raise self.lost
 
     def keep_renewing(self) -> None:
         wait = RENEWAL
-        while self.is_lost is None and not self.release.wait(wait.total_seconds()):
+        while self.lost is None and not self.release.wait(wait.total_seconds()):
             wait = RENEWAL
             try:
                 self.renew()
             except RunError:
-                pass  # for the next check to raise
-            except Exception as error:  # noqa: BLE001  # storage has its moments; nobody takes over before LEASE
-                self.progress(f"the claim could not be renewed, and will be tried again: {_first_line(error)}")
+                pass  # the next check raises it
+            except Exception as error:  # noqa: BLE001  # storage may fail for a while; nobody takes over before LEASE
+                self.progress(f"the claim could not be renewed; the run will try again: {_first_line(error)}")
                 wait = min(RETRY, RENEWAL)
 
     def renew(self) -> None:
@@ -214,10 +210,10 @@ class HeldClaim:
         self.wall, self.steady = wall, steady
 
     def confirm(self) -> None:
-        found = newest(self.claims.read(self.mine.batch))
-        if found is None or found.run != self.mine.run:
-            self.is_lost = _taken(found or self.mine, datetime.now(timezone.utc))
-            raise self.is_lost
+        last = newest(self.claims.read(self.mine.batch))
+        if last is None or last.run != self.mine.run:
+            self.lost = _taken(last or self.mine, datetime.now(timezone.utc))
+            raise self.lost
 
 
 def _as(claim: Claim, status: str) -> Claim:
@@ -231,12 +227,12 @@ def _first_line(error: Exception) -> str:
 def _taken(other: Claim, now: datetime) -> RunError:
     if other.status == RELEASED:
         return RunError(
-            f"another run, process {other.process.pid} of {other.process.machine.split()[0]}, has done this one's "
-            "work, as this one had not been heard of for too long. It changes nothing more. Run again"
+            f"another run, {other.process}, has done this run's work, because this run was not heard of for too long. "
+            "This run changes nothing more. Run again"
         )
     seconds = int((now - other.at).total_seconds())
     return RunError(
-        f"another run is at work on this source: process {other.process.pid} of {other.process.machine.split()[0]}, "
-        f"last heard of {max(seconds, 0)} s ago. This run changes nothing. If that one is dead, a run can go on "
+        f"another run is at work on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
+        "changes nothing. If the other run is dead, a new run can start "
         f"{int(LEASE.total_seconds())} s after it was last heard of"
     )

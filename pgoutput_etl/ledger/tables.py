@@ -1,22 +1,21 @@
-"""The ledger's tables: their columns, and what of this package becomes a row of them, and comes back from one."""
+"""The columns of the ledger's tables, and the conversion of values to rows and back."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
 _COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
@@ -30,7 +29,7 @@ SCHEMAS = {
         "last_commit_lsn long, state string, tables array<struct<oid: long, schema: string, table: string, "
         "path: string, version: long, last_commit_lsn: long, status: string, reason: string, relation: string, "
         "key: array<string>, retired: string, types: array<string>, rows: long, mode: string, uses: string, "
-        "snapshot: long, last_row: array<long>>>, backfill string, since long, settings string"
+        "snapshot: long, last_row: array<long>>>, backfill string, since long, settings string, metrics string"
     ),
     "files": (
         "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
@@ -83,7 +82,7 @@ def _struct(ddl: str) -> StructType:
 
 
 def file_statistics(scan: FileScan) -> dict[str, Any]:
-    commits = [epoch for epoch in scan.epochs if epoch is not None]
+    first_commit, last_commit = scan.commits
     return {
         "framing": scan.framing,
         "decompressed_size": scan.size,
@@ -91,19 +90,15 @@ def file_statistics(scan: FileScan) -> dict[str, Any]:
         "changes": scan.changes,
         "first_lsn": scan.first_lsn,
         "last_lsn": scan.last_lsn,
-        "first_commit_lsn": min((first for first, _ in commits), default=None),
-        "last_commit_lsn": max((last for _, last in commits), default=None),
+        "first_commit_lsn": first_commit,
+        "last_commit_lsn": last_commit,
     }
 
 
-def time_of(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=microseconds)
-
-
 def transaction_row(outcome: Outcome) -> dict[str, Any]:
-    """Where it begins, and how it ended. A transaction of several units counts its changes in none of them."""
+    """The beginning and the end of a transaction. `changes` is NULL for a transaction of several fragments."""
     file, fragment = outcome.fragments[0] if outcome.fragments else (None, None)
-    time = None if outcome.commit_ts is None else time_of(outcome.commit_ts + POSTGRES_EPOCH_MICROSECONDS)
+    time = None if outcome.commit_ts is None else time_of(outcome.commit_ts)
     return {
         "xid": outcome.xid,
         "gid": outcome.gid,
@@ -118,10 +113,6 @@ def transaction_row(outcome: Outcome) -> dict[str, Any]:
         "origin": outcome.origin,
         "origin_lsn": outcome.origin_lsn,
     }
-
-
-def type_row(of: Type) -> dict[str, Any]:
-    return {"oid": of.oid, "schema": of.namespace, "name": of.name}
 
 
 def relation_row(relation: Relation) -> dict[str, Any]:
@@ -149,13 +140,15 @@ def table_row(state: TableState) -> dict[str, Any]:
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
     lists = {"key": list(state.key), "types": list(state.types), "last_row": state.last_row and list(state.last_row)}
-    return {**asdict(state), **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.uses))}
+    fields = {name: value for name, value in asdict(state).items() if name != "masks"}
+    return {**fields, **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
+    fields = {name: value for name, value in row.items() if name != "uses"}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
-    mode = Mode(row.get("mode") or Mode.MIRROR.value)  # what a ledger from before there were others doesn't say
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    uses = json.loads(row.get("uses") or "{}")  # likewise
+    # Older ledgers have no mode, masks or last row.
+    mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
-    return TableState(**{**row, **parsed, **tuples, "mode": mode, "uses": uses, "last_row": last_row})
+    return TableState(**{**fields, **parsed, **tuples, "mode": mode, "masks": masks, "last_row": last_row})

@@ -16,8 +16,8 @@ from pgoutput_etl.changes.event_log import old_keys, sequence_numbers
 from pgoutput_etl.changes.events import MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
-from pgoutput_etl.load.row_states import EventLog, target_values
-from pgoutput_etl.load.target_columns import as_map
+from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.load.target_columns import as_map, selected, target_values
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
@@ -28,8 +28,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
     rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
     if before is TargetRows.NOTHING:
         return commit.initialize(spark, path, rows)
-    commit.append(spark, path, rows)
-    return commit.write_result(spark, path)
+    return commit.append(spark, path, rows)
 
 
 def _with_sequence_and_old_key(events: DataFrame, shape: TableShape) -> DataFrame:
@@ -56,7 +55,7 @@ def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
         OLD_KEY_COLUMN: F.when(F.col("_old_key").isNotNull(), as_map(F.col("_old_key"))),
         UNCHANGED_COLUMN: _unchanged(shape),
     }
-    return changes.select(*(value.alias(name) for name, value in values.items()))
+    return selected(changes, values)
 
 
 def _unchanged(shape: TableShape) -> Column:

@@ -8,18 +8,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import INSERTED
-from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
-from pgoutput_etl.load.delta_types import to_event
-from pgoutput_etl.load.net_effect import (
-    TableEvents,
-    bag_content,
-    entries_of_target,
-    event_content,
-    net_of_bag,
-    with_sequence,
-)
-from pgoutput_etl.load.target_columns import net_rows_as_target
+from pgoutput_etl.load.net_effect import TableEvents, event_content, net_of_bag, rows_with_content, with_sequence
+from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
@@ -30,7 +21,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
     net = events.frame
     if not events.only_inserts:
         net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
-    rows = net_rows_as_target(net.where(F.col("_op") == INSERTED), shape)
+    rows = selected(net.where(F.col("_op") == INSERTED), net_values(shape))
     deletes = net.where(F.col("_op") != INSERTED)
     delete_count = 0 if events.only_inserts else deletes.count()
     is_empty = before is TargetRows.NOTHING
@@ -38,8 +29,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
         case WriteMethod.OVERWRITE:
             return replace(initialize(spark, path, rows), not_found=delete_count)
         case WriteMethod.APPEND:
-            append(spark, path, rows)
-            return write_result(spark, path)
+            return append(spark, path, rows)
         case _:
             return _rewrite(spark, path, shape, rows, deletes, delete_count)
 
@@ -58,14 +48,9 @@ def _rewrite(
 
 
 def _survivors(target: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows minus one of the newest equal rows per delete.
-
-    Each row travels as one struct, so its column names can't collide with the names used here.
-    """
-    own = bag_content(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
-    stored = target.select(F.struct(*(quoted(name) for name in target.columns)).alias("row"), own.alias("content"))
+    """The target's rows minus one of the newest equal rows per delete."""
     copies = deletes.groupBy(event_content(shape).alias("gone")).agg(F.count("*").alias("copies"))
     newest_first = Window.partitionBy("content").orderBy(F.desc("row._pg_commit_lsn"))
-    ranked = stored.join(copies, F.col("content") == F.col("gone"), "left")
+    ranked = rows_with_content(target, shape).join(copies, F.col("content") == F.col("gone"), "left")
     ranked = ranked.withColumn("rank", F.row_number().over(newest_first))
     return ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies"))).select("row.*")

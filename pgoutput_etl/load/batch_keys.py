@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from pgoutput_etl.changes.key_facts import KeyFacts, KeyHashes, facts_of, facts_of_rows
+from pgoutput_etl.changes import key_facts
+from pgoutput_etl.changes.key_facts import KeyFacts, KeyHashes
 from pgoutput_etl.changes.window import Window
-from pgoutput_etl.load.executors import are_hashed, checked_keys, hashed_keys_of_blocks
+from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _BUCKET_ROWS = 1 << 21  # rows whose key hashes one task sorts
@@ -30,19 +33,41 @@ class BatchKeys:
             return True
         if isinstance(self.hashes, np.ndarray):
             return bool(np.isin(others, self.hashes).any())
-        return are_hashed(self.hashes, others)
+        return _are_hashed(self.hashes, others)
+
+
+def _are_hashed(hashed: DataFrame, others: KeyHashes) -> bool:
+    schema = pa.schema([("found", pa.bool_())])
+
+    def look_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = key_facts.have_any(batch.column("hashes"), others)
+            yield pa.RecordBatch.from_pylist([{"found": found}], schema)
+
+    results = hashed.select("hashes").mapInArrow(look_up, spark_schema(schema))
+    return bool(results.where("found").limit(1).count())
 
 
 def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
-    return BatchKeys(*facts_of(events, shape))
+    return BatchKeys(*key_facts.facts_of(events, shape))
 
 
 def keys_of_blocks(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, inserts: int
 ) -> BatchKeys:
-    """Makes one pass over the table's blocks and types only the key columns. inserts: approximate number."""
+    """Makes one pass over the table's blocks, which have only INSERTs, and types only the key columns. inserts:
+    approximate number."""
     buckets = inserts // _BUCKET_ROWS + 1
-    hashed = hashed_keys_of_blocks(blocks, statuses, window, shape, buckets)
-    checked = checked_keys(hashed, shape, buckets).localCheckpoint(eager=False)  # BatchKeys.may_include reads it again
-    facts = facts_of_rows(checked.drop("hashes").toArrow().to_pylist(), shape)
+
+    def hash_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from key_facts.hashed_keys_of(iterate_blocks(batches), statuses, window, shape, buckets)
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from key_facts.facts_of_buckets(batches, shape)
+
+    hashed = blocks.mapInArrow(hash_keys, spark_schema(key_facts.hash_schema(shape)))
+    by_bucket = hashed.repartition(buckets, "bucket")
+    checked = by_bucket.mapInArrow(check, spark_schema(key_facts.fact_schema(shape)))
+    checked = checked.localCheckpoint(eager=False)  # BatchKeys.may_include reads it again
+    facts = key_facts.facts_of_rows(checked.drop("hashes").toArrow().to_pylist(), shape)
     return BatchKeys(facts, checked if facts.are_known else None)

@@ -6,7 +6,7 @@ starting Spark tasks costs more than the work itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,25 +14,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.compaction import can_supersede, events_of, is_net_by_itself, without_superseded
-from pgoutput_etl.changes.event_log import every_event_of
+from pgoutput_etl.changes import compaction
+from pgoutput_etl.changes.event_log import every_event, every_event_of
+from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window
+from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
 from pgoutput_etl.load.batch_keys import keys_of_blocks, keys_of_events
-from pgoutput_etl.load.executors import (
-    all_events_of_blocks,
-    events_of_blocks,
-    every_event_of_blocks,
-    every_typed_event,
-    typed_events,
-)
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 # Most bytes of blocks that the driver types: of one table, and of all tables together.
 DRIVER_TABLE_BYTES = 1 << 20
@@ -60,11 +57,24 @@ class ChangeRows:
     rows: DataFrame
 
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
-        return TableEvents(typed_events(messages_to_apply(self.rows, task.changes, span), span.shape))
+        rows = messages_to_apply(self.rows, task.changes, span)
+        return TableEvents(_events_of_rows(event_batches, rows, span.shape))
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         rows = messages_to_apply(self.rows, task.changes, span, True)
-        return EventLog(every_typed_event(rows, span.shape), None, bool(task.changes.truncates))
+        return EventLog(_events_of_rows(every_event, rows, span.shape), None, bool(task.changes.truncates))
+
+
+def _events_of_rows(
+    events_of: Callable[[pa.RecordBatch, TableShape], Iterator[pa.RecordBatch]], rows: DataFrame, shape: TableShape
+) -> DataFrame:
+    """Change events (shape.event_schema()) of one table's rows (changes.events.ROW_SCHEMA)."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from events_of(batch, shape)
+
+    return rows.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
 @dataclass(slots=True)
@@ -95,35 +105,55 @@ class ChangeBlocks:
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
-        blocks, statuses = self.rows.changes(), self.rows.statuses
+        blocks = blocks_of_table(self.rows, shape)
         keys = ranges = None
         if only_inserts and not shape.is_bag:
-            keys = keys_of_blocks(blocks, statuses, window, shape, changes.inserts)
+            keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, changes.inserts)
             ranges = keys.facts.ranges if keys.facts.are_known else None
+        events_of, is_net = compaction.events_of, False
         if keys is not None and keys.facts.are_unique:
-            events, is_net = all_events_of_blocks(blocks, statuses, window, shape), True
-        else:
-            is_net = (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and is_net_by_itself(shape)
-            events = events_of_blocks(blocks, statuses, window, shape, is_net)
+            events_of, is_net = compaction.typed_events_of, True
+        elif (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and compaction.is_net_by_itself(shape):
+            events_of, is_net, blocks = compaction.net_events_of, True, blocks.coalesce(1)
+        events = events_of_blocks(events_of, blocks, self.rows.statuses, window, shape)
         return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
-        events = _as_one(list(events_of(self._local[task.oid], self.rows.statuses, window, shape)), shape)
+        events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
         keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
         is_net = keys is not None and keys.facts.are_unique
-        if not is_net and can_supersede(shape):
-            events, is_net = without_superseded(events, shape)
+        if not is_net and compaction.can_supersede(shape):
+            events, is_net = compaction.without_superseded(events, shape)
         local = frame(self.rows.spark, pa.Table.from_batches([events]))
         return TableEvents(local, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window = span.shape, window_of(task, span, self.cutoffs)
         if task.oid in self._local:
-            batches = list(every_event_of(self._local[task.oid], self.rows.statuses, window, shape))
+            batches = every_event_of(self._local[task.oid], self.rows.statuses, window, shape)
             events = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
         else:
-            events = every_event_of_blocks(self.rows.changes(), self.rows.statuses, window, shape)
+            blocks = blocks_of_table(self.rows, shape)
+            events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
         return EventLog(events, task.changes.size, bool(task.changes.truncates))
+
+
+def blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:
+    return rows.changes().where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+
+
+_EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableShape], Iterator[pa.RecordBatch]]
+
+
+def events_of_blocks(
+    events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
+) -> DataFrame:
+    """A table's change events (shape.event_schema()), computed from its blocks on executors by `events_of`."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from events_of(iterate_blocks(batches), statuses, window, shape)
+
+    return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
 
 
 def window_of(task: TableTask, span: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:
@@ -131,11 +161,10 @@ def window_of(task: TableTask, span: SchemaSpan, cutoffs: Mapping[int, Cutoff]) 
     return Window(task.changes.truncated_at, span.start, span.end, None if cutoff is None else cutoff.lsn)
 
 
-def _as_one(batches: list[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
-    """Combines the batches into one, also where there are none: Spark rejects an Arrow table that has list columns and
-    no batch."""
+def _as_one(batches: Iterable[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
+    """Combines the batches into one, even if there are none: Spark rejects an Arrow table that has list columns and no
+    batch."""
     schema = shape.event_schema()
-    if not any(batch.num_rows for batch in batches):
-        return pa.RecordBatch.from_pylist([], schema)
-    [batch] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    combined = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    [batch] = combined or [pa.RecordBatch.from_pylist([], schema)]
     return batch

@@ -82,17 +82,15 @@ class WriteResult:
 
 
 def has_rows(spark: SparkSession, path: str) -> bool:
-    if not is_delta_table(spark, path):
-        return False
-    return bool(read_table(spark, path).limit(1).count())
+    return is_delta_table(spark, path) and bool(read_table(spark, path).limit(1).count())
 
 
 def check_target_exists(spark: SparkSession, path: str) -> None:
     """Raises TableError if the table is gone."""
     if not (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path):
         raise TableError(
-            f"there is no table at {path} any more: it was dropped or moved. Rebuild it from the archive with "
-            "jobs/backfill.py, or from the server with jobs/snapshot.py"
+            f"there is no table at {path} any more: it was dropped or moved. Rebuild it from the archive, or load a "
+            "snapshot of the server's table"
         )
 
 
@@ -106,10 +104,11 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
     save(writer, path)
 
 
-def append(spark: SparkSession, path: str, rows: DataFrame) -> None:
+def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(spark, path)
     save(writer_of(spark, rows).mode("append"), path)
+    return write_result(spark, path)
 
 
 def initialize(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
@@ -122,11 +121,7 @@ def initialize(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
 def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
     """Repeats the session's transaction identifier as writer options, because `rows` may belong to another session."""
     prefix = "spark.databricks.delta."
-    names = {
-        "txnAppId": "write.txnAppId",
-        "txnVersion": "write.txnVersion",
-        "userMetadata": "commitInfo.userMetadata",
-    }
+    names = {"txnAppId": "write.txnAppId", "txnVersion": "write.txnVersion", "userMetadata": "commitInfo.userMetadata"}
     options = {option: value_of(spark, prefix + name) for option, name in names.items()}
     return rows.write.format("delta").options(**{name: value for name, value in options.items() if value is not None})
 

@@ -18,24 +18,15 @@ from pyspark.sql.types import DataType, StructType
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
-from pgoutput_etl.load.delta_types import delta_type, to_event, to_target
-from pgoutput_etl.load.net_effect import entries_of_target, no_entries
-from pgoutput_etl.load.target_columns import as_map
+from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.session import session_settings
-from pgoutput_etl.targets.modes import (
-    DELETED_COLUMN,
-    METADATA_COLUMNS,
-    OLD_KEY_COLUMN,
-    UNCHANGED_COLUMN,
-    VALID_TO_LSN,
-    added_columns,
-)
+from pgoutput_etl.targets.modes import DELETED_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN, VALID_TO_LSN, added_columns
 
-UNREPRESENTABLE_COLUMN = METADATA_COLUMNS[-1]
+_UNREPRESENTABLE_COLUMN = "_pg_unrepresentable"
 
 
 def committed_steps(spark: SparkSession, path: str, commit: DeltaTransaction) -> set[str]:
@@ -93,13 +84,12 @@ def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
 
 def _needs_log_only(migration: SchemaMigration) -> bool:
     """True if Delta's log can express every step, and no step introduces a name that another column still has."""
-    changes = [migration.value_change(place) for place in range(len(migration.after))]
-    if ValueChange.CONVERTED in changes or ValueChange.UNSENT in changes:
+    if {ValueChange.CONVERTED, ValueChange.UNSENT} & set(migration.value_changes):
         return False
-    before = {column.name.lower() for column in migration.before}
-    names = [column.name for column in migration.after]
-    introduced = [name for place, name in enumerate(names) if _is_new_name(migration, place)]
-    return not any(name.lower() in before for name in introduced)
+    before = [column.name for column in migration.before]
+    pairs = zip(migration.after, migration.origins, strict=True)
+    introduced = {column.name.lower() for column, o in pairs if o is None or before[o] != column.name}
+    return introduced.isdisjoint(name.lower() for name in before)
 
 
 def _removed_names(migration: SchemaMigration) -> list[str]:
@@ -112,7 +102,7 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     """True if a metadata column of some row refers to one of these columns by name: ALTER TABLE doesn't rename that."""
     if not names:
         return False
-    arrays = [F.map_keys("_pg_unrepresentable")]
+    arrays = [F.map_keys(_UNREPRESENTABLE_COLUMN)]
     if mode is Mode.APPEND:
         arrays += [F.map_keys(OLD_KEY_COLUMN), F.col(UNCHANGED_COLUMN)]
     arrays = [F.coalesce(array, F.array().cast("array<string>")) for array in arrays]
@@ -120,31 +110,21 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     return bool(entries.where(F.col("name").isin(*names)).limit(1).count())
 
 
-def _is_new_name(migration: SchemaMigration, place: int) -> bool:
-    origin = migration.origins[place]
-    return origin is None or migration.before[origin].name != migration.after[place].name
-
-
 def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
     table = delta_table(spark, path)
     existing = {field.name: field.dataType for field in table.toDF().schema.fields}
     # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.
     place = path if is_catalog_place(path) else table.detail().select("location").collect()[0][0]
-    for clause in _clauses(migration, existing):
-        alter(spark, place, clause)
-
-
-def alter(spark: SparkSession, place: str, clause: str) -> None:
-    """Runs SQL, because DeltaTable's API has no ALTER TABLE. clause: contains quoted names and Spark's type names."""
-    spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+    for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
+        spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
 
 
 def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> Iterator[str]:
-    """The remaining ALTER TABLE clauses. existing: the table's columns now."""
+    """The remaining ALTER TABLE clauses, of quoted names and Spark's type names. existing: the table's columns now."""
     for place, column in enumerate(migration.before):
         if place not in migration.origins and column.name in existing:
             yield f"DROP COLUMN {quoted(column.name)}"
-    if any(migration.value_change(place) is ValueChange.WIDENED for place in range(len(migration.after))):
+    if ValueChange.WIDENED in migration.value_changes:
         yield "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     last = ""
     for place, column in enumerate(migration.after):
@@ -163,9 +143,9 @@ def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> It
 
 def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode: Mode) -> DataFrame:
     target = read_table(spark, path)
-    metadata = [name for name in added_columns(mode) if name != UNREPRESENTABLE_COLUMN]
+    metadata = [name for name in added_columns(mode) if name != _UNREPRESENTABLE_COLUMN]
     before = target.select(
-        *(to_event(F.col(quoted(c.name)), c.type).alias(f"c{i}") for i, c in enumerate(migration.before)),
+        *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),
         entries_of_target().alias("_unrep"),
         *(_with_new_names(name, migration).alias(name) for name in metadata),
     )
@@ -181,7 +161,7 @@ def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode:
     after = before.mapInArrow(convert, schema)
     columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(migration.after)]
     entries = as_map(F.coalesce("_unrep", no_entries()))
-    added = [entries.alias(name) if name == UNREPRESENTABLE_COLUMN else F.col(name) for name in added_columns(mode)]
+    added = [entries.alias(name) if name == _UNREPRESENTABLE_COLUMN else F.col(name) for name in added_columns(mode)]
     return after.select(*columns, *added)
 
 

@@ -14,11 +14,10 @@ from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
-from pgoutput_etl.load.delta_types import to_event
 from pgoutput_etl.load.key_match import key_ranges, same_key
-from pgoutput_etl.load.net_effect import bag_content, entries_of_target, event_content, event_key_parts, with_sequence
-from pgoutput_etl.load.row_states import EventLog, next_truncate, row_states, target_values, truncates_of
-from pgoutput_etl.load.target_columns import quoted_names
+from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
+from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
+from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
@@ -39,7 +38,7 @@ def _write_keyed(
     changes = _openings_and_closings(row_states(events, shape, current), shape).localCheckpoint()
     versions = changes.where(~F.col("_closes"))
     if stored is None:
-        return commit.initialize(spark, path, _as_target(versions, shape))
+        return commit.initialize(spark, path, selected(versions, _values(shape)))
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
     condition = is_current & same_key(shape, key_ranges(changes, shape))
     builder = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
@@ -54,7 +53,7 @@ def _write_keyed(
 def _openings_and_closings(states: DataFrame, shape: TableShape) -> DataFrame:
     """Per living state a row to insert, with the next state's commit as `_to_lsn` and `_to_ts`. Per key a row that
     `_closes` the previously current version at the first state."""
-    in_order = Window.partitionBy(*(f"k{n}" for n in range(len(event_key_parts(shape))))).orderBy("_lsn")
+    in_order = Window.partitionBy(*key_names(shape)).orderBy("_lsn")
     numbered = states.withColumns(
         {"_to": F.lead(F.struct("_lsn", "_ts")).over(in_order), "_number": F.row_number().over(in_order)}
     )
@@ -79,22 +78,17 @@ def _values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     }
 
 
-def _as_target(versions: DataFrame, shape: TableShape) -> DataFrame:
-    return versions.select(*(value.alias(name) for name, value in _values(shape).items()))
-
-
 def _write_bag(
     spark: SparkSession, path: str, shape: TableShape, events: DataFrame, stored: DataFrame | None
 ) -> WriteResult:
     """Rewrites the table unless all events are inserts: a MERGE can't end just one of several equal rows."""
     ordered = with_sequence(events).localCheckpoint()
     paired = _paired(ordered, shape).localCheckpoint()
-    versions = _as_target(_versions_of_bag(paired), shape)
+    versions = selected(_versions_of_bag(paired), _values(shape))
     if stored is None:
         return commit.initialize(spark, path, versions)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
-        commit.append(spark, path, versions)
-        return commit.write_result(spark, path)
+        return commit.append(spark, path, versions)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
     commit.overwrite(spark, path, _ended(stored, _deletes(paired), first, shape).unionByName(versions))
     return commit.write_result(spark, path)
@@ -144,15 +138,11 @@ def _deletes(paired: DataFrame) -> DataFrame:
 
 
 def _ended(stored: DataFrame, deletes: DataFrame, first: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows. Current ones end where they are deleted, or at the first truncate.
-
-    Each row travels as one struct, so its column names can't collide with the names used here.
-    """
-    own = bag_content(shape, (to_event(F.col(quoted(c.name)), c.type) for c in shape.columns), entries_of_target())
-    rows = stored.select(F.struct(*(quoted(name) for name in stored.columns)).alias("row"), own.alias("content"))
+    """The target's rows. Current ones end where they are deleted, or at the first truncate."""
     is_current = F.col(f"row.{VALID_TO_LSN}").isNull()
     newest_first = Window.partitionBy("content", is_current).orderBy(F.desc(f"row.{VALID_FROM_LSN}"))
-    ranked = rows.withColumn("rank", F.when(is_current, F.row_number().over(newest_first)))
+    rank = F.when(is_current, F.row_number().over(newest_first))
+    ranked = rows_with_content(stored, shape).withColumn("rank", rank)
     same = (F.col("content") == F.col("gone")) & (F.col("rank") == F.col("nth"))
     joined = ranked.join(deletes, same, "left").crossJoin(F.broadcast(first))
     to_lsn = F.coalesce(F.col("deleted._lsn"), F.col("_emptied._seq._lsn"))

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.key_facts import Ranges, hashes_of, ranged
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
-from pgoutput_etl.load.delta_types import to_event
 from pgoutput_etl.load.net_effect import all_of, net_key_parts, target_key_parts
+from pgoutput_etl.load.target_columns import stored_value
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta import files_left, read_table
@@ -66,8 +66,8 @@ def keys_are_absent(
 
 def _are_disjoint(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:
     """True if none of these rows has a key of the batch; False also if there are too many rows to read."""
-    columns = [to_event(F.col(quoted(shape.columns[i].name)), shape.columns[i].type) for i in shape.key]
-    stored = near.select(*(column.alias(f"c{n}") for n, column in enumerate(columns))).limit(_NEAR_KEYS + 1).toArrow()
+    columns = [stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key]
+    stored = near.select(*columns).limit(_NEAR_KEYS + 1).toArrow()
     if stored.num_rows > _NEAR_KEYS:
         return False
     hashes = hashes_of([column.combine_chunks() for column in stored.columns], shape)

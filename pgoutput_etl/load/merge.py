@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
-from pgoutput_etl.load.delta_types import to_target
 from pgoutput_etl.load.key_match import key_ranges, keys_are_absent, same_key
-from pgoutput_etl.load.net_effect import (
-    TableEvents,
-    as_net_rows,
-    entries_of,
-    entries_of_target,
-    net_rows,
-    no_entries,
-    resolve_moves,
-    with_sequence,
-)
-from pgoutput_etl.load.target_columns import as_map, inserted_values, metadata_values, net_rows_as_target, quoted_names
+from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
+from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_settings, temporarily
@@ -62,24 +50,19 @@ def write(
         method = write_method(facts)
         match method:
             case WriteMethod.OVERWRITE:
-                return initialize(session, path, net_rows_as_target(net.where(~F.col("_delete")), shape))
+                return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))
             case WriteMethod.APPEND:
-                append(session, path, net_rows_as_target(net, shape))
+                return append(session, path, selected(net, net_values(shape)))
             case _:
                 is_few = rows is not None and rows <= _FEW_ROWS
                 _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
-        return write_result(session, path)
+                return write_result(session, path)
 
 
 def _facts(
     spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
-    facts = WriteFacts(
-        has_key=True,
-        is_empty=before is TargetRows.NOTHING,
-        only_inserts=events.only_inserts,
-        keys_are_unique=events.is_net,
-    )
+    facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
     if not absence_matters(facts) or events.keys is None:
         return facts
     return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
@@ -104,36 +87,15 @@ def _merge(
 ) -> None:
     """Computes the net rows once, so that Delta need not materialize them and the key's range is known. is_few: the
     target has few rows."""
-    if events.is_local:
-        _merge_checkpointed(spark, path, shape, net, events.ranges or {}, deletes)
-        return
-    net = net.localCheckpoint()  # Delta rejects a source that is only persisted
-    ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
-    is_few = is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS
-    with temporarily(spark, FOR_FEW_ROWS if is_few else {}):
-        _merge_checkpointed(spark, path, shape, net, ranges, deletes)
-
-
-def _merge_checkpointed(
-    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, ranges: Ranges, deletes: bool
-) -> None:
-    target = delta_table(spark, path).alias("t")
+    ranges, settings = events.ranges or {}, {}
+    if not events.is_local:
+        net = net.localCheckpoint()  # Delta rejects a source that is only persisted
+        ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
+        settings = FOR_FEW_ROWS if is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS else {}
     deleted = F.col("s._delete")
-    merge = target.merge(net.alias("s"), same_key(shape, ranges))
-    if deletes:
-        merge = merge.whenMatchedDelete(deleted)
-    merge = merge.whenMatchedUpdate(set=quoted_names(_updated_values(shape)))
-    merge = merge.whenNotMatchedInsert(~deleted, values=quoted_names(inserted_values(shape, "s.")))
-    merge.execute()
-
-
-def _updated_values(shape: TableShape) -> dict[str, Column]:
-    values = {column.name: to_target(F.col(f"s.c{i}"), column.type) for i, column in enumerate(shape.columns)}
-    entries = F.coalesce(F.col("s._unrep"), no_entries())
-    for i in shape.toast:
-        name = shape.columns[i].name
-        keep = F.col(f"s.keep{i}")
-        values[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(values[name])
-        own_entries = entries_of(entries_of_target("t."), name)
-        entries = F.concat(entries, F.when(keep, own_entries).otherwise(no_entries()))
-    return {**values, **metadata_values("s."), "_pg_unrepresentable": as_map(entries)}
+    with temporarily(spark, settings):
+        merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))
+        if deletes:
+            merge = merge.whenMatchedDelete(deleted)
+        merge = merge.whenMatchedUpdate(set=quoted_names(updated_values(shape)))
+        merge.whenNotMatchedInsert(~deleted, values=quoted_names(net_values(shape, "s."))).execute()

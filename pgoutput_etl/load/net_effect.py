@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -20,10 +20,15 @@ from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, 
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
-from pgoutput_etl.load.delta_types import comparable, to_event
+from pgoutput_etl.load.target_columns import (
+    comparable,
+    entries_of,
+    entries_of_target,
+    no_entries,
+    stored_value,
+    unknown_entry,
+)
 from pgoutput_etl.schema.table_shape import TableShape
-
-_ENTRIES = "array<struct<key: string, value: string>>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +64,34 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
-    values = [_last_value(i, shape).alias(f"x{i}") for i in shape.toast]
-    latest = grouped.agg(last, begun, *values)
-    unrepresentable = F.coalesce(F.col("last._unrep"), no_entries())
-    result: dict[str, Column] = {f"c{i}": F.col(f"last.c{i}") for i in range(len(shape.columns))}
-    for i in shape.toast:
-        value = F.col(f"x{i}")
-        # A value from before the current row took this key belonged to another row.
-        carried = value.isNotNull() & (F.col("begun").isNull() | (value["_seq"] >= F.col("begun")))
-        unchanged = F.col(f"last.u{i}")
-        result[f"c{i}"] = F.when(unchanged & carried, value[f"c{i}"]).otherwise(result[f"c{i}"])
-        result[f"keep{i}"] = unchanged & ~carried
-        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
+    latest = grouped.agg(last, begun, *(F.max(sent_value(i, shape)).alias(f"sent{i}") for i in shape.toast))
     return latest.select(
-        *(column.alias(name) for name, column in result.items()),
-        F.col("last._lsn").alias("_lsn"),
-        F.col("last._ts").alias("_ts"),
-        F.col("last._xid").alias("_xid"),
-        unrepresentable.alias("_unrep"),
+        *(column.alias(name) for name, column in with_sent_values(shape, F.col("begun"), "last.").items()),
+        *(F.col(f"last.{name}").alias(name) for name in ("_lsn", "_ts", "_xid")),
         F.col("last._op").isin(DELETED, MOVED_OUT).alias("_delete"),
     )
+
+
+def sent_value(i: int, shape: TableShape) -> Column:
+    """The value that an event sent for a TOAST column, and its entries in `_unrep`; NULL if the event sent none."""
+    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
+    is_sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
+    return F.when(is_sent, F.struct("_seq", F.col(f"c{i}").alias("value"), odd))
+
+
+def with_sent_values(shape: TableShape, begun: Column, event: str = "") -> dict[str, Column]:
+    """An event's c0… and _unrep, with unchanged values filled in from `sent0…`, the newest `sent_value` of the key.
+    `keep0…`: still unknown. begun: `_seq` of the event that began the current row. event: alias of the event."""
+    columns = {f"c{i}": F.col(f"{event}c{i}") for i in range(len(shape.columns))}
+    unrepresentable = F.coalesce(F.col(f"{event}_unrep"), no_entries())
+    for i in shape.toast:
+        value, unchanged = F.col(f"sent{i}"), F.col(f"{event}u{i}")
+        # A value from before the current row took this key belonged to another row.
+        carried = value.isNotNull() & (begun.isNull() | (value["_seq"] >= begun))
+        columns[f"c{i}"] = F.when(unchanged & carried, value["value"]).otherwise(columns[f"c{i}"])
+        columns[f"keep{i}"] = unchanged & ~carried
+        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
+    return {**columns, "_unrep": unrepresentable}
 
 
 def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
@@ -86,23 +99,10 @@ def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     return events.select(
         *(f"c{i}" for i in range(len(shape.columns))),
         *(F.lit(False).alias(f"keep{i}") for i in shape.toast),
-        "_lsn",
-        "_ts",
-        "_xid",
+        *("_lsn", "_ts", "_xid"),
         F.coalesce(F.col("_unrep"), no_entries()).alias("_unrep"),
         F.col("_op").isin(DELETED, MOVED_OUT).alias("_delete"),
     )
-
-
-def _last_value(i: int, shape: TableShape) -> Column:
-    """The newest value sent for a TOAST column, with its entries in `_unrep`."""
-    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
-    sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
-    return F.max(F.when(sent, F.struct("_seq", f"c{i}", odd)))
-
-
-def entries_of(entries: Column, name: str) -> Column:
-    return F.filter(entries, lambda entry: entry["key"] == F.lit(name))
 
 
 def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
@@ -112,12 +112,8 @@ def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep")
     for i in shape.key:
         parts.append(F.col(column.format(i)))
         if shape.columns[i].type.may_be_unrepresentable:
-            parts.append(_text_of(F.col(odd), shape.columns[i].name))
+            parts.append(F.get(entries_of(F.col(odd), shape.columns[i].name), 0)["value"])
     return parts
-
-
-def _text_of(entries: Column, name: str) -> Column:
-    return F.get(entries_of(entries, name), 0)["value"]
 
 
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
@@ -140,8 +136,7 @@ def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFr
     answers = links.select(F.col("move").alias("_move"), "known", "value", "odd")
     is_open = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
     joined = events.join(answers, is_open & (F.col("_seq") == F.col("_move")), "left")
-    unknown = F.array(F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value")))
-    entries = F.when(F.col("known"), F.col("odd")).otherwise(unknown.cast(_ENTRIES))
+    entries = F.when(F.col("known"), F.col("odd")).otherwise(unknown_entry(shape.columns[i].name))
     own = F.coalesce(F.col("_unrep"), no_entries())
     changed = {
         f"c{i}": F.when(is_open, F.col("value")).otherwise(F.col(f"c{i}")),
@@ -155,9 +150,9 @@ def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
     """For each move that leaves column i unchanged: `known` and `value` if an event under the old key sent the value,
     `through` if that event is itself an unresolved move, and neither if the row is older than the batch."""
     odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
-    moves = events.where((F.col("_op") == MOVED_IN) & F.col(f"u{i}"))
-    moves = moves.select(F.col("_seq").alias("move"), *(F.col(f"f{k}") for k in shape.key), "_from_unrep")
+    keys = [*(f"f{k}" for k in shape.key), "_from_unrep"]
     unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
+    moves = events.where(unresolved).select(F.col("_seq").alias("move"), *keys)
     sources = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
         "_seq",
         *(part.alias(f"g{n}") for n, part in enumerate(event_key_parts(shape))),
@@ -165,11 +160,7 @@ def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
         odd,
         unresolved.alias("unresolved"),
     )
-    same_key = all_of(
-        F.col(f"g{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
-    )
-    joined = moves.join(sources, same_key & (F.col("_seq") < F.col("move")), "left")
-    keys = [f"f{k}" for k in shape.key] + ["_from_unrep"]
+    joined = moves.join(sources, _is_old_key(shape, "g") & (F.col("_seq") < F.col("move")), "left")
     newest = joined.groupBy("move").agg(
         F.max(F.struct("_seq", "unresolved", "value", "odd")).alias("source"), *(F.first(k).alias(k) for k in keys)
     )
@@ -182,6 +173,12 @@ def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
         F.col("source.value").alias("value"),
         F.col("source.odd").alias("odd"),
     )
+
+
+def _is_old_key(shape: TableShape, prefix: str) -> Column:
+    """Joins a move's old key (f0…, _from_unrep) with the key parts `prefix`0…."""
+    parts = event_key_parts(shape, "f{}", "_from_unrep")
+    return all_of(F.col(f"{prefix}{n}").eqNullSafe(part) for n, part in enumerate(parts))
 
 
 def _follow(links: DataFrame) -> DataFrame:
@@ -197,17 +194,13 @@ def _follow(links: DataFrame) -> DataFrame:
 def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
     if target is None:
         return links
-    name = shape.columns[i].name
     stored = target.select(
         *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
-        to_event(F.col(quoted(name)), shape.columns[i].type).alias("t_value"),
-        entries_of(entries_of_target(), name).alias("t_odd"),
+        stored_value(shape.columns[i]).alias("t_value"),
+        entries_of(entries_of_target(), shape.columns[i].name).alias("t_odd"),
         F.lit(True).alias("t_exists"),
     )
-    same_key = all_of(
-        F.col(f"t{n}").eqNullSafe(part) for n, part in enumerate(event_key_parts(shape, "f{}", "_from_unrep"))
-    )
-    joined = links.join(stored, ~F.col("known") & same_key, "left")
+    joined = links.join(stored, ~F.col("known") & _is_old_key(shape, "t"), "left")
     use = F.col("t_exists").isNotNull()
     return joined.select(
         "move",
@@ -221,10 +214,9 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
     """The counterpart of `event_key_parts` for a target's row."""
     parts = []
     for i in shape.key:
-        name = shape.columns[i].name
-        parts.append(to_event(F.col(alias + quoted(name)), shape.columns[i].type))
+        parts.append(stored_value(shape.columns[i], alias))
         if shape.columns[i].type.may_be_unrepresentable:
-            parts.append(F.col(f"{alias}_pg_unrepresentable")[F.lit(name)])
+            parts.append(F.col(f"{alias}_pg_unrepresentable")[F.lit(shape.columns[i].name)])
     return parts
 
 
@@ -257,38 +249,26 @@ def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
 
 def event_content(shape: TableShape) -> Column:
     """An expression over events that is equal for equal rows of a bag."""
-    return bag_content(shape, (F.col(f"c{i}") for i in range(len(shape.columns))), F.col("_unrep"))
+    return _content(shape, [F.col(f"c{i}") for i in range(len(shape.columns))], F.col("_unrep"))
 
 
-def bag_content(shape: TableShape, columns: Iterable[Column], entries: Column) -> Column:
-    """Like event_content. columns: a row's values in event form. entries: its unrepresentable values.
+def rows_with_content(target: DataFrame, shape: TableShape) -> DataFrame:
+    """A bag's rows as `row`, a struct whose column names can't collide with others, and `content`, which equals the
+    `event_content` of equal rows."""
+    content = _content(shape, [stored_value(column) for column in shape.columns], entries_of_target())
+    return target.select(F.struct(*(quoted(name) for name in target.columns)).alias("row"), content.alias("content"))
 
-    The result is one struct, because Spark needs minutes to plan a grouping and join by two hundred columns.
-    """
-    parts = [
-        comparable(value, column.type)
-        for value, column in zip(columns, shape.columns, strict=True)
-        if not column.retired
-    ]
+
+def _content(shape: TableShape, values: Iterable[Column], entries: Column) -> Column:
+    """One struct, because Spark needs minutes to plan a grouping and join by two hundred columns."""
+    pairs = zip(values, shape.columns, strict=True)
+    parts = [comparable(value, column.type) for value, column in pairs if not column.retired]
+    retired = [column.name for column in shape.columns if column.retired]
     live_entries = F.coalesce(entries, no_entries())
-    for column in shape.columns:
-        if column.retired:
-            live_entries = F.filter(live_entries, partial(_is_not_of, column.name))
+    if retired:
+        live_entries = F.filter(live_entries, lambda entry: ~entry["key"].isin(retired))
     return F.struct(*(part.alias(f"p{n}") for n, part in enumerate([*parts, F.array_sort(live_entries)])))
-
-
-def _is_not_of(name: str, entry: Column) -> Column:
-    return entry["key"] != F.lit(name)
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
     return reduce(lambda a, b: a & b, conditions)
-
-
-def no_entries() -> Column:
-    return F.array().cast(_ENTRIES)
-
-
-def entries_of_target(alias: str = "") -> Column:
-    """A target's `_pg_unrepresentable` in the event form."""
-    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), no_entries())

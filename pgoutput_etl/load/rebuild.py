@@ -92,7 +92,7 @@ class Rebuild:
         return replace(task, path=f"{self.scratch}/{task.oid}")
 
     def _replace_table(self, result: TableResult, task: TableTask) -> TableResult:
-        self.progress(f"replacing {task.shape.relation.namespace}.{task.shape.relation.name}")
+        self.progress(f"replacing {task.full_name}")
         built = result.state
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check_claim()

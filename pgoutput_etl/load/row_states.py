@@ -17,20 +17,17 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import TRUNCATED
-from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
-from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load.delta_types import to_event, to_target
+from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load.net_effect import (
     all_of,
-    entries_of,
-    entries_of_target,
     event_key_parts,
-    no_entries,
     resolve_moves,
+    sent_value,
     target_key_parts,
+    with_sent_values,
     with_sequence,
 )
-from pgoutput_etl.load.target_columns import as_map, metadata_values
+from pgoutput_etl.load.target_columns import entries_of, entries_of_target, no_entries, stored_value, unknown_entry
 from pgoutput_etl.schema.table_shape import TableShape
 
 
@@ -54,10 +51,15 @@ def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) ->
             changes = resolve_moves(changes, shape, living)
     states = _last_of_each_commit(_filled_from_events(changes, shape), shape)
     states = _filled_from_target(states, shape, living)
-    names = [f"k{n}" for n in range(len(event_key_parts(shape)))] + [f"c{i}" for i in range(len(shape.columns))]
+    names = key_names(shape) + [f"c{i}" for i in range(len(shape.columns))]
     unrepresentable = F.coalesce("_unrep", no_entries()).alias("_unrep")
     lives = (~F.col("_op").isin(DELETED, MOVED_OUT)).alias("_lives")
     return states.select(*names, unrepresentable, "_lsn", "_ts", "_xid", "_seq", lives)
+
+
+def key_names(shape: TableShape) -> list[str]:
+    """k0…, the columns of the states' key."""
+    return [f"k{n}" for n in range(len(event_key_parts(shape)))]
 
 
 def _moves_unsent_values(changes: DataFrame, shape: TableShape) -> bool:
@@ -81,13 +83,14 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
     """Replaces each truncate with deletes of all rows: those in the target and those written since."""
     truncates = F.broadcast(truncates_of(events))
     changes = events.where(F.col("_op") != TRUNCATED)
-    key_entries = F.filter("_unrep", lambda entry: entry["key"].isin(*_key_names(shape))).alias("_unrep")
+    names = [shape.columns[i].name for i in shape.key]
+    key_entries = F.filter("_unrep", lambda entry: entry["key"].isin(names)).alias("_unrep")
     written = changes.crossJoin(truncates).withColumn("_at", next_truncate())
     emptied = written.select(*(f"c{i}" for i in shape.key), key_entries, "_at")
     if living is not None:
         stored = living.select(
-            *(to_event(F.col(quoted(shape.columns[i].name)), shape.columns[i].type).alias(f"c{i}") for i in shape.key),
-            F.filter(entries_of_target(), lambda entry: entry["key"].isin(*_key_names(shape))).alias("_unrep"),
+            *(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key),
+            F.filter(entries_of_target(), lambda entry: entry["key"].isin(names)).alias("_unrep"),
         )
         stored = stored.crossJoin(truncates).withColumn("_at", F.get("_truncates", 0)).drop("_truncates")
         emptied = emptied.unionByName(stored)
@@ -106,46 +109,26 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
     return changes.unionByName(deletes.select(*(values.get(n, nulls[n]).alias(n) for n in changes.columns)))
 
 
-def _key_names(shape: TableShape) -> list[str]:
-    return [shape.columns[i].name for i in shape.key]
-
-
 def _filled_from_events(changes: DataFrame, shape: TableShape) -> DataFrame:
-    """Fills unchanged values from earlier events of the key. `_open3`: c3 is still unknown. `_is_old`: the row existed
+    """Fills unchanged values from earlier events of the key. `keep3`: c3 is still unknown. `_is_old`: the row existed
     before the key's first event."""
     keyed = changes.withColumns({f"k{n}": part for n, part in enumerate(event_key_parts(shape))})
-    keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
     if not shape.toast:
         return keyed
+    keys = key_names(shape)
     until_now = Window.partitionBy(*keys).orderBy("_seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     begun = F.last(F.when(F.col("_op") != UPDATED, F.col("_seq")), ignorenulls=True).over(until_now)
     filled = keyed.withColumn("_begun", begun)
     for i in shape.toast:
-        odd = entries_of(F.coalesce("_unrep", no_entries()), shape.columns[i].name).alias("odd")
-        sent = F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & ~F.col(f"u{i}")
-        last_sent = F.last(F.when(sent, F.struct("_seq", F.col(f"c{i}").alias("value"), odd)), ignorenulls=True)
-        filled = filled.withColumn(f"_sent{i}", last_sent.over(until_now))
-    unrepresentable = F.coalesce("_unrep", no_entries())
-    columns: dict[str, Column] = {f"c{i}": F.col(f"c{i}") for i in range(len(shape.columns))}
-    for i in shape.toast:
-        value = F.col(f"_sent{i}")
-        carried = value.isNotNull() & (F.col("_begun").isNull() | (value["_seq"] >= F.col("_begun")))
-        unchanged = F.col(f"u{i}")
-        columns[f"c{i}"] = F.when(unchanged & carried, value["value"]).otherwise(columns[f"c{i}"])
-        columns[f"_open{i}"] = unchanged & ~carried
-        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
-    return filled.select(
-        *keys,
-        *(column.alias(name) for name, column in columns.items()),
-        unrepresentable.alias("_unrep"),
-        F.col("_begun").isNull().alias("_is_old"),
-        *("_op", "_lsn", "_ts", "_xid", "_seq"),
-    )
+        last_sent = F.last(sent_value(i, shape), ignorenulls=True)
+        filled = filled.withColumn(f"sent{i}", last_sent.over(until_now))
+    columns = with_sent_values(shape, F.col("_begun")) | {"_is_old": F.col("_begun").isNull()}
+    others = ("_op", "_lsn", "_ts", "_xid", "_seq")
+    return filled.select(*keys, *(column.alias(name) for name, column in columns.items()), *others)
 
 
 def _last_of_each_commit(changes: DataFrame, shape: TableShape) -> DataFrame:
-    keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
-    newest_first = Window.partitionBy(*keys, "_lsn").orderBy(F.desc("_seq"))
+    newest_first = Window.partitionBy(*key_names(shape), "_lsn").orderBy(F.desc("_seq"))
     ranked = changes.withColumn("_rank", F.row_number().over(newest_first))
     return ranked.where(F.col("_rank") == 1).drop("_rank")
 
@@ -158,20 +141,17 @@ def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame 
     if living is not None:
         stored = living.select(
             *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
-            *(
-                to_event(F.col(quoted(shape.columns[i].name)), shape.columns[i].type).alias(f"s{i}")
-                for i in shape.toast
-            ),
+            *(stored_value(shape.columns[i]).alias(f"s{i}") for i in shape.toast),
             entries_of_target().alias("_stored_unrep"),
             F.lit(1).alias("_stored"),
         )
-        same_key = all_of(F.col(f"t{n}").eqNullSafe(F.col(f"k{n}")) for n in range(len(event_key_parts(shape))))
+        same_key = all_of(F.col(f"t{n}").eqNullSafe(F.col(name)) for n, name in enumerate(key_names(shape)))
         joined = states.join(stored, F.col("_is_old") & same_key, "left")
     unrepresentable = F.col("_unrep")
     changed: dict[str, Column] = {}
     for i in shape.toast:
         name = shape.columns[i].name
-        is_open, is_known = F.col(f"_open{i}"), F.col("_stored").isNotNull()
+        is_open, is_known = F.col(f"keep{i}"), F.col("_stored").isNotNull()
         entries: Column = unknown_entry(name)
         if living is not None:
             changed[f"c{i}"] = F.when(is_open, F.col(f"s{i}")).otherwise(F.col(f"c{i}"))
@@ -179,15 +159,3 @@ def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame 
         unrepresentable = F.concat(unrepresentable, F.when(is_open, entries).otherwise(no_entries()))
     changed["_unrep"] = unrepresentable
     return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in states.columns))
-
-
-def unknown_entry(name: str) -> Column:
-    """The `_unrep` entry of a value that was never sent."""
-    return F.array(F.struct(F.lit(name).alias("key"), F.lit(None).cast("string").alias("value")))
-
-
-def target_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
-    """A whole row by the target's column names, from c0…, _unrep, _lsn, _ts and _xid."""
-    values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
-    entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
-    return {**values, **metadata_values(alias), "_pg_unrepresentable": as_map(entries)}

@@ -14,9 +14,8 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
-from pgoutput_etl.load.net_effect import event_key_parts
-from pgoutput_etl.load.row_states import EventLog, row_states, target_values
-from pgoutput_etl.load.target_columns import quoted_names
+from pgoutput_etl.load.row_states import EventLog, key_names, row_states
+from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
@@ -24,14 +23,11 @@ from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
-    living = None
-    if before is TargetRows.ROWS:
-        living = read_table(spark, path).where(~F.col(DELETED_COLUMN))
+    living = read_table(spark, path).where(~F.col(DELETED_COLUMN)) if before is TargetRows.ROWS else None
     net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
     if before is TargetRows.NOTHING:
         values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
-        rows = net.where(~F.col("_mark")).select(*(value.alias(name) for name, value in values.items()))
-        return commit.initialize(spark, path, rows)
+        return commit.initialize(spark, path, selected(net.where(~F.col("_mark")), values))
     _merge(spark, path, shape, net)
     return commit.write_result(spark, path)
 
@@ -39,7 +35,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key. `_mark`: the events contain only the row's delete, not its values."""
     columns = [f"c{i}" for i in range(len(shape.columns))]
-    keys = [f"k{n}" for n in range(len(event_key_parts(shape)))]
+    keys = key_names(shape)
     # A transaction may insert and delete a row under the key of a row that was deleted earlier.
     lived = F.coalesce(F.lag("_lives").over(Window.partitionBy(*keys).orderBy("_seq")), F.lit(True))
     grouped = states.withColumn("_lived", lived).where(F.col("_lives") | F.col("_lived")).groupBy(*keys)

@@ -1,19 +1,16 @@
-"""Summarizes what a batch did to its tables, and derives the exit code."""
+"""Summaries of the tables of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.identifiers import printable
+ROW_OPERATIONS = ("inserted", "updated", "deleted")
 
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What a batch did to one table. rows, inserted, updated, deleted: row counts. held: why it was not updated."""
+    """A batch's effect on one table. rows, inserted, updated, deleted: row counts. held: why it was not updated."""
 
     schema: str
     table: str
@@ -26,16 +23,12 @@ class TableSummary:
     notes: tuple[str, ...] = ()
     held: str | None = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
 
-def exit_code_of_tables(tables: Iterable[TableSummary]) -> int:
-    return EXIT_QUARANTINE if any(table.held for table in tables) else EXIT_DONE
 
-
-def print_unchanged(console: Console, tables: Iterable[TableSummary], skipped: Sequence[str]) -> None:
-    """Prints the tables that were not changed and why, then the tables that the configuration skips."""
-    for table in tables:
-        if table.held is not None:
-            name = printable(f"{table.schema}.{table.table}")
-            console.print(f"Not changed: {name}: {printable(table.held)}", markup=False)
-    if skipped:
-        console.print(f"Skipped, as configured: {printable(', '.join(skipped))}", markup=False)
+def unchanged_lines(tables: Iterable[TableSummary], skipped: Sequence[str]) -> list[str]:
+    """The tables that were not changed and why, then the tables that the configuration skips."""
+    lines = [f"Not changed: {table.name}: {table.held}" for table in tables if table.held is not None]
+    return [*lines, f"Skipped, as configured: {', '.join(skipped)}"] if skipped else lines

@@ -1,40 +1,123 @@
-"""Expressions for the values of a target's columns."""
+"""Expressions for a target's columns, in change events and in the Delta table.
+
+Spark can't compare, sort or group maps and variants. Events therefore carry a map as its entries in hstore's order and
+a variant as its JSON text. The conversions apply to array elements as well. The map `_pg_unrepresentable` is in events
+the array of its entries, `_unrep`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, VariantType
 
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load.delta_types import to_target
-from pgoutput_etl.load.net_effect import no_entries
-from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
+from pgoutput_etl.spark.arrow_types import spark_type
+from pgoutput_etl.types import ColumnType, Storage
+
+ENTRIES = "array<struct<key: string, value: string>>"
 
 
-def quoted_names(values: dict[str, Column]) -> dict[str, Any]:
-    return {quoted(name): value for name, value in values.items()}
+def delta_type(column_type: ColumnType) -> DataType:
+    """The type of the column in the target."""
+    if column_type.storage is Storage.MAP:
+        return MapType(StringType(), StringType())
+    if column_type.storage is Storage.VARIANT:
+        return VariantType()
+    if column_type.element is not None:
+        return ArrayType(delta_type(column_type.element))
+    return spark_type(column_type.arrow)
 
 
-def metadata_values(alias: str) -> dict[str, Column]:
-    return {
-        "_pg_commit_lsn": F.col(f"{alias}_lsn"),
-        "_pg_commit_ts": F.col(f"{alias}_ts"),
-        "_pg_xid": F.col(f"{alias}_xid"),
-    }
+def to_target(column: Column, column_type: ColumnType) -> Column:
+    """From the event form to the target form."""
+    if column_type.storage is Storage.MAP:
+        return F.map_from_entries(column)
+    if column_type.storage is Storage.VARIANT:
+        return F.parse_json(column)
+    return _map_elements(column, column_type, to_target)
 
 
-def inserted_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
-    """The values of a new row. A value that was never sent is NULL, with a NULL text in `_pg_unrepresentable`."""
-    values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
-    entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
-    for i in shape.toast if not shape.is_bag else ():
-        unknown = F.array(
-            F.struct(F.lit(shape.columns[i].name).alias("key"), F.lit(None).cast("string").alias("value"))
-        )
-        entries = F.concat(entries, F.when(F.col(f"{alias}keep{i}"), unknown).otherwise(no_entries()))
-    return {**values, **metadata_values(alias), "_pg_unrepresentable": as_map(entries)}
+def to_event(column: Column, column_type: ColumnType) -> Column:
+    """From the target form to the event form. A variant's text is in Spark's spelling, not in the event's."""
+    if column_type.storage is Storage.MAP:
+        return _ordered(F.map_entries(column))
+    if column_type.storage is Storage.VARIANT:
+        return F.to_json(column)
+    return _map_elements(column, column_type, to_event)
+
+
+def stored_value(column: TableColumn, alias: str = "") -> Column:
+    """A target's column in the event form."""
+    return to_event(F.col(alias + quoted(column.name)), column.type)
+
+
+def comparable(event: Column, column_type: ColumnType) -> Column:
+    """An expression over the event form that is equal for equal values.
+
+    Floats compare by their text: Spark groups -0.0 with 0.0, but PostgreSQL's rows keep their sign.
+    """
+    if column_type.storage is Storage.VARIANT:
+        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, a fixed point.
+        return _respelled(_respelled(event))
+    if _has_floats(column_type.arrow):
+        return event.cast("string")
+    return _map_elements(event, column_type, comparable)
+
+
+def _respelled(document: Column) -> Column:
+    return F.to_json(F.parse_json(document))
+
+
+def _has_floats(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(arrow)) or (pa.types.is_list(arrow) and _has_floats(arrow.value_type))
+
+
+def _has_two_forms(column_type: ColumnType) -> bool:
+    if column_type.element is not None:
+        return _has_two_forms(column_type.element)
+    return column_type.storage is not Storage.PLAIN
+
+
+def _map_elements(column: Column, column_type: ColumnType, convert: Callable[[Column, ColumnType], Column]) -> Column:
+    element = column_type.element
+    if element is None or not _has_two_forms(element):
+        return column
+    return F.transform(column, lambda item: convert(item, element))
+
+
+def _ordered(entries: Column) -> Column:
+    """Sorts pairs as hstore does: by the key's length in bytes, then by the key."""
+    sortable = F.transform(
+        entries,
+        lambda e: F.struct(F.octet_length(e["key"]).alias("size"), e["key"].alias("key"), e["value"].alias("value")),
+    )
+    ordered = F.array_sort(sortable)
+    return F.transform(ordered, lambda e: F.struct(e["key"].alias("key"), e["value"].alias("value")))
+
+
+def no_entries() -> Column:
+    return F.array().cast(ENTRIES)
+
+
+def unknown_entry(name: str) -> Column:
+    """The `_unrep` entry of a value that was never sent."""
+    entry = F.struct(F.lit(name).alias("key"), F.lit(None).cast("string").alias("value"))
+    return F.array(entry).cast(ENTRIES)
+
+
+def entries_of(entries: Column, name: str) -> Column:
+    return F.filter(entries, lambda entry: entry["key"] == F.lit(name))
+
+
+def entries_of_target(alias: str = "") -> Column:
+    """A target's `_pg_unrepresentable` in the event form."""
+    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), no_entries())
 
 
 def as_map(entries: Column) -> Column:
@@ -42,5 +125,42 @@ def as_map(entries: Column) -> Column:
     return F.when(F.size(entries) > 0, F.map_from_entries(entries))
 
 
-def net_rows_as_target(net: DataFrame, shape: TableShape) -> DataFrame:
-    return net.select(*(value.alias(name) for name, value in inserted_values(shape).items()))
+def target_values(shape: TableShape, alias: str = "", entries: Column | None = None) -> dict[str, Column]:
+    """A whole row by the target's column names, from c0…, _unrep, _lsn, _ts and _xid. entries: in place of _unrep."""
+    values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
+    if entries is None:
+        entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
+    metadata = {"_pg_commit_lsn": "_lsn", "_pg_commit_ts": "_ts", "_pg_xid": "_xid"}
+    values |= {name: F.col(alias + column) for name, column in metadata.items()}
+    return {**values, "_pg_unrepresentable": as_map(entries)}
+
+
+def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
+    """As target_values, for a new row from a net row (net_effect.net_rows). A value that was never sent is NULL, with a
+    NULL text in `_pg_unrepresentable`."""
+    entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
+    for i in shape.toast if not shape.is_bag else ():
+        unknown = F.when(F.col(f"{alias}keep{i}"), unknown_entry(shape.columns[i].name))
+        entries = F.concat(entries, unknown.otherwise(no_entries()))
+    return target_values(shape, alias, entries)
+
+
+def updated_values(shape: TableShape) -> dict[str, Column]:
+    """A row `t` of the target after its update by the net row `s`."""
+    sent = target_values(shape, "s.")
+    entries = F.coalesce(F.col("s._unrep"), no_entries())
+    kept: dict[str, Column] = {}
+    for i in shape.toast:
+        name, keep = shape.columns[i].name, F.col(f"s.keep{i}")
+        kept[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(sent[name])
+        own_entries = entries_of(entries_of_target("t."), name)
+        entries = F.concat(entries, F.when(keep, own_entries).otherwise(no_entries()))
+    return {**target_values(shape, "s.", entries), **kept}
+
+
+def selected(rows: DataFrame, values: Mapping[str, Column]) -> DataFrame:
+    return rows.select(*(value.alias(name) for name, value in values.items()))
+
+
+def quoted_names(values: Mapping[str, Column]) -> dict[str, Any]:
+    return {quoted(name): value for name, value in values.items()}

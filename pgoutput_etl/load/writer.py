@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.ledger.batch import Batch
@@ -71,37 +72,19 @@ def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
 class Writer:
     """Writes the tables of one batch.
 
-    lsn_before, last_commit_lsn: the LSNs through which tables are consistent before and after the batch. resumed: an
-    earlier run may have written some tables. check_claim: runs before every write; raises RunError if another run has
-    taken over. path_of: a file's path by its number, for errors. event_filter: selects the events to apply.
+    batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: the LSN through which tables
+    are consistent after the batch. check_claim: runs before every write; raises RunError if another run has taken over.
+    path_of: a file's path by its number, for errors. event_filter: selects the events to apply.
     """
 
     spark: SparkSession
-    ledger_id: str
-    batch: int
-    lsn_before: int
+    config: Config
+    batch: Batch
     last_commit_lsn: int
-    threads: int
-    resumed: bool
     check_claim: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
     event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
-
-    @classmethod
-    def of(
-        cls,
-        spark: SparkSession,
-        config: Config,
-        batch: Batch,
-        last_commit_lsn: int,
-        check_claim: Callable[[], None],
-        path_of: Callable[[int], str],
-        progress: Callable[[str], None],
-    ) -> Writer:
-        before, threads = batch.last_commit_lsn, config.merge.parallel_tables
-        numbers = (batch.ledger_id, batch.number, before, last_commit_lsn, threads, batch.resumed)
-        return cls(spark, *numbers, check_claim, path_of, progress)
 
     def write(self, plan: TablePlan, changes: ChangeSource) -> list[TableResult]:
         """Holds a table that fails because of its own rows; the others continue. changes: prepared for the tasks."""
@@ -115,29 +98,26 @@ class Writer:
                 tasks.append(task)
             except TableError as error:
                 results.append(self._held(_held_for(task, str(error))))
-        with ThreadPoolExecutor(self.threads if writes_may_overlap(self.spark) else 1) as pool:
+        with ThreadPoolExecutor(self.config.merge.parallel_tables if writes_may_overlap(self.spark) else 1) as pool:
             results += pool.map(partial(self._write_table, changes), tasks)
         occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
         for path in plan.vacated:
             if path not in occupied:
                 self.check_claim()
-                commit = DeltaTransaction(
-                    f"pgoutput_etl:{self.ledger_id}:left", "vacate", self.batch, self.last_commit_lsn
-                )
-                delta_commit.empty(self.spark, path, commit)
+                delta_commit.empty(self.spark, path, self.commit("left", "vacate"))
         return results
 
     def _move(self, task: TableTask) -> None:
         """Raises TableError if the table is no longer at its old path."""
         if task.moved_from is None:
             return
-        self.progress(f"moving {_name(task)} to its new path")
+        self.progress(f"moving {task.full_name} to its new path")
         self.check_claim()
         delta_commit.check_target_exists(self.spark, task.moved_from[0])
         delta_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
 
     def _write_table(self, changes: ChangeSource, task: TableTask) -> TableResult:
-        self.progress(f"writing {_name(task)}: {task.changes.total:,} changes")
+        self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
         try:
             written = self._commit_changes(changes, task)
         except TableError as error:
@@ -147,40 +127,20 @@ class Writer:
             if reason is None:
                 raise
             return self._hold_midway(task, reason)
-        relation = task.shape.relation
+        relation, before, cutoff = task.shape.relation, task.state, task.cutoff
         rows = self._rows(task, written)
+        place = (relation.namespace, relation.name, task.path, written.version)
+        own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have brought the table further
+        applied_to = max(self.last_commit_lsn, own_lsn) if cutoff is None else cutoff.lsn - 1
+        status, reason = (APPLIED, None) if cutoff is None else (HELD, cutoff.reason)
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
-        state = TableState(
-            task.oid,
-            relation.namespace,
-            relation.name,
-            task.path,
-            written.version,
-            self._applied_to(task) if task.cutoff is None else task.cutoff.lsn - 1,
-            APPLIED if task.cutoff is None else HELD,
-            None if task.cutoff is None else task.cutoff.reason,
-            relation,
-            key,
-            task.retired,
-            tuple(column.type.stored_as for column in task.shape.columns),
-            rows,
-            task.mode,
-            task.uses,
-            None if task.state is None else task.state.snapshot,
-            task.changes.last_row or (None if task.state is None else task.state.last_row),
-        )
-        summary = TableSummary(
-            relation.namespace,
-            relation.name,
-            task.path,
-            written.version,
-            rows,
-            written.inserted,
-            written.updated,
-            written.deleted,
-            tuple(_notes(task, written)),
-            state.reason,
-        )
+        types = tuple(column.type.stored_as for column in task.shape.columns)
+        columns = (relation, key, task.retired, types)
+        snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
+        latest = (snapshot, task.changes.last_row or last_row)
+        state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
+        effects = (written.inserted, written.updated, written.deleted)
+        summary = TableSummary(*place, rows, *effects, tuple(_notes(task, written)), reason)
         return TableResult(state, summary, task.schema_changes)
 
     def _missing_reason(self, task: TableTask) -> str | None:
@@ -192,26 +152,22 @@ class Writer:
             return str(error)
         return None
 
-    def _applied_to(self, task: TableTask) -> int:
-        """The batch's last commit, or the table's own if a snapshot brought it further."""
-        return max(self.last_commit_lsn, -1 if task.state is None else task.state.last_commit_lsn)
-
     def _rows(self, task: TableTask, written: WriteResult) -> int:
         rows = written.rows_after(self._rows_before(task))
-        if rows is None or self.resumed:
+        if rows is None or self.batch.resumed:
             return read_table(self.spark, task.path).count()
         return rows
 
     def _rows_before(self, task: TableTask) -> int | None:
         """The previous batch's row count, unless this batch moves the table or an earlier run may have written it."""
-        is_known = task.moved_from is None and not self.resumed and bool(task.spans)
+        is_known = task.moved_from is None and not self.batch.resumed
         return task.state.rows if task.state is not None and is_known else None
 
     def _commit_changes(self, changes: ChangeSource, task: TableTask) -> WriteResult:
         """Makes one commit per schema span, and one or more before it where columns change."""
-        if self.resumed and not marks_commits(self.spark):
+        if self.batch.resumed and not marks_commits(self.spark):
             self._restore(task)  # commits of a run that died can't be recognized
-        done = committed_steps(self.spark, task.path, self.commit(task.oid, "")) if self.resumed else set()
+        done = committed_steps(self.spark, task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: WriteResult | None = None
         for number, span in enumerate(task.spans):
@@ -219,30 +175,22 @@ class Writer:
                 continue  # the columns may have changed since
             if span.migration is not None and f"columns:{number}" not in done:
                 self.check_claim()
-                self.progress(f"changing the columns of {_name(task)}")
+                self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
                 evolve(self.spark, task.path, span.migration, columns, task.mode)
-            has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
-            before = TargetRows.ROWS if has_rows else TargetRows.NOTHING
-            commit = self.commit(task.oid, f"changes:{number}")
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
-            written = self._write_span(changes, task, span, before, commit, rows)
+            written = self._write_span(changes, task, number, rows)
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=read_table(self.spark, task.path).count())
             total = written if total is None else total.plus(written)
         return total or delta_commit.write_result(self.spark, task.path)
 
-    def _write_span(
-        self,
-        changes: ChangeSource,
-        task: TableTask,
-        span: SchemaSpan,
-        before: TargetRows,
-        commit: DeltaTransaction,
-        rows: int | None,
-    ) -> WriteResult:
+    def _write_span(self, changes: ChangeSource, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""
+        span, commit = task.spans[number], self.commit(task.oid, f"changes:{number}")
+        has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+        before = TargetRows.ROWS if has_rows else TargetRows.NOTHING
         if task.mode is not Mode.MIRROR:
             log = changes.event_log(task, span)
             self.check_claim()
@@ -267,25 +215,21 @@ class Writer:
 
     def _held(self, held: HeldTable) -> TableResult:
         after = self._left(held, HELD)
-        relation = held.relation
-        summary = TableSummary(relation.namespace, relation.name, after.path, after.version, held=held.reason)
-        return TableResult(after, summary)
+        return TableResult(after, replace(_unchanged_summary(held, after), held=held.reason))
 
     def _passed_over(self, skipped: HeldTable) -> TableResult:
         """A held table keeps its status, so that it is still held once the configuration no longer skips it."""
         state = skipped.state
         after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
-        relation = skipped.relation
-        summary = TableSummary(relation.namespace, relation.name, after.path, after.version)
-        return TableResult(after, summary, is_passed_over=True)
+        return TableResult(after, _unchanged_summary(skipped, after), is_passed_over=True)
 
     def _left(self, held: HeldTable, status: str) -> TableState:
         """The state of a table that receives no changes in this batch."""
         relation, state = held.relation, held.state
         if state is None:
-            schema, name, last_row = relation.namespace, relation.name, held.changes.last_row
-            after = TableState(held.oid, schema, name, "", -1, self.lsn_before, status, held.reason, relation, ())
-            return replace(after, last_row=last_row)
+            place = (relation.namespace, relation.name, "", -1)
+            after = TableState(held.oid, *place, self.batch.last_commit_lsn, status, held.reason, relation, ())
+            return replace(after, last_row=held.changes.last_row)
         reached = max(held.complete_to or 0, state.last_commit_lsn)
         reason = held.reason if state.is_complete or status == HELD else state.reason
         return replace(self._make_room(held, state), status=status, reason=reason, last_commit_lsn=reached)
@@ -294,7 +238,7 @@ class Writer:
         """Moves the rows of a held table if another table takes its path."""
         if held.moves_to is None:
             return state
-        self.progress(f"moving {state.schema}.{state.table} out of the way of another table")
+        self.progress(f"moving {state.full_name} out of the way of another table")
         self.check_claim()
         try:
             delta_commit.check_target_exists(self.spark, state.path)
@@ -304,9 +248,10 @@ class Writer:
         version = delta_commit.write_result(self.spark, held.moves_to).version
         return replace(state, path=held.moves_to, version=version)
 
-    def commit(self, oid: int, step: str) -> DeltaTransaction:
-        application = f"pgoutput_etl:{self.ledger_id}:{oid}"
-        return DeltaTransaction(application, step, self.batch, self.last_commit_lsn)
+    def commit(self, table: int | str, step: str) -> DeltaTransaction:
+        """table: its OID, or "left" for paths that no table uses any more."""
+        application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
+        return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
 
 
 def refuse_existing_rows(spark: SparkSession, plan: TablePlan) -> None:
@@ -318,10 +263,14 @@ def refuse_existing_rows(spark: SparkSession, plan: TablePlan) -> None:
         is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
         if is_new and not task.replaces and delta_commit.has_rows(spark, task.path):
             raise RunError(
-                f"the table at {task.path} has rows and is not in the ledger, so {_name(task)} can't be created there. "
-                "If it is yours, move it away or change target; if the ledger was lost, remove the tables and apply "
-                "the archive from its beginning"
+                f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "
+                "there. If it is yours, move it away or change target; if the ledger was lost, remove the tables and "
+                "apply the archive from its beginning"
             )
+
+
+def _unchanged_summary(held: HeldTable, after: TableState) -> TableSummary:
+    return TableSummary(held.relation.namespace, held.relation.name, after.path, after.version)
 
 
 def _held_for(task: TableTask, reason: str) -> HeldTable:
@@ -335,17 +284,13 @@ def _may_follow_other_commits(written: WriteResult, span: SchemaSpan, task: Tabl
     return span.migration is not None or written.version > task.state.version + 1
 
 
-def _name(task: TableTask) -> str:
-    return f"{task.shape.relation.namespace}.{task.shape.relation.name}"
-
-
 def _notes(task: TableTask, written: WriteResult) -> list[str]:
     notes = [str(change) for _, change in task.schema_changes]
     if task.changes.truncates:
         notes.append("truncated")
     if written.not_found:
-        notes.append(f"{written.not_found:,} deletes matched no row")
+        notes.append(f"{counted(written.not_found, 'delete')} matched no row")
     if task.state is None and not task.replaces:
         notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
-        notes += [masks_in_words(task.uses)] if task.uses else []
+        notes += [masks_in_words(task.masks)] if task.masks else []
     return notes

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pgoutput_etl.masking.mask_tuples import MaskedVersion, unchanged_in
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.scan.message_row import DAMAGE_TAG, MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.schema.version_spans import UNDESCRIBED, numbers_at
+from pgoutput_etl.schema.version_spans import NO_SCOPE, UNDESCRIBED, numbers_in_force
 from pgoutput_etl.transactions.outcome import FragmentId
 from pgoutput_etl.types import UserTypes, column_type
 from pgoutput_etl.types.kernels.dispatch import Numbers
@@ -125,27 +124,23 @@ class MaskingPolicy:
         table = self.tables.get(oid)
         if table is None:
             return np.full(rows.num_rows, UNDESCRIBED, np.int64)
-        files, ordinals = rows.column("file").to_numpy(), rows.column("ordinal").to_numpy()
-        numbers = numbers_at(table.versions.holds_from, files, ordinals, None)
+        files, fragments, ordinals = (rows.column(name).to_numpy() for name in ("file", "unit", "ordinal"))
+        scopes = np.full(rows.num_rows, NO_SCOPE, np.int64)
         if self.scopes:
-            fragments = rows.column("unit").to_numpy()
             for file, fragment in set(zip(files.tolist(), fragments.tolist(), strict=True)):
                 scope = self.scopes.get((file, fragment))
-                if scope in table.versions.holds_from and scope is not None:
-                    here = np.flatnonzero((files == file) & (fragments == fragment))
-                    own = numbers_at(table.versions.holds_from, files[here], ordinals[here], scope)
-                    numbers[here] = np.where(own >= 0, own, numbers[here])
-        return numbers
+                if scope is not None and scope in table.versions.holds_from:
+                    scopes[(files == file) & (fragments == fragment)] = scope
+        return numbers_in_force(files, ordinals, scopes, table.versions.holds_from)
 
     def _version(self, oid: int, number: int) -> MaskedVersion:
         if number == UNDESCRIBED:
             return MaskedVersion((), {}, {})
-        cached = self._versions.get((oid, number))
-        if cached is None:
+        if (oid, number) not in self._versions:
             table = self.tables[oid]
-            cached = self._masked_version(table.versions.relations[number].columns, table.rules)
-            self._versions[oid, number] = cached
-        return cached
+            columns = table.versions.relations[number].columns
+            self._versions[oid, number] = self._masked_version(columns, table.rules)
+        return self._versions[oid, number]
 
     def _masked_version(self, columns: tuple[RelationColumn, ...], by_name: Mapping[str, ColumnRule]) -> MaskedVersion:
         rules = {i: by_name[c.name] for i, c in enumerate(columns) if c.name in by_name}
@@ -160,12 +155,6 @@ class MaskingPolicy:
     @cached_property
     def _types(self) -> UserTypes:
         return spelled_alike(self.user_types)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tables", "known", "scopes", "user_types")}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
 
 
 def spelled_alike(types: UserTypes) -> UserTypes:

@@ -16,26 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl import jit
-from pgoutput_etl.changes.events import WITHHELD
-from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, SplitTuples, split_tuples
-from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
+from pgoutput_etl.changes.events import WITHHELD, width_error
+from pgoutput_etl.changes.tuple_columns import NULL, UNCHANGED, RawTuples, split_tuples
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
+from pgoutput_etl.masking.hash_columns import HASH_SIZE, LENGTH, hash_column, hash_values
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import RelationColumn, TupleData
 from pgoutput_etl.types import ColumnType, ValueTextError
-from pgoutput_etl.types.canonical import canonical_texts
-from pgoutput_etl.types.kernels.dispatch import BINARY, UnsureError
-
-HASH_SIZE = 64  # hexadecimal digits
+from pgoutput_etl.types.kernels.dispatch import UnsureError
 
 _N, _U, _T, _B = b"nutb"
 
 _KEEP, _DROP, _HASH, _REDACT = range(4)
 
 _ACTIONS = {ColumnAction.DROP: _DROP, ColumnAction.HASH: _HASH, ColumnAction.REDACT: _REDACT}
-
-_BATCH_VALUES = 4096
-
-_LENGTH = BINARY - 1
 
 _MAX_BYTES = np.iinfo(np.int32).max
 
@@ -69,7 +63,7 @@ class MaskedVersion:
         split = split_tuples(raw, len(self.columns))
         hashes = np.zeros((max(len(self.types), 1), len(raw), HASH_SIZE), np.uint8)
         for n, (place, column_type) in enumerate(sorted(self.types.items())):
-            _hash_column(split, place, column_type, _salt(self.rules[place]), hashes[n])
+            hash_column(split, place, column_type, self.rules[place], hashes[n])
         actions = np.full(len(self.columns), _KEEP, np.uint8)
         number = np.zeros(len(self.columns), np.int64)
         texts = [self.rules[i].text.encode() if i in self.rules else b"" for i in range(len(self.columns))]
@@ -97,14 +91,12 @@ class MaskedVersion:
             return [_withheld("no Relation message describes it")] * len(tuples)
         parsed = [read_tuple(data) for data in tuples]
         width = len(self.columns)
-        errors = {i: _width_error(data, width) for i, data in enumerate(parsed) if len(data.kinds) != width}
+        errors = {i: width_error(data, width) for i, data in enumerate(parsed) if len(data.kinds) != width}
         valid = {i: data for i, data in enumerate(parsed) if i not in errors}
         hashed: dict[int, dict[int, bytes]] = {}
         for place, column_type in self.types.items():
-            salt, name = _salt(self.rules[place]), self.columns[place].name
-            texts, faults = _texts(column_type, valid, place)
-            errors |= {i: f"column {name!r}, which is to be hashed: {reason}" for i, reason in faults.items()}
-            hashed[place] = dict(zip(texts, salt.hashed(texts.values()), strict=True))
+            hashed[place], faults = hash_values(column_type, self.rules[place], valid, place)
+            errors |= {i: f"column {self.columns[place].name!r} can't be hashed: {why}" for i, why in faults.items()}
         return [
             _withheld(errors[i]) if i in errors else self._rebuilt(data, {p: h.get(i) for p, h in hashed.items()})
             for i, data in enumerate(parsed)
@@ -138,39 +130,11 @@ def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
     return unchanged
 
 
-def _salt(rule: ColumnRule) -> Salt:
-    assert rule.salt is not None
-    return rule.salt
-
-
-def _hash_column(split: SplitTuples, place: int, column_type: ColumnType, salt: Salt, out: Bytes) -> None:
-    """Raises ValueTextError for a value that is not of the type."""
-    at, size = split.at[place], split.size[place]
-    content = memoryview(split.data)  # type: ignore[arg-type]
-    for binary in (False, True):
-        chosen = np.flatnonzero((size >= 0) & ((size & BINARY != 0) == binary))
-        for begin in range(0, len(chosen), _BATCH_VALUES):
-            part = chosen[begin : begin + _BATCH_VALUES]
-            begins, lengths = at[part].tolist(), (size[part] & _LENGTH).tolist()
-            values = [bytes(content[b : b + n]) for b, n in zip(begins, lengths, strict=True)]
-            hashes = salt.hashed(text or b"" for text in canonical_texts(column_type, values, binary))
-            out[part] = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, HASH_SIZE)
-
-
 @jit.compiled
 def _write(
-    data: Any,
-    starts: Any,
-    at: Any,
-    size: Any,
-    actions: Any,
-    number: Any,
-    hashes: Any,
-    replacements: Any,
-    ends: Any,
-    out: Any,
-    offsets: Any,
-) -> int:
+    data: Any, starts: Any, at: Any, size: Any, actions: Any, number: Any, hashes: Any, replacements: Any,
+    ends: Any, out: Any, offsets: Any,
+) -> int:  # fmt: skip
     """Writes tuple i to out[offsets[i]:offsets[i + 1]]. Returns the total number of bytes."""
     kept = 0
     for action in actions:
@@ -188,7 +152,7 @@ def _write(
                     out[p] = _N if s == NULL else _U
                     p += 1
                 elif action == _KEEP:
-                    p = _copied(data, np.int64(at[c, i]) - 5, np.int64(s & _LENGTH) + 5, out, p)
+                    p = _copied(data, np.int64(at[c, i]) - 5, np.int64(s & LENGTH) + 5, out, p)
                 elif action == _HASH:
                     p = _text_begun(HASH_SIZE, out, p)
                     p = _copied(hashes[number[c], i], 0, HASH_SIZE, out, p)
@@ -215,50 +179,5 @@ def _text_begun(length: Any, out: Any, p: Any) -> Any:
     return p + 5
 
 
-def _width_error(data: TupleData, width: int) -> str:
-    return f"a tuple of {len(data.kinds)} columns where Relation describes {width}"
-
-
 def _withheld(reason: str) -> bytes:
     return WITHHELD + reason.encode()
-
-
-def _texts(
-    column_type: ColumnType, tuples: Mapping[int, TupleData], place: int
-) -> tuple[dict[int, bytes], dict[int, str]]:
-    """PostgreSQL's texts of a column's values, by tuple, and the errors of values without one."""
-    texts: dict[int, bytes] = {}
-    faults: dict[int, str] = {}
-    for form in (_T, _B):
-        indices = [i for i, data in tuples.items() if data.kinds[place] == form]
-        for begin in range(0, len(indices), _BATCH_VALUES):
-            part = indices[begin : begin + _BATCH_VALUES]
-            values = [tuples[i].values[place] for i in part]
-            printed = _printed(column_type, values, form == _B)
-            if printed is None:
-                for i, value in zip(part, values, strict=True):
-                    _add_text(column_type, i, value, form == _B, texts, faults)
-            else:
-                texts |= {i: text for i, text in zip(part, printed, strict=True) if text is not None}
-    return texts, faults
-
-
-def _printed(column_type: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None] | None:
-    """None if a value is not of the type, or there are too many."""
-    try:
-        return canonical_texts(column_type, values, binary)
-    except (ValueTextError, OverflowError):
-        return None
-
-
-def _add_text(
-    column_type: ColumnType, i: int, value: bytes | None, binary: bool, texts: dict[int, bytes], faults: dict[int, str]
-) -> None:
-    try:
-        [text] = canonical_texts(column_type, [value], binary)
-    except ValueTextError as error:
-        faults[i] = f"expected {error.expected}"
-    except OverflowError:
-        faults[i] = "expected a value of fewer bytes"
-    else:
-        texts[i] = text or b""

@@ -7,6 +7,7 @@ another name, so the rules must cover both names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
@@ -33,7 +34,7 @@ def has_masks(config: Config) -> bool:
 def masking_policy(
     config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[FragmentId, int]
 ) -> MaskingPolicy | None:
-    """None without masks. Raises ConfigError for a rule that is impossible, or misses one of a column's names."""
+    """None without masks. Raises ConfigError for an impossible rule, or one that misses another name of a column."""
     if not has_masks(config):
         return None
     tables = {}
@@ -41,15 +42,14 @@ def masking_policy(
     for entry in history.entries:
         rule = config.rule_for(entry.relation.namespace, entry.relation.name)
         if rule.column_rules:
-            number = next(i for i, other in enumerate(config.tables) if other is rule)
-            by_rule.setdefault(number, []).append(entry.relation)
+            by_rule.setdefault(config.tables.index(rule), []).append(entry.relation)
     for oid in sorted({relation.oid for relations in by_rule.values() for relation in relations}):
         versions, latest = history.unmasked(oid)
         rule = config.rule_for(latest.namespace, latest.name)
         rules = _table_rules(config, rule, latest, versions.relations)
         if rules:
-            types = spelled_alike(user_types)
-            reason = None if rule.skip else _checked(rule, latest, versions.relations, rules, types)
+            checks = _TableChecks(rule, rules, latest.full_name, spelled_alike(user_types))
+            reason = None if rule.skip else checks.reason_unmaskable(versions.relations)
             tables[oid] = MaskedTable(versions, rules, reason)
     for number, relations in by_rule.items():
         _refuse_missing(config, number, relations)
@@ -65,10 +65,6 @@ def masking_policy_of(config: Config, assembly: Assembly, user_types: UserTypes)
 def scopes_of(outcomes: Iterable[Outcome]) -> dict[FragmentId, int]:
     """The scope of each fragment of a streamed transaction."""
     return {fragment: o.scope for o in outcomes if o.scope is not None for fragment in o.fragments}
-
-
-def _name(relation: Relation) -> str:
-    return f"{relation.namespace}.{relation.name}"
 
 
 def _relation_rules(rule: TableRule, relation: Relation) -> dict[str, ColumnRule]:
@@ -88,8 +84,8 @@ def _table_rules(
         if mine != theirs and not other.skip:
             name = next(name for name in sorted({*mine, *theirs}) if mine.get(name) != theirs.get(name))
             raise ConfigError(
-                f"tables: {_name(latest)} was {_name(relation)} before, and what `columns` says of {name!r} is not the "
-                "same for both names: say it of both"
+                f"tables: {latest.full_name} was {relation.full_name} before, and `columns` has different rules for "
+                f"{name!r} under the two names: configure the same rule for both"
             )
         rules |= mine
     return rules
@@ -99,92 +95,85 @@ def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> N
     existing = {column.name for relation in relations for column in relation.columns}
     for name in config.tables[number].column_rules:
         if name not in existing:
-            latest = {_name(relation): relation for relation in relations}
+            latest = {relation.full_name: relation for relation in relations}
             described = [f"{table} has {', '.join(c.name for c in r.columns)}" for table, r in latest.items()]
-            more = f"; and {len(described) - _SHOWN:,} tables more" if len(described) > _SHOWN else ""
+            more = f"; and {len(described) - _SHOWN:,} more tables" if len(described) > _SHOWN else ""
             raise ConfigError(
-                f"tables[{number}].columns.{name}: no table in the archive that it is for has such a column: "
+                f"tables[{number}].columns.{name}: no matching table in the archive has this column: "
                 f"{'; '.join(described[:_SHOWN])}{more}"
             )
 
 
-def _checked(
-    rule: TableRule,
-    latest: Relation,
-    relations: tuple[Relation, ...],
-    rules: Mapping[str, ColumnRule],
-    types: UserTypes,
-) -> str | None:
-    """Why the table can't continue although its configuration is valid, None if it can. Raises ConfigError."""
-    for relation in relations:
-        _refuse_masked_key(relation, rules)
-        if relation.columns and not masked_relation(relation, rules).columns:
-            raise ConfigError(f"tables: `columns` drops all columns of {_name(relation)}; say skip instead")
-    reason = None
-    for before, after in pairwise(relations):
-        _refuse_undeclared(rule, before, after, rules)
-        reason = _check_versions(rule, latest, before, after, rules, types) or reason
-    return reason
+@dataclass(frozen=True, slots=True)
+class _TableChecks:
+    """Checks one table's masks. rules: of all columns that the table ever had. name: the table's latest."""
 
+    rule: TableRule
+    rules: Mapping[str, ColumnRule]
+    name: str
+    types: UserTypes
 
-def _refuse_masked_key(relation: Relation, rules: Mapping[str, ColumnRule]) -> None:
-    if relation.replica_identity is ReplicaIdentity.FULL:
-        return  # the key is configured, and was checked with the configuration
-    for column in relation.columns:
-        rule = rules.get(column.name)
-        if rule is not None and rule.action is not ColumnAction.HASH and column.is_key:
+    def reason_unmaskable(self, relations: tuple[Relation, ...]) -> str | None:
+        """Why the table can't continue although its configuration is valid, or None. relations: its versions. Raises
+        ConfigError."""
+        for relation in relations:
+            self._refuse_masked_key(relation)
+            if relation.columns and not masked_relation(relation, self.rules).columns:
+                raise ConfigError(f"tables: `columns` drops all columns of {relation.full_name}; use `skip` instead")
+        reason = None
+        for before, after in pairwise(relations):
+            self._refuse_undeclared(before, after)
+            reason = self._compare(before, after) or reason
+        return reason
+
+    def _refuse_masked_key(self, relation: Relation) -> None:
+        if relation.replica_identity is ReplicaIdentity.FULL:
+            return  # the key is configured, and was checked with the configuration
+        for column in relation.columns:
+            rule = self.rules.get(column.name)
+            if rule is not None and rule.action is not ColumnAction.HASH and column.is_key:
+                raise ConfigError(
+                    f"tables: {column.name!r} of {relation.full_name} belongs to the key, by which UPDATE and DELETE "
+                    "identify rows: it can only be hashed"
+                )
+
+    def _refuse_undeclared(self, before: Relation, after: Relation) -> None:
+        """Raises ConfigError if a masked column is gone and an undeclared new one may be the same column."""
+        old_names, new_names = ({column.name for column in relation.columns} for relation in (before, after))
+        gone = sorted(name for name in old_names - new_names if name in self.rules)
+        new = sorted(name for name in new_names - old_names if name not in self.rule.columns)
+        if gone and new:
             raise ConfigError(
-                f"tables: {column.name!r} of {_name(relation)} belongs to its key, by which UPDATE and DELETE name "
-                "rows: it can be hashed, and no more"
+                f"tables: {after.full_name} no longer has the masked column {gone[0]!r}, but has a new column "
+                f"{new[0]!r}. Configure {new[0]!r} in `columns`, too: drop, {{hash: sha256}} or redact; or added, if "
+                "it is a different column that needs no mask"
             )
 
-
-def _refuse_undeclared(rule: TableRule, before: Relation, after: Relation, rules: Mapping[str, ColumnRule]) -> None:
-    """Raises ConfigError if a masked column is gone and an undeclared new one may be the same column."""
-    old_names, new_names = ({column.name for column in relation.columns} for relation in (before, after))
-    gone = sorted(name for name in old_names - new_names if name in rules)
-    new = sorted(name for name in new_names - old_names if name not in rule.columns)
-    if gone and new:
-        raise ConfigError(
-            f"tables: {_name(after)} has no column {gone[0]!r} any more, of which `columns` says something, and has a "
-            f"new one, {new[0]!r}: say in `columns` what that is, too: drop, {{hash: sha256}}, redact, or added, if it "
-            "is another column, whose values may come as they are"
-        )
-
-
-def _check_versions(
-    rule: TableRule,
-    latest: Relation,
-    before: Relation,
-    after: Relation,
-    rules: Mapping[str, ColumnRule],
-    types: UserTypes,
-) -> str | None:
-    """Compares the masks of columns in two successive versions. Returns and raises as `_checked`."""
-    old, new = masked_relation(before, rules), masked_relation(after, rules)
-    try:
-        origins = lineage(old, new, rule.lineage).origins
-    except TableError:
-        return None  # the planner reports it
-    sent = {column.name: column for column in before.columns}
-    sent_after = {column.name: column for column in after.columns}
-    for place, origin in enumerate(origins):
-        if origin is None:
-            continue
-        old_name, name = old.columns[origin].name, new.columns[place].name
-        old_mask, mask = rules.get(old_name), rules.get(name)
-        if old_mask != mask:
-            raise ConfigError(
-                f"tables: column {name!r} of {_name(latest)} was called {old_name!r} before, and `columns` doesn't say "
-                "the same of both: say it"
-            )
-        is_hashed = mask is not None and mask.action is ColumnAction.HASH
-        if is_hashed and not _spells_alike(sent[old_name], sent_after[name], types):
-            return (
-                f"column {name!r}, which is hashed, changed its type: hashes of the rows that are there are of its "
-                "former text, and can't be made anew. Drop or redact it, and have the table rebuilt"
-            )
-    return None
+    def _compare(self, before: Relation, after: Relation) -> str | None:
+        """Compares the masks in two successive versions. Returns and raises as `reason_unmaskable`."""
+        old, new = masked_relation(before, self.rules), masked_relation(after, self.rules)
+        try:
+            origins = lineage(old, new, self.rule.lineage).origins
+        except TableError:
+            return None  # the planner reports it
+        sent_before, sent_after = ({column.name: column for column in r.columns} for r in (before, after))
+        for place, origin in enumerate(origins):
+            if origin is None:
+                continue
+            old_name, name = old.columns[origin].name, new.columns[place].name
+            mask = self.rules.get(name)
+            if self.rules.get(old_name) != mask:
+                raise ConfigError(
+                    f"tables: column {name!r} of {self.name} was called {old_name!r} before, and `columns` has "
+                    "different rules for the two names: configure the same rule for both"
+                )
+            is_hashed = mask is not None and mask.action is ColumnAction.HASH
+            if is_hashed and not _spells_alike(sent_before[old_name], sent_after[name], self.types):
+                return (
+                    f"the hashed column {name!r} changed its type: existing hashes are of the former text and can't be "
+                    "recomputed. Drop or redact the column, and rebuild the table"
+                )
+        return None
 
 
 def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserTypes) -> bool:

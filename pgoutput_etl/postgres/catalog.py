@@ -1,20 +1,22 @@
-"""What a server's catalog says of published tables, as Relation and Type messages would: by one query, as one JSON.
+"""Reads the descriptions of published tables from a server's catalog with one query that returns one JSON text.
 
-A table that nothing changed since the slot was made has no Relation message in the archive. What pgoutput would say of
-it (logicalrep_write_rel and _typ in proto.c) is in the catalog: OID, names, which columns are of the replica identity.
+A table without changes since the slot was created has no Relation message in the archive. The catalog has what pgoutput
+would send (logicalrep_write_rel and logicalrep_write_typ in proto.c): OIDs, names, columns of the replica identity.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
 
-# What versions of PostgreSQL don't all have is asked for through to_jsonb, which leaves it out.
+T = TypeVar("T")
+
+# to_jsonb omits columns that a version of PostgreSQL doesn't have.
 QUERY = """
 WITH RECURSIVE published AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, array_agg(json_build_object(
@@ -52,8 +54,8 @@ SELECT json_build_object(
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """relation: as pgoutput would describe it. filter: the publications' row filter, as an SQL expression. is_root: it
-    is partitioned, and its rows are its partitions'. not_null: its columns that can't be NULL."""
+    """relation: as pgoutput would describe it. filter: the publication's row filter, an SQL expression. is_root: a
+    partitioned table, whose partitions have its rows. not_null: names of NOT NULL columns."""
 
     relation: Relation
     filter: str | None
@@ -73,32 +75,32 @@ class Catalog:
 
 
 def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str], bool]) -> Catalog:
-    """`text`: what QUERY gives. publications: what counts; all if none is named. wanted: tables, by schema.table.
-    Raises ConfigError for a text that is none, and for tables that publications show in different ways."""
+    """text: the result of QUERY. publications: names; all if empty. wanted: filters tables by schema.table.
+
+    Raises ConfigError for another text, and for a table with different columns or rows in several publications.
+    """
     try:
-        found = json.loads(text)
-        version, tables, types = int(found["version"]), found["tables"], found["types"]
+        catalog = json.loads(text)
+        version, tables, types = int(catalog["version"]), catalog["tables"], catalog["types"]
     except (ValueError, KeyError, TypeError):
-        raise ConfigError("--catalog: expected what the query of jobs/snapshot.py --catalog-query gives") from None
+        raise ConfigError("--catalog: expected the result of the query of jobs/snapshot.py --catalog-query") from None
     known = {p["name"] for row in tables for p in row["publications"]}
     missing = sorted(set(publications) - known)
     if missing:
         raise ConfigError(f"--publication: no publication {missing[0]!r} has tables")
-    named = [row for row in tables if wanted(f"{row['schema']}.{row['table']}")]
-    chosen = [(row, _counting(row, publications)) for row in named]
-    return Catalog(
-        version,
-        tuple(_table(row, counting) for row, counting in chosen if counting),
-        tuple(Type(None, t["oid"], t["schema"], t["name"]) for t in types),
-    )
-
-
-def _counting(row: Mapping[str, Any], publications: Collection[str]) -> list[Mapping[str, Any]]:
-    return [p for p in row["publications"] if not publications or p["name"] in publications]
+    described = []
+    for row in tables:
+        chosen = [p for p in row["publications"] if not publications or p["name"] in publications]
+        if wanted(f"{row['schema']}.{row['table']}") and chosen:
+            described.append(_table(row, chosen))
+    return Catalog(version, tuple(described), tuple(Type(None, t["oid"], t["schema"], t["name"]) for t in types))
 
 
 def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> CatalogTable:
-    names = _columns(row, publications)
+    # Before PostgreSQL 15, all columns but generated ones are published.
+    plain = frozenset(c["name"] for c in row["columns"] if not c["generated"])
+    names = _same(row, "columns", {plain if p["columns"] is None else frozenset(p["columns"]) for p in publications})
+    row_filter = _same(row, "rows", {p["filter"] for p in publications})
     identity = ReplicaIdentity(row["identity"])
     columns = tuple(
         RelationColumn(identity is ReplicaIdentity.FULL or c["identity"], c["name"], c["type"], c["modifier"])
@@ -107,36 +109,22 @@ def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> Cat
     )
     relation = Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
     not_null = frozenset(c["name"] for c in row["columns"] if c["not_null"])
-    return CatalogTable(relation, _filter(row, publications), row["kind"] == "p", not_null)
+    return CatalogTable(relation, row_filter, row["kind"] == "p", not_null)
 
 
-def _columns(row: Mapping[str, Any], publications: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Before PostgreSQL 15 all but generated ones are published."""
-    plain = frozenset(c["name"] for c in row["columns"] if not c["generated"])
-    found = {plain if p["columns"] is None else frozenset(p["columns"]) for p in publications}
-    if len(found) > 1:
-        raise ConfigError(_ambiguous(row, "columns"))
-    return found.pop()
-
-
-def _filter(row: Mapping[str, Any], publications: Iterable[Mapping[str, Any]]) -> str | None:
-    found = {p["filter"] for p in publications}
-    if len(found) > 1:
-        raise ConfigError(_ambiguous(row, "rows"))
-    filter_: str | None = found.pop()
-    return filter_
-
-
-def _ambiguous(row: Mapping[str, Any], what: str) -> str:
-    names = ", ".join(sorted(p["name"] for p in row["publications"]))
-    return (
-        f"the publications {names} have different {what} of {row['schema']}.{row['table']}: --publication says which "
-        "of them the slot's receiver names"
-    )
+def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:
+    """The one value that all publications have. Raises ConfigError if they differ."""
+    if len(values) > 1:
+        names = ", ".join(sorted(p["name"] for p in row["publications"]))
+        raise ConfigError(
+            f"the publications {names} have different {part} of {row['schema']}.{row['table']}: name those that the "
+            "slot's receiver uses, with --publication"
+        )
+    return values.pop()
 
 
 def relation_row(relation: Relation) -> dict[str, Any]:
-    """For JSON."""
+    """As JSON values."""
     return {**asdict(relation), "replica_identity": relation.replica_identity.value}
 
 

@@ -1,4 +1,4 @@
-"""Checks a JDBC URL and finds the login for it in the environment."""
+"""Checks a JDBC URL and reads its login from the environment."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from collections.abc import Mapping
 
 from pgoutput_etl.errors import ConfigError
 
+DRIVER_PACKAGE = "org.postgresql:postgresql:42.7.7"  # of PostgreSQL's JDBC driver
+
 _SECRET = re.compile(r"[?&;](?:password|sslpassword)=|//[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError for what is no server's, or has a password."""
+    """Raises ConfigError for a URL that is not PostgreSQL's or that contains a password."""
     if not url.startswith("jdbc:postgresql:"):
         raise ConfigError("--jdbc: expected jdbc:postgresql://HOST:PORT/DATABASE")
     if _SECRET.search(url):
         raise ConfigError(
-            "--jdbc: a password on a command line can be read by everybody on the machine: put it into "
-            "PGPASSWORD in the environment"
+            "--jdbc: everybody on the machine can read a password on a command line: set the environment variable "
+            "PGPASSWORD instead"
         )
 
 
 def credentials(url: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`user` and `password`, from libpq's variables; what the URL says itself isn't said again."""
-    found = {}
+    """`user`, unless the URL has one, and `password`, from libpq's environment variables."""
+    login = {}
     if "PGUSER" in environ and not re.search(r"[?&]user=", url):
-        found["user"] = environ["PGUSER"]
+        login["user"] = environ["PGUSER"]
     if "PGPASSWORD" in environ:
-        found["password"] = environ["PGPASSWORD"]
-    return found
+        login["password"] = environ["PGPASSWORD"]
+    return login

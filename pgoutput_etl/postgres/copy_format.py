@@ -1,9 +1,11 @@
-"""What PostgreSQL's COPY TO writes, as TupleData: rows from a file that are then read as a replicated row is.
+"""Reads the formats of PostgreSQL's COPY TO.
 
-    text     COPY's own default, and what pg_dump -Fd holds: a line per row, tabs between fields, backslash escapes
+    text     COPY's default, and the rows of pg_dump -Fd: a line per row, tabs between fields, backslash escapes
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
+    csv      COPY … WITH (FORMAT csv, HEADER)
 
-Errors name the file, the row and the offset; never what stands there.
+`tuple_of` turns fields into TupleData, so that rows of a file are decoded like replicated rows. Errors name the file,
+the row and the offset, never values.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _HAS_OIDS = 1 << 16
 
 
 def tuple_of(fields: Fields, kind: bytes) -> bytes:
-    """A TupleData (protocol chapter, Logical Replication Message Formats); kind: t, text, or b, binary."""
+    """A TupleData (protocol chapter, Logical Replication Message Formats). kind: t for text, b for binary."""
     parts = [struct.pack(">H", len(fields))]
     for field in fields:
         parts += (b"n",) if field is None else (kind, struct.pack(">I", len(field)), field)
@@ -38,12 +40,12 @@ def tuple_of(fields: Fields, kind: bytes) -> bytes:
 
 
 def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """Up to the end mark `\\.`, or the end of the file. Raises ArchiveError for a row of another width."""
+    """Rows up to the end mark `\\.` or the end of the file. Raises ArchiveError for a row of another width."""
     begin = number = 0
     while begin < len(data):
         end = data.find(b"\n", begin)
         if end < 0:
-            raise ArchiveError(f"{path}, offset {begin}: expected a newline behind row {number}: the file is cut off")
+            raise ArchiveError(f"{path}, offset {begin}: expected a newline after row {number}: the file is truncated")
         line = data[begin:end]
         if line == _END_OF_TEXT:
             return
@@ -67,16 +69,14 @@ def _unescaped(field: bytes, path: str, offset: int) -> Field:
         if hexadecimal is not None:
             return bytes((int(hexadecimal, 16),))
         if other is None:
-            raise ArchiveError(
-                f"{path}, offset {offset}: expected a character behind a backslash, found the field's end"
-            )
+            raise ArchiveError(f"{path}, offset {offset}: expected a character after a backslash, found none")
         return _CONTROLS.get(other, other)
 
     return _ESCAPE.sub(character, field)
 
 
 def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """Raises ArchiveError for a file that is none, is cut off, or has rows of another width."""
+    """Raises ArchiveError for a file of another format, a truncated one, or a row of another width."""
     view = memoryview(data)
     position = _binary_header(view, path)
     number = 0
@@ -84,7 +84,7 @@ def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
         (count,) = _unpack(">h", view, position, path)
         if count == -1:
             if position + 2 != len(view):
-                raise ArchiveError(f"{path}, offset {position + 2}: expected the file's end behind the trailer")
+                raise ArchiveError(f"{path}, offset {position + 2}: expected the file's end after the trailer")
             return
         if count != width:
             raise ArchiveError(f"{path}, offset {position}: expected {width} fields in row {number}, found {count}")
@@ -105,14 +105,12 @@ def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
 
 
 def _binary_header(view: memoryview, path: str) -> int:
-    """Where the first row begins."""
+    """The offset of the first row."""
     if bytes(view[: len(SIGNATURE)]) != SIGNATURE:
-        raise ArchiveError(f"{path}, offset 0: expected PGCOPY, as COPY … WITH (FORMAT binary) begins")
+        raise ArchiveError(f"{path}, offset 0: expected the signature PGCOPY of COPY … WITH (FORMAT binary)")
     flags, extension = _unpack(">Ii", view, len(SIGNATURE), path)
     if flags & _HAS_OIDS or flags >> 16:
-        raise ArchiveError(
-            f"{path}, offset {len(SIGNATURE)}: expected no critical flags (COPY … WITH OIDS is not read)"
-        )
+        raise ArchiveError(f"{path}, offset {len(SIGNATURE)}: expected no critical flags (WITH OIDS is not supported)")
     begin = len(SIGNATURE) + 8 + extension
     if extension < 0 or begin > len(view):
         raise ArchiveError(f"{path}, offset {len(SIGNATURE) + 4}: expected a header that ends within the file")
@@ -123,9 +121,7 @@ def _unpack(layout: str, view: memoryview, position: int, path: str) -> tuple[in
     try:
         return struct.unpack_from(layout, view, position)
     except struct.error:
-        raise ArchiveError(
-            f"{path}, offset {position}: expected more of a COPY file, found its end: it is cut off"
-        ) from None
+        raise ArchiveError(f"{path}, offset {position}: expected more of a COPY file, found its end") from None
 
 
 Record = list[str | None]
@@ -134,18 +130,16 @@ _FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^,"\r\n]*))(,|\r\n|\r|\n|\Z)')
 
 
 def records(data: bytes, path: str) -> Iterator[Record]:
-    """Unquoted and empty is NULL, quoted and empty an empty string. The last record may lack its newline.
-
-    Raises ArchiveError that names the file, the record and the character; never what stands there.
-    """
+    """The records of a CSV file. Empty and unquoted is NULL, empty and quoted is an empty string. The last record may
+    lack its newline. Raises ArchiveError."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ArchiveError(f"{path}, offset {error.start}: expected UTF-8: COPY … (ENCODING 'UTF8')") from None
-    width, number, position = None, 0, 0
+    width = number = position = 0
     while position < len(text):
         record, position = _record(text, position, path, number)
-        width = len(record) if width is None else width
+        width = width or len(record)
         if len(record) != width:
             raise ArchiveError(f"{path}, record {number}: expected {width} fields, as in the header, not {len(record)}")
         yield record
@@ -156,7 +150,7 @@ _HEADER = 1 << 20
 
 
 def header(data: bytes, path: str) -> list[str]:
-    """The first record's names. Raises ArchiveError for a file without any."""
+    """The names in the first record of a CSV file. Raises ArchiveError for an empty file."""
     text = data[:_HEADER].decode(errors="replace")
     if not text:
         raise ArchiveError(f"{path}: expected a header: COPY … WITH (FORMAT csv, HEADER)")
@@ -169,8 +163,8 @@ def _record(text: str, position: int, path: str, number: int) -> tuple[Record, i
         match = _FIELD.match(text, position)
         if match is None:
             raise ArchiveError(
-                f"{path}, record {number}, character {position}: expected a field of PostgreSQL's CSV, quoted by \" if "
-                "it has quotes, commas or newlines, and a comma or a newline behind it"
+                f"{path}, record {number}, character {position}: expected a field of PostgreSQL's CSV, in quotes if "
+                "it has quotes, commas or newlines, and a comma or a newline after it"
             )
         quoted, plain, end = match.groups()
         record.append(quoted.replace('""', '"') if quoted is not None else plain or None)

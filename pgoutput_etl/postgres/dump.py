@@ -1,7 +1,7 @@
-"""toc.dat of `pg_dump -Fd`: which file has the rows of which table, and which columns, in which order.
+"""Reads toc.dat of `pg_dump -Fd`: each table's file, and its columns in their order in that file.
 
-The layout is that of pg_backup_archiver.c (WriteHead, WriteToc): integers are a sign byte and `int_size` bytes, least
-first; a string is its length and its bytes, with length -1 for none.
+The layout is in pg_backup_archiver.c (WriteHead, WriteToc). An integer is a sign byte and `int_size` bytes, least
+significant first. A string is its length and bytes; length -1 means NULL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(,|\Z)')
 
 @dataclass(frozen=True, slots=True)
 class DumpedTable:
-    """file: in the dump's folder; a compressed one has a suffix besides."""
+    """file: its name in the dump's folder, without the suffix of a compressed one."""
 
     schema: str
     name: str
@@ -36,8 +36,8 @@ class DumpedTable:
 
 
 def read_toc(data: bytes, path: str) -> list[DumpedTable]:
-    """The tables that have rows in the dump. Raises ArchiveError for a file of another kind or version, one that is cut
-    off, and rows in other forms than COPY's in UTF-8."""
+    """The tables with rows in the dump. Raises ArchiveError for a file of another kind or version, a truncated one, and
+    rows that are not COPY's in UTF-8."""
     return _Toc(data, path).tables()
 
 
@@ -49,22 +49,17 @@ class _Toc:
 
     def tables(self) -> list[DumpedTable]:
         self._head()
-        found = []
-        for _ in range(self._int()):
-            entry = self._entry()
-            if entry is not None:
-                found.append(entry)
-        return found
+        entries = [self._entry() for _ in range(self._int())]
+        return [entry for entry in entries if entry is not None]
 
     def _fail(self, expected: str) -> ArchiveError:
         return ArchiveError(f"{self.path}, offset {self.at}: expected {expected}")
 
     def _bytes(self, count: int) -> bytes:
         if count < 0 or self.at + count > len(self.data):
-            raise self._fail("more of a table of contents, found the file's end: it is cut off")
-        found = self.data[self.at : self.at + count]
+            raise self._fail("more of a table of contents, found the file's end")
         self.at += count
-        return found
+        return self.data[self.at - count : self.at]
 
     def _byte(self) -> int:
         return self._bytes(1)[0]
@@ -85,43 +80,43 @@ class _Toc:
 
     def _head(self) -> None:
         if self._bytes(len(_MAGIC)) != _MAGIC:
-            raise self._fail("PGDMP, as toc.dat of pg_dump -Fd begins")
+            raise self._fail("PGDMP at the beginning of toc.dat of pg_dump -Fd")
         self.version = (self._byte(), self._byte())
-        self._byte()  # the revision
+        self._byte()  # revision
         if not _OLDEST <= self.version <= _NEWEST:
             major, minor = self.version
             raise self._fail(
                 f"an archive of version 1.12 to 1.16 (pg_dump of PostgreSQL 10 to 18), found {major}.{minor}"
             )
         self.int_size = self._byte()
-        self._bytes(2)  # the size of offsets, the format
+        self._bytes(2)  # size of offsets, format
         if self.version >= (1, 15):
             self._byte()
         else:
-            self._int()  # the level of compression
+            self._int()  # compression level
         for _ in range(7):
-            self._int()  # when it was begun
+            self._int()  # creation time
         for _ in range(3):
-            self._str()  # the database, and the versions of server and pg_dump
+            self._str()  # database, versions of the server and of pg_dump
 
     def _entry(self) -> DumpedTable | None:
-        self._int()  # its number in the dump
-        self._int()  # whether it has data
-        self._str()  # the catalog's OID
+        self._int()  # dump ID
+        self._int()  # 1 if it has data
+        self._str()  # OID of the catalog table
         oid, tag, kind = self._str(), self._str(), self._str()
-        self._int()  # the section
+        self._int()  # section
         definition = self._str()
         self._str()
         copy, schema = self._str(), self._str()
-        self._str()  # the tablespace
+        self._str()  # tablespace
         if self.version >= (1, 14):
-            self._str()  # the access method
+            self._str()  # table access method
         if self.version >= (1, 16):
             self._int()  # relkind
         self._str()
         self._str()
         while self._str() is not None:
-            pass  # what it depends on
+            pass  # dependencies
         file = self._str()
         if kind == "ENCODING" and "'UTF8'" not in (definition or ""):
             raise self._fail("a dump in UTF-8: pg_dump --encoding=UTF8")
@@ -130,12 +125,12 @@ class _Toc:
         return DumpedTable(schema or "", tag or "", int(oid or 0), self._columns(copy), file)
 
     def _columns(self, copy: str | None) -> tuple[str, ...]:
-        found = _COPY.fullmatch((copy or "").strip())
-        if found is None:
-            raise self._fail("the rows of tables as COPY: pg_dump without --inserts")
-        names, position, listed = [], 0, found[1] or ""
-        while position < len(listed):
-            name = _NAME.match(listed, position)
+        statement = _COPY.fullmatch((copy or "").strip())
+        if statement is None:
+            raise self._fail("rows as COPY: pg_dump without --inserts")
+        names, position, columns = [], 0, statement[1] or ""
+        while position < len(columns):
+            name = _NAME.match(columns, position)
             if name is None:
                 raise self._fail("COPY's list of columns")
             names.append(name[1].replace('""', '"') if name[1] is not None else name[2])

@@ -1,4 +1,4 @@
-"""Queries a PostgreSQL server through Spark's JDBC reader, and turns its failures into errors that say what to do."""
+"""Queries a PostgreSQL server through Spark's JDBC reader, and turns its failures into errors with advice."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError
 from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 
 DRIVER = "org.postgresql.Driver"
 
-_NODRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
+_NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
-_SAID = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
+_SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-_OF_FILE = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # as Spark tells of a Python worker
+_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # of a Python worker, in Spark's words
 
 
 @dataclass(frozen=True)
 class Server:
-    """By Spark's JDBC reader. `login`: user and password, which are in no plan, log or command line. snapshot: the name
-    of an exported one, by which every connection reads; each as of its own time, if there is none."""
+    """A server as read by Spark. login: user and password, which appear in no plan, log or command line. snapshot: name
+    of an exported snapshot that every connection reads; without one, each reads as of its own time."""
 
     spark: SparkSession
     url: str
@@ -35,7 +36,7 @@ class Server:
     snapshot: str | None = None
 
     def ask(self, query: str, shares: Sequence[str] = ("true",)) -> DataFrame:
-        """`shares`: conditions, each for a connection of its own."""
+        """Runs a query. shares: conditions on its rows, one per connection."""
         begin = queries.SESSION if self.snapshot is None else queries.session_of(self.snapshot)
         session = {"sessionInitStatement": begin, "fetchsize": "10000"}
         properties = {"driver": DRIVER, **session, **self.login}
@@ -43,38 +44,38 @@ class Server:
 
     @cached_property
     def columns(self) -> dict[tuple[str, str], dict[str, bool]]:
-        """By schema and table: the columns' names in their order, and whether one is NOT NULL."""
-        found: dict[tuple[str, str], dict[str, bool]] = {}
+        """(schema, table) -> names of its columns in order -> True if NOT NULL."""
+        columns: dict[tuple[str, str], dict[str, bool]] = {}
         rows = self.ask(queries.COLUMNS).toArrow().to_pylist()
         for row in sorted(rows, key=lambda r: (r["schema"], r["name"], r["position"])):
-            found.setdefault((row["schema"], row["name"]), {})[row["column_name"]] = row["not_null"]
-        return found
+            columns.setdefault((row["schema"], row["name"]), {})[row["column_name"]] = row["not_null"]
+        return columns
 
     def position(self) -> str:
-        """Where its WAL ends, or what a standby has replayed."""
+        """The end of its WAL, or of the WAL that a standby has replayed."""
         [row] = self.ask(queries.POSITION).toArrow().to_pylist()
         return str(row["lsn"])
 
 
 @contextmanager
 def jdbc_errors() -> Iterator[None]:
-    """What Java or a worker says is an error with what to do; of its many lines the one that tells."""
+    """Turns an error of Java or a Python worker into one of this package, with the line that matters."""
     try:
         yield
     except PgoutputEtlError:
         raise
     except Exception as error:
-        said = str(error)
-        if any(sign in said for sign in _NODRIVER):
+        text = str(error)
+        if any(sign in text for sign in _NO_DRIVER):
             raise ConfigError(
-                "--jdbc: PostgreSQL's JDBC driver is not there: ./spark-submit.sh --packages "
-                "org.postgresql:postgresql:42.7.7 jobs/…, or `spark: {spark.jars: /path/postgresql.jar}` in "
-                "the configuration"
+                "--jdbc: PostgreSQL's JDBC driver is missing: ./spark-submit.sh --packages "
+                f"{DRIVER_PACKAGE} jobs/…, or, for an installed pgoutput-etl, "
+                f"`spark: {{spark.jars.packages: {DRIVER_PACKAGE}}}` in the configuration"
             ) from None
-        if (of_file := _OF_FILE.search(said)) is not None:
-            raise ArchiveError(of_file[1]) from None
-        if (found := _SAID.search(said)) is not None:
-            raise RunError(f"--jdbc: the server says: {found[1]}") from None
+        if (file_error := _FILE_ERROR.search(text)) is not None:
+            raise ArchiveError(file_error[1]) from None
+        if (server_error := _SERVER_ERROR.search(text)) is not None:
+            raise RunError(f"--jdbc: the server says: {server_error[1]}") from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None
         if condition is None or not condition.startswith("FAILED_JDBC"):
             raise

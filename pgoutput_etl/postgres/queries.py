@@ -1,8 +1,8 @@
-"""What a PostgreSQL server is asked, as SQL: its columns, where it stands, digests of ranges, rows of some ranges.
+"""SQL for a PostgreSQL server: columns, WAL position, a table's rows and how to divide them among connections.
 
-A value is taken as its type's output function prints it: format's %s does that for every type, where a cast to text
-would make `true` of a bool and cut the blanks off a char(n). Names are quoted here and nowhere else; no value is ever
-part of a query, but for the integers that bound ranges.
+Values are printed by their type's output function, which format's %s calls for every type; a cast to text would print
+`true` for a bool and strip the blanks of a char(n). Names are quoted here only. Queries contain no values except
+integers and the row filters of the server's own catalog.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-# One statement, as a prepared one can't be several. What PostgreSQL prints depends on these.
+# The settings that change PostgreSQL's text output; one statement, because a prepared one can't be several.
 SESSION = (
     "SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO, MDY', false), "
     "set_config('IntervalStyle', 'postgres', false), set_config('bytea_output', 'hex', false), "
@@ -36,28 +36,31 @@ COLUMNS = (
 
 
 def session_of(snapshot: str) -> str:
-    """Spark runs it in the transaction that it reads in. `snapshot`: the name that the server gave one."""
+    """Runs in the transaction that Spark reads in. snapshot: the name of an exported one."""
     return _SNAPSHOT.format(snapshot) + SESSION
 
 
 def snapshot_rows(
     schema: str, name: str, columns: Sequence[str], is_root: bool, place: str | None, where: str | None
 ) -> str:
-    """t0 … of a table's own rows (a partitioned one's are its partitions'), as text, and `place`: the column by which
-    they are divided. `where`: a publication's row filter, as the server's catalog has it."""
-    texts = [f"{_text(f't.{identifier(column)}')} AS t{i}" for i, column in enumerate(columns)]
+    """The rows of `_table` as text columns t0, t1, …, and `place`, the column by which connections divide them.
+    where: a publication's row filter."""
+    texts = [f"{as_text(f't.{identifier(column)}')} AS t{i}" for i, column in enumerate(columns)]
     if place is not None:
         texts.append(f"t.{place} AS place")
-    only = "" if is_root else "ONLY "
-    rows = f"SELECT {', '.join(texts)} FROM {only}{identifier(schema)}.{identifier(name)} AS t"
+    rows = f"SELECT {', '.join(texts)} FROM {_table(schema, name, is_root)} AS t"
     return rows if where is None else f"{rows} WHERE {where}"
 
 
 def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
-    only = "" if is_root else "ONLY "
     column = identifier(key)
-    table = f"{only}{identifier(schema)}.{identifier(name)}"
+    table = _table(schema, name, is_root)
     return f"SELECT min({column})::bigint AS low, max({column})::bigint AS high FROM {table}"
+
+
+def _table(schema: str, name: str, is_root: bool) -> str:
+    """A table's own rows, or those of a partitioned table's partitions."""
+    return f"{'' if is_root else 'ONLY '}{identifier(schema)}.{identifier(name)}"
 
 
 def pages(oid: int) -> str:
@@ -65,9 +68,9 @@ def pages(oid: int) -> str:
 
 
 def rewritten(oids: Iterable[int]) -> str:
-    """Which tables, or partitions of theirs, were written anew since the snapshot: to it they would look empty."""
+    """OIDs of tables that were rewritten since the snapshot, or whose partitions were: they look empty to it."""
     return (
-        f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{_integers(oids)}}}'::oid[]) AS o "
+        f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
         "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "
         "JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid) "
         "SELECT DISTINCT p.root::bigint AS oid FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid "
@@ -76,7 +79,7 @@ def rewritten(oids: Iterable[int]) -> str:
 
 
 def shares_of_integers(low: int | None, high: int | None, count: int) -> list[str]:
-    """Conditions on `place`, each for a connection of its own, of which every row meets one."""
+    """Conditions on `place`, one per connection; each row meets exactly one."""
     if low is None or high is None or count == 1:
         return ["true"]
     step = max(1, -(-(high - low + 1) // count))
@@ -96,14 +99,14 @@ def _shares(bounds: Sequence[str]) -> list[str]:
 
 
 def identifier(name: str) -> str:
-    """A name for PostgreSQL, which takes any but NUL in double quotes."""
+    """Quotes a name, which may have any character but NUL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _text(column: str) -> str:
-    """IS DISTINCT FROM NULL, as a composite value of NULLs IS NULL and is none."""
+def as_text(column: str) -> str:
+    """A column as text. IS DISTINCT FROM NULL, because a composite value of NULLs IS NULL but is not NULL itself."""
     return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"
 
 
-def _integers(numbers: Iterable[int]) -> str:
+def integers(numbers: Iterable[int]) -> str:
     return ", ".join(f"{number:d}" for number in numbers)

@@ -1,8 +1,8 @@
-"""A snapshot of a server that holds at an LSN: CREATE_REPLICATION_SLOT exports it. The slot goes with its session.
+"""Exports a server's snapshot at a known LSN with CREATE_REPLICATION_SLOT. The slot is dropped with its session.
 
-The slot's consistent point is where decoding would begin: what was committed before it is in the snapshot, what is
-committed from there on is not. That is what a commit LSN is compared with. No time that a client asks for the WAL's end
-would do: a commit is in the WAL before others see it.
+Decoding would begin at the slot's consistent point: the snapshot has the transactions that committed before it and none
+that commits later. So commit LSNs are compared with it. The end of the WAL would not do: a commit is in the WAL before
+it is visible to others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.jdbc import DRIVER
 from pgoutput_etl.spark.connect import is_connect
 
-# What a replication connection understands: no version asked for, no prepared statements.
+# A replication connection supports neither version queries nor prepared statements.
 _SESSION = {
     "replication": "database",
     "assumeMinServerVersion": "9.4",
@@ -40,9 +40,9 @@ class ExportedSnapshot:
 
 
 def given_snapshot(name: str, lsn: int) -> ExportedSnapshot:
-    """Raises ConfigError for a name that no server gives."""
+    """Raises ConfigError for a name that no server would give."""
     if _NAME.fullmatch(name) is None:
-        raise ConfigError("--snapshot: expected the name that the server gave, as in 00000003-00000017-1")
+        raise ConfigError("--snapshot: expected the snapshot's name from the server, such as 00000003-00000017-1")
     return ExportedSnapshot(name, lsn)
 
 
@@ -50,11 +50,11 @@ def given_snapshot(name: str, lsn: int) -> ExportedSnapshot:
 def export_snapshot(
     spark: SparkSession, url: str, login: Mapping[str, str], progress: Callable[[str], None]
 ) -> Iterator[ExportedSnapshot]:
-    """Holds for as long as the context. Waits for the transactions that are at work on the server as it begins."""
+    """The snapshot is valid within the context. Waits for the transactions that are running on the server."""
     if is_connect(spark):
         raise ConfigError(
-            "--jdbc over Spark Connect: a client has no JDBC of its own. Have the snapshot exported by psql, as "
-            "docs/snapshot.md says, and name it: --snapshot and --lsn"
+            "--jdbc over Spark Connect: a client has no JDBC of its own. Export a snapshot with psql, as in "
+            "docs/snapshot.md, and pass --snapshot and --lsn"
         )
     jvm = spark._jvm
     assert jvm is not None
@@ -62,13 +62,13 @@ def export_snapshot(
     properties = jvm.java.util.Properties()
     for key, value in {**_SESSION, **login}.items():
         properties.setProperty(key, value)
-    progress("making a temporary replication slot, which waits for the transactions that are at work")
+    progress("creating a temporary replication slot, which waits for running transactions")
     connection = jvm.java.sql.DriverManager.getConnection(url, properties)
     try:
         name = f"pgoutput_etl_snapshot_{uuid4().hex[:16]}"
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-        found = connection.createStatement().executeQuery(command)
-        found.next()
-        yield ExportedSnapshot(found.getString("snapshot_name"), parse_lsn(found.getString("consistent_point")))
+        slot = connection.createStatement().executeQuery(command)
+        slot.next()
+        yield ExportedSnapshot(slot.getString("snapshot_name"), parse_lsn(slot.getString("consistent_point")))
     finally:
         connection.close()

@@ -1,11 +1,11 @@
-"""Bytes to messages: the readable decoder, the reference for everything faster.
+"""Decodes pgoutput messages: the readable decoder, and the reference for the faster ones.
 
-Every message of pgoutput's protocol versions 1 to 4; the version is never configured. Two things a message doesn't
-say about itself: whether it stands inside a stream segment (then I U D T R Y M carry an xid first), which the caller
-knows, and whether Stream Abort has the LSN and time of parallel streaming, which its length tells.
+It reads every message of protocol versions 1 to 4, and needs no configured version. A message does not show whether it
+is inside a stream segment, where I, U, D, T, R, Y and M begin with an xid: the caller passes that. The length of a
+Stream Abort shows whether it has the LSN and time of parallel streaming.
 
-Strict: a short read, bytes left over, an unknown tag, kind or flag, a count that can't be, text that is not UTF-8 is
-a WireError naming offset, message and field.
+Short reads, surplus bytes, unknown tags, kinds or flags, impossible counts, and text that is not UTF-8 raise WireError
+with offset, message and field.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats"; src/backend/replication/logical/proto.c.
 """
@@ -16,41 +16,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pgoutput_etl.errors import WireError
-from pgoutput_etl.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    Message,
-    OldTupleKind,
-    Origin,
-    PgoutputMessage,
-    Prepare,
-    Relation,
-    RelationColumn,
-    ReplicaIdentity,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TruncateOption,
-    TupleData,
-    Type,
-    Update,
-)
+from pgoutput_etl.protocol import messages as pgoutput
+from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, ReplicaIdentity, TruncateOption, TupleData
 from pgoutput_etl.protocol.reader import Reader
 
 # MaxTupleAttributeNumber of src/include/access/htup_details.h: no tuple has more columns.
 MAX_COLUMNS = 1664
 
-_KNOWN_TRUNCATE_OPTIONS = TruncateOption.CASCADE | TruncateOption.RESTART_IDENTITY
+_TRUNCATE_OPTIONS = TruncateOption.CASCADE | TruncateOption.RESTART_IDENTITY
 
-_MOST_OIDS = 1 << 28  # of a Truncate: PostgreSQL builds no message of more than 1 GiB
+_MOST_OIDS = 1 << 28  # in a Truncate: PostgreSQL builds no message larger than 1 GiB
 
 _ABORT_WITH_LSN = 1 + 4 + 4 + 8 + 8
 
@@ -58,35 +33,35 @@ _TUPLE_N, _TUPLE_U, _TUPLE_T, _TUPLE_B = b"nutb"
 
 
 def decode(data: bytes, in_stream: bool) -> PgoutputMessage:
-    """One whole message. `in_stream`: it stands between Stream Start and Stream Stop.
+    """Decodes one whole message. in_stream: it is between Stream Start and Stream Stop.
 
-    Raises WireError, its offset counted from the first byte of `data`.
+    Raises WireError with an offset from the first byte of `data`.
     """
     reader = Reader(data)
-    message = read_message(reader, in_stream)
+    message = _read_message(reader, in_stream)
     reader.done()
     return message
 
 
 def message_end(data: bytes, start: int, in_stream: bool) -> int:
-    """Where the message that begins at data[start] ends: for a framing that doesn't say.
+    """The end of the message that begins at data[start], for a framing without lengths.
 
-    Raises WireError, its offset counted from `start`, and `looked_to` set.
+    Raises WireError with an offset from `start`, and with `scanned_to`.
     """
     reader = Reader(data, start)
     if data[start : start + 1] == b"A":
         reader.end = _abort_end(data, start)
     try:
-        read_message(reader, in_stream)
+        _read_message(reader, in_stream)
     except WireError as error:
-        raise replace(error, looked_to=reader.position) from None
+        raise replace(error, scanned_to=reader.position) from None
     return reader.position
 
 
 def _abort_end(data: bytes, start: int) -> int:
-    """Stream Abort's length is told by what follows it: a new line and then a message, or the end.
+    """The end of a Stream Abort, whose length follows from the bytes after it: a newline and a message, or the end.
 
-    An LSN's first byte is a new line only past 720 PB of WAL, so that the short form is tried first.
+    The short form is tried first: the LSN of the long one begins with a newline only after 720 PB of WAL.
     """
     short = start + 9
     if data[short : short + 1] in (b"", b"\n") and (short + 1 >= len(data) or data[short + 1] in _READERS):
@@ -94,9 +69,9 @@ def _abort_end(data: bytes, start: int) -> int:
     return min(start + _ABORT_WITH_LSN, len(data))
 
 
-def read_message(reader: Reader, in_stream: bool) -> PgoutputMessage:
-    """The message at the reader's position. Bytes behind it are left for the caller, but for Stream Abort, which
-    takes the reader's end for its own. Raises WireError."""
+def _read_message(reader: Reader, in_stream: bool) -> PgoutputMessage:
+    """Reads the message at the reader's position. A Stream Abort extends to the reader's end; after any other message,
+    bytes may be left."""
     tag = reader.uint8("tag")
     entry = _READERS.get(tag)
     if entry is None:
@@ -110,66 +85,50 @@ def _xid(reader: Reader, in_stream: bool) -> int | None:
 
 
 def _no_flags(reader: Reader) -> None:
-    begin = reader.position
-    flags = reader.uint8("flags")
-    if flags != 0:
-        raise reader.fail("flags", "0 (none are defined)", str(flags), begin)
+    reader.flags("flags", "0 (none are defined)", most=0)
 
 
-def _begin(reader: Reader, _in_stream: bool) -> Begin:
-    return Begin(reader.uint64("final_lsn"), reader.int64("commit_timestamp"), reader.uint32("xid"))
+def _begin(reader: Reader, _in_stream: bool) -> pgoutput.Begin:
+    return pgoutput.Begin(reader.uint64("final_lsn"), reader.int64("commit_timestamp"), reader.uint32("xid"))
 
 
-def _commit(reader: Reader, _in_stream: bool) -> Commit:
+def _commit(reader: Reader, _in_stream: bool) -> pgoutput.Commit:
     _no_flags(reader)
-    return Commit(reader.uint64("commit_lsn"), reader.uint64("end_lsn"), reader.int64("commit_timestamp"))
+    return pgoutput.Commit(reader.uint64("commit_lsn"), reader.uint64("end_lsn"), reader.int64("commit_timestamp"))
 
 
-def _origin(reader: Reader, _in_stream: bool) -> Origin:
-    return Origin(reader.uint64("commit_lsn"), reader.string("name"))
+def _origin(reader: Reader, _in_stream: bool) -> pgoutput.Origin:
+    return pgoutput.Origin(reader.uint64("commit_lsn"), reader.string("name"))
 
 
-def _message(reader: Reader, in_stream: bool) -> Message:
-    xid = _xid(reader, in_stream and not _stands_outside(reader))
-    begin = reader.position
-    flags = reader.uint8("flags")
-    if flags not in (0, 1):
-        raise reader.fail("flags", "0 or 1 (transactional)", str(flags), begin)
+def _message(reader: Reader, in_stream: bool) -> pgoutput.Message:
+    xid = _xid(reader, in_stream and not _is_outside(reader))
+    is_transactional = reader.flags("flags", "0 or 1 (transactional)") == 1
     lsn = reader.uint64("lsn")
     prefix = reader.string("prefix")
-    return Message(xid, flags == 1, lsn, prefix, reader.raw(reader.length("length"), "content"))
+    return pgoutput.Message(xid, is_transactional, lsn, prefix, reader.raw(reader.length("length"), "content"))
 
 
-def _stands_outside(reader: Reader) -> bool:
-    """Whether a Message has no xid, though the stream segment before it has not ended.
+def _is_outside(reader: Reader) -> bool:
+    """True if a Message has no xid although the stream segment before it has not ended.
 
-    The receiver connected again inside the segment, and this is the first message of the new connection. It is not
-    transactional, as others have Begin or Stream Start before them; in a segment all are. Where an xid would be it has
-    flags of 0 and three bytes of an LSN, then one more of those where a segment's would have flags of 1.
+    Then the receiver connected again inside the segment, and this is the first message of the new connection. It is not
+    transactional: a transactional one follows a Begin or Stream Start, and in a segment all are. In place of an xid it
+    has flags of 0 and three bytes of an LSN, then a fourth one where a Message in a segment has flags of 1.
     """
     head = reader.data[reader.position : reader.position + 5]
     return head[:1] == b"\0" and len(head) == 5 and (head[:4] == b"\0\0\0\0" or head[4] != 1)
 
 
-def _relation(reader: Reader, in_stream: bool) -> Relation:
+def _relation(reader: Reader, in_stream: bool) -> pgoutput.Relation:
     xid = _xid(reader, in_stream)
     oid = reader.uint32("oid")
     namespace = reader.string("namespace")
     name = reader.string("name")
-    identity = _replica_identity(reader)
-    count = _column_count(reader)
-    columns = tuple(_relation_column(reader, i) for i in range(count))
+    identity = ReplicaIdentity(reader.letter("replica_identity", "dnfi"))
+    columns = tuple(_relation_column(reader, f"columns[{i}]") for i in range(_column_count(reader)))
     # An empty namespace stands for pg_catalog (proto.c, logicalrep_write_namespace).
-    return Relation(xid, oid, namespace or "pg_catalog", name, identity, columns)
-
-
-def _replica_identity(reader: Reader) -> ReplicaIdentity:
-    begin = reader.position
-    code = reader.uint8("replica_identity")
-    try:
-        return ReplicaIdentity(chr(code))
-    except ValueError:
-        raise reader.fail("replica_identity", "one of d n f i", f"byte 0x{code:02X}", begin) from None
+    return pgoutput.Relation(xid, oid, namespace or "pg_catalog", name, identity, columns)
 
 
 def _column_count(reader: Reader) -> int:
@@ -180,57 +139,44 @@ def _column_count(reader: Reader) -> int:
     return count
 
 
-def _relation_column(reader: Reader, index: int) -> RelationColumn:
-    begin = reader.position
-    flags = reader.uint8(f"columns[{index}].flags")
-    if flags not in (0, 1):
-        raise reader.fail(f"columns[{index}].flags", "0 or 1 (part of the key)", str(flags), begin)
-    return RelationColumn(
-        flags == 1,
-        reader.string(f"columns[{index}].name"),
-        reader.uint32(f"columns[{index}].type_oid"),
-        reader.int32(f"columns[{index}].type_modifier"),
+def _relation_column(reader: Reader, field: str) -> pgoutput.RelationColumn:
+    is_key = reader.flags(f"{field}.flags", "0 or 1 (part of the key)") == 1
+    name = reader.string(f"{field}.name")
+    return pgoutput.RelationColumn(
+        is_key, name, reader.uint32(f"{field}.type_oid"), reader.int32(f"{field}.type_modifier")
     )
 
 
-def _type(reader: Reader, in_stream: bool) -> Type:
+def _type(reader: Reader, in_stream: bool) -> pgoutput.Type:
     xid = _xid(reader, in_stream)
     oid = reader.uint32("oid")
     namespace = reader.string("namespace")
-    return Type(xid, oid, namespace or "pg_catalog", reader.string("name"))
+    return pgoutput.Type(xid, oid, namespace or "pg_catalog", reader.string("name"))
 
 
-def _insert(reader: Reader, in_stream: bool) -> Insert:
+def _insert(reader: Reader, in_stream: bool) -> pgoutput.Insert:
     xid = _xid(reader, in_stream)
     relation_oid = reader.uint32("relation_oid")
-    _kind(reader, "new", "N")
-    return Insert(xid, relation_oid, _tuple(reader, "new"))
+    reader.letter("new.kind", "N")
+    return pgoutput.Insert(xid, relation_oid, _tuple(reader, "new"))
 
 
-def _update(reader: Reader, in_stream: bool) -> Update:
+def _update(reader: Reader, in_stream: bool) -> pgoutput.Update:
     xid = _xid(reader, in_stream)
     relation_oid = reader.uint32("relation_oid")
     old_kind, old = None, None
-    kind = _kind(reader, "tuple", "KON")
+    kind = reader.letter("tuple.kind", "KON")
     if kind != "N":
         old_kind, old = OldTupleKind(kind), _tuple(reader, "old")
-        _kind(reader, "new", "N")
-    return Update(xid, relation_oid, old_kind, old, _tuple(reader, "new"))
+        reader.letter("new.kind", "N")
+    return pgoutput.Update(xid, relation_oid, old_kind, old, _tuple(reader, "new"))
 
 
-def _delete(reader: Reader, in_stream: bool) -> Delete:
+def _delete(reader: Reader, in_stream: bool) -> pgoutput.Delete:
     xid = _xid(reader, in_stream)
     relation_oid = reader.uint32("relation_oid")
-    old_kind = OldTupleKind(_kind(reader, "old", "KO"))
-    return Delete(xid, relation_oid, old_kind, _tuple(reader, "old"))
-
-
-def _kind(reader: Reader, field: str, allowed: str) -> str:
-    begin = reader.position
-    code = reader.uint8(f"{field}.kind")
-    if chr(code) not in allowed:
-        raise reader.fail(f"{field}.kind", "one of " + " ".join(allowed), f"byte 0x{code:02X}", begin)
-    return chr(code)
+    old_kind = OldTupleKind(reader.letter("old.kind", "KO"))
+    return pgoutput.Delete(xid, relation_oid, old_kind, _tuple(reader, "old"))
 
 
 def _tuple(reader: Reader, field: str) -> TupleData:
@@ -255,86 +201,63 @@ def _tuple(reader: Reader, field: str) -> TupleData:
 
 
 def read_tuple(data: bytes) -> TupleData:
-    """A TupleData alone, as the messages stage keeps it. Raises WireError."""
+    """Decodes a TupleData on its own, as message rows have it. Raises WireError."""
     reader = Reader(data, message="TupleData")
     result = _tuple(reader, "tuple")
     reader.done()
     return result
 
 
-def _truncate(reader: Reader, in_stream: bool) -> Truncate:
+def _truncate(reader: Reader, in_stream: bool) -> pgoutput.Truncate:
     xid = _xid(reader, in_stream)
     begin = reader.position
     count = reader.int32("relations")
-    options_at = reader.position
-    options = reader.uint8("options")
-    if options & ~_KNOWN_TRUNCATE_OPTIONS:
-        raise reader.fail("options", "bits 1 (CASCADE) and 2 (RESTART IDENTITY)", str(options), options_at)
+    options = reader.flags("options", "bits 1 (CASCADE) and 2 (RESTART IDENTITY)", most=_TRUNCATE_OPTIONS)
     left = (reader.end - reader.position) // 4
     if not 1 <= count <= left:
         refusal = reader.fail("relations", "a count of OIDs that fill the message, 1 or more", str(count), begin)
         raise replace(refusal, short=left < count <= _MOST_OIDS)
-    return Truncate(xid, options, tuple(reader.uint32(f"relation_oids[{i}]") for i in range(count)))
+    return pgoutput.Truncate(xid, options, tuple(reader.uint32(f"relation_oids[{i}]") for i in range(count)))
 
 
-def _stream_start(reader: Reader, _in_stream: bool) -> StreamStart:
+def _stream_start(reader: Reader, _in_stream: bool) -> pgoutput.StreamStart:
+    return pgoutput.StreamStart(reader.uint32("xid"), reader.flags("first_segment", "0 or 1") == 1)
+
+
+def _stream_stop(_reader: Reader, _in_stream: bool) -> pgoutput.StreamStop:
+    return pgoutput.StreamStop()
+
+
+def _stream_commit(reader: Reader, in_stream: bool) -> pgoutput.StreamCommit:
     xid = reader.uint32("xid")
-    begin = reader.position
-    first = reader.uint8("first_segment")
-    if first not in (0, 1):
-        raise reader.fail("first_segment", "0 or 1", str(first), begin)
-    return StreamStart(xid, first == 1)
+    commit = _commit(reader, in_stream)
+    return pgoutput.StreamCommit(xid, commit.commit_lsn, commit.end_lsn, commit.commit_timestamp)
 
 
-def _stream_stop(_reader: Reader, _in_stream: bool) -> StreamStop:
-    return StreamStop()
-
-
-def _stream_commit(reader: Reader, _in_stream: bool) -> StreamCommit:
-    xid = reader.uint32("xid")
-    _no_flags(reader)
-    return StreamCommit(xid, reader.uint64("commit_lsn"), reader.uint64("end_lsn"), reader.int64("commit_timestamp"))
-
-
-def _stream_abort(reader: Reader, _in_stream: bool) -> StreamAbort:
+def _stream_abort(reader: Reader, _in_stream: bool) -> pgoutput.StreamAbort:
     xid, subxid = reader.uint32("xid"), reader.uint32("subxid")
     if reader.position == reader.end:
-        return StreamAbort(xid, subxid, None, None)
-    return StreamAbort(xid, subxid, reader.uint64("abort_lsn"), reader.int64("abort_timestamp"))
+        return pgoutput.StreamAbort(xid, subxid, None, None)
+    return pgoutput.StreamAbort(xid, subxid, reader.uint64("abort_lsn"), reader.int64("abort_timestamp"))
 
 
-def _begin_prepare(reader: Reader, _in_stream: bool) -> BeginPrepare:
-    return BeginPrepare(*_prepared(reader, "prepare_lsn", "prepare_timestamp"))
+def _prepared(
+    message: Callable[[int, int, int, int, str], PgoutputMessage], event: str, has_flags: bool = True
+) -> Callable[[Reader, bool], PgoutputMessage]:
+    """A reader of Begin Prepare, Prepare, Commit Prepared or Stream Prepare, which have the same fields."""
+
+    def read(reader: Reader, _in_stream: bool) -> PgoutputMessage:
+        if has_flags:
+            _no_flags(reader)
+        lsn, end_lsn = reader.uint64(f"{event}_lsn"), reader.uint64("end_lsn")
+        return message(lsn, end_lsn, reader.int64(f"{event}_timestamp"), reader.uint32("xid"), reader.string("gid"))
+
+    return read
 
 
-def _prepare(reader: Reader, _in_stream: bool) -> Prepare:
+def _rollback_prepared(reader: Reader, _in_stream: bool) -> pgoutput.RollbackPrepared:
     _no_flags(reader)
-    return Prepare(*_prepared(reader, "prepare_lsn", "prepare_timestamp"))
-
-
-def _stream_prepare(reader: Reader, _in_stream: bool) -> StreamPrepare:
-    _no_flags(reader)
-    return StreamPrepare(*_prepared(reader, "prepare_lsn", "prepare_timestamp"))
-
-
-def _commit_prepared(reader: Reader, _in_stream: bool) -> CommitPrepared:
-    _no_flags(reader)
-    return CommitPrepared(*_prepared(reader, "commit_lsn", "commit_timestamp"))
-
-
-def _prepared(reader: Reader, lsn: str, time: str) -> tuple[int, int, int, int, str]:
-    return (
-        reader.uint64(lsn),
-        reader.uint64("end_lsn"),
-        reader.int64(time),
-        reader.uint32("xid"),
-        reader.string("gid"),
-    )
-
-
-def _rollback_prepared(reader: Reader, _in_stream: bool) -> RollbackPrepared:
-    _no_flags(reader)
-    return RollbackPrepared(
+    return pgoutput.RollbackPrepared(
         reader.uint64("prepare_end_lsn"),
         reader.uint64("rollback_end_lsn"),
         reader.int64("prepare_timestamp"),
@@ -359,11 +282,11 @@ _READERS: dict[int, tuple[str, Callable[[Reader, bool], PgoutputMessage]]] = {
     ord("E"): ("Stream Stop", _stream_stop),
     ord("c"): ("Stream Commit", _stream_commit),
     ord("A"): ("Stream Abort", _stream_abort),
-    ord("b"): ("Begin Prepare", _begin_prepare),
-    ord("P"): ("Prepare", _prepare),
-    ord("K"): ("Commit Prepared", _commit_prepared),
+    ord("b"): ("Begin Prepare", _prepared(pgoutput.BeginPrepare, "prepare", has_flags=False)),
+    ord("P"): ("Prepare", _prepared(pgoutput.Prepare, "prepare")),
+    ord("K"): ("Commit Prepared", _prepared(pgoutput.CommitPrepared, "commit")),
     ord("r"): ("Rollback Prepared", _rollback_prepared),
-    ord("p"): ("Stream Prepare", _stream_prepare),
+    ord("p"): ("Stream Prepare", _prepared(pgoutput.StreamPrepare, "prepare")),
 }
 
 MESSAGE_TAGS = frozenset(_READERS)

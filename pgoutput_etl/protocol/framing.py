@@ -1,14 +1,14 @@
-"""Archived bytes cut into messages, with their offset and, where the framing has it, their LSN.
+"""Splits archived bytes into messages, with their offsets and, if the framing has them, their LSNs.
 
 | framing | bytes | written by |
 | --- | --- | --- |
-| recvlogical | message, then a new line; again | pg_recvlogical |
+| recvlogical | messages, each followed by a newline | pg_recvlogical |
 | pgcopy | COPY BINARY with the columns (lsn pg_lsn, xid xid, data bytea) | psql |
-| copydata | CopyData with XLogData or a keepalive, as on the wire | a receiver that stores what it receives |
-| length_prefixed | Int32 length of the message, message; again | small home-made receivers |
+| copydata | CopyData with XLogData or a keepalive, as on the wire | a receiver that stores the bytes it receives |
+| length_prefixed | messages, each after its length as an Int32 | small custom receivers |
 
-Every refusal is a FramingError that names the offset in the decompressed file. No length is trusted before the file
-has been seen to hold that many bytes.
+Every FramingError names an offset in the decompressed file. No length is used before the file is known to have that
+many bytes.
 
 Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message), "Message
 Formats" (CopyData) and COPY's "Binary Format".
@@ -26,7 +26,7 @@ from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, message_end
 
 
 class Framing(Enum):
-    """How messages stand in a file; AUTO finds out."""
+    """The way a file separates messages. AUTO: to be detected."""
 
     AUTO = "auto"
     RECVLOGICAL = "recvlogical"
@@ -37,9 +37,9 @@ class Framing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message: data[start:end]. Its frame begins at `offset`, and the next one at `next`.
+    """One message: data[start:end]. Its frame is data[offset:next].
 
-    `lsn` is None where the framing has none. A keepalive and COPY's trailer are frames without a message.
+    lsn: None if the framing has none. A keepalive and COPY's trailer are frames without a message.
     """
 
     offset: int
@@ -53,11 +53,11 @@ class Frame:
         return self.start < self.end
 
 
-_DETECTED_FROM = 16  # leading frames
+_DETECTED_FROM = 16  # frames at the beginning of a file
 
 _KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
 
-_MOST_OF_A_MESSAGE = 1 << 30  # PostgreSQL builds none that is larger
+_MAX_MESSAGE_SIZE = 1 << 30  # PostgreSQL builds no larger message
 
 
 _INT16 = struct.Struct(">h")
@@ -71,9 +71,9 @@ _STREAM_START = ord("S")
 
 _STREAM_ABORT = ord("A")
 
-_STREAM_ABORT_SIZES = (9, 25)  # with LSN and time from protocol version 4 on, if asked for
+_STREAM_ABORT_SIZES = (9, 25)  # the longer one has LSN and time: protocol version 4, if requested
 
-# Stream Stop ends a segment; these, if the receiver connected again inside one, and the server began anew.
+# Messages that end a segment: Stream Stop, and those that begin or end a transaction after the receiver reconnected.
 _OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
 
 
@@ -102,13 +102,13 @@ _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
 
 
 def detect(data: bytes) -> Framing:
-    """Which framing a decompressed file has, from its first messages. Raises FramingError if that can't be told; it is
-    short if more of the file may tell it.
+    """Detects the framing of a decompressed file from its first messages.
 
-    A file whose first message is whole and a later one isn't has a framing: frames() then says what is wrong where.
+    Raises FramingError if no framing or more than one fits; its `short` is true if further bytes may decide it. A
+    framing fits if the first message is whole; frames() reports later messages that are not.
     """
     if not data:
-        return Framing.COPYDATA  # as good as any: there is nothing to cut
+        return Framing.COPYDATA  # any framing fits an empty file
     if data.startswith(_COPY_SIGNATURE):
         return Framing.PGCOPY
     trials = [_try(data, framing) for framing in _KNOWN]
@@ -117,19 +117,22 @@ def detect(data: bytes) -> Framing:
         return fits[0].framing
     if fits:
         names = ", ".join(t.framing.value for t in fits)
-        raise FramingError(f"offset 0: expected one framing that fits, found {names}; source.framing can say which")
-    refusals = "; ".join(f"as {t.framing.value}, {t.refusal}" for t in trials)
+        raise FramingError(f"offset 0: expected one framing that fits, found {names}; set source.framing")
+    if first_framing(data) is not None:
+        raise FramingError(
+            "offset 0: expected one of the known framings, found less than a message: fetch the whole file", short=True
+        )
     raise FramingError(
-        f"offset 0: expected one of the known framings, found none that fits: {refusals}",
-        short=first_framing(data) is not None,
+        "offset 0: expected one of the known framings, found none that fits: this is no archive of pgoutput, or its "
+        "beginning is missing. Move the file out of the landing folder"
     )
 
 
 def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) -> bool:
-    """Whether bytes that are less than a frame can be the first part of one that a receiver is still writing. In doubt
-    they can: more bytes then tell.
+    """True if the bytes, less than a frame, can be the first part of one that a receiver is still writing. In doubt
+    they can: further bytes will decide it.
 
-    `begins_file`: the bytes stand at offset 0, where PGCOPY has its header.
+    begins_file: the bytes are at offset 0, where PGCOPY has its header.
     """
     if not data:
         return True
@@ -148,7 +151,7 @@ def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) ->
 
 
 def first_framing(data: bytes) -> Framing | None:
-    """Of a file that has less than a frame: the framing that may_become_frame finds."""
+    """The first framing in which the bytes of a file may become a frame."""
     return next((framing for framing in _KNOWN if may_become_frame(data, framing)), None)
 
 
@@ -159,7 +162,7 @@ def _may_become_pgcopy(data: bytes, begins_file: bool) -> bool:
         except FramingError as error:
             return error.short
     if data[:1] == b"\xff":
-        return len(data) == 1  # COPY's trailer is whole with its next byte
+        return len(data) == 1  # with its second byte, COPY's trailer is complete
     if any(expected is not None and byte != expected for byte, expected in zip(data, _COPY_ROW, strict=False)):
         return False
     size = _claimed(data, _COPY_ROW_HEAD - 4, 1)
@@ -178,37 +181,36 @@ def _may_become_copydata(data: bytes) -> bool:
 
 
 def _claimed(data: bytes, at: int, least: int) -> int | None:
-    """The Int32 at data[at], or the most that it can become if a part of it is missing. None if no message has such a
-    length."""
-    there = data[at : at + 4]
-    low, high = (int.from_bytes(there.ljust(4, fill), "big") for fill in (b"\0", b"\xff"))
-    return high if low <= _MOST_OF_A_MESSAGE and high >= least else None
+    """The Int32 at data[at], or the largest that it can become if bytes of it are missing. None if no message has such
+    a length."""
+    known = data[at : at + 4]
+    low, high = (int.from_bytes(known.ljust(4, fill), "big") for fill in (b"\0", b"\xff"))
+    return high if low <= _MAX_MESSAGE_SIZE and high >= least else None
 
 
 def _may_become_message(data: bytes, start: int, size: int | None) -> bool:
-    """`size`: of the message; None where the framing doesn't say, and a new line stands behind it."""
+    """size: of the message; None if the framing has no lengths, but a newline after each message."""
     if size is not None and len(data) >= start + size:
         return False
     if len(data) <= start:
         return True
     if size is not None and data[start] == _STREAM_ABORT:
         return size in _STREAM_ABORT_SIZES
-    return any(_is_first_part(data, start, size, in_stream) for in_stream in (False, True))
-
-
-def _is_first_part(data: bytes, start: int, size: int | None, in_stream: bool) -> bool:
-    try:
-        end = message_end(data, start, in_stream)
-    except WireError as error:
-        return error.short
-    return size is None and end == len(data)
+    for in_stream in (False, True):
+        try:
+            if message_end(data, start, in_stream) == len(data) and size is None:
+                return True
+        except WireError as error:
+            if error.short:
+                return True
+    return False
 
 
 def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:
-    """The messages of a decompressed file from `start` on, in order; keepalives and COPY's trailer are left out.
+    """The messages of a decompressed file from `start` on, in order, without keepalives and COPY's trailer.
 
-    `begins_in_stream`: data[start] stands inside a stream segment. Only recvlogical looks at it: there a message's end
-    is found by decoding it. Raises FramingError where a frame is cut off or can't be.
+    begins_in_stream: data[start] is inside a stream segment. Only recvlogical needs this, as it finds the end of a
+    message by decoding it. Raises FramingError for a frame that is incomplete or invalid.
     """
     position = start if start or framing is not Framing.PGCOPY else _pgcopy_header(data)
     in_stream, ended = begins_in_stream, framing is not Framing.PGCOPY
@@ -221,11 +223,11 @@ def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start:
             ended = True
         position = frame.next
     if not ended:
-        _whole(data, position, 2, "a row or the trailer")
+        _require(data, position, 2, "a row or the trailer")
 
 
 def frame_at(data: bytes, framing: Framing, position: int, in_stream: bool) -> Frame:
-    """The frame that begins at a position within the data, whole. Raises FramingError."""
+    """The complete frame that begins at data[position]. Raises FramingError."""
     match framing:
         case Framing.RECVLOGICAL:
             return _recvlogical(data, position, in_stream)
@@ -240,22 +242,20 @@ def frame_at(data: bytes, framing: Framing, position: int, in_stream: bool) -> F
 
 
 def stands_in_stream(tag: int, in_stream: bool) -> bool:
-    """Whether what follows a message stands inside a stream segment."""
-    if tag == _STREAM_START:
-        return True
-    return in_stream and tag not in _OUTSIDE_SEGMENTS
+    """True if the message after one with this tag is inside a stream segment."""
+    return tag == _STREAM_START or (in_stream and tag not in _OUTSIDE_SEGMENTS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """How far a file's beginning can be read in one framing."""
+    """The result of reading a file's beginning in one framing."""
 
     framing: Framing
     read: int  # messages and keepalives
     refusal: FramingError | None
 
     @property
-    def reach(self) -> tuple[bool, int, bool]:
+    def progress(self) -> tuple[bool, int, bool]:
         return self.refusal is None, self.read, self.refusal is None or self.refusal.short
 
 
@@ -264,11 +264,12 @@ def _try(data: bytes, framing: Framing) -> _Trial:
     if outside.refusal is None or framing is not Framing.RECVLOGICAL:
         return outside
     inside = _try_from(data, framing, begins_in_stream=True)
-    return inside if inside.reach > outside.reach else outside
+    return inside if inside.progress > outside.progress else outside
 
 
 def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
     read, in_stream = 0, begins_in_stream
+    refusal = None
     try:
         position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
         while position < len(data) and read < _DETECTED_FROM:
@@ -280,8 +281,8 @@ def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
             read += 1
             position = frame.next
     except FramingError as error:
-        return _Trial(framing, read, error)
-    return _Trial(framing, read, None)
+        refusal = error
+    return _Trial(framing, read, refusal)
 
 
 def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
@@ -290,28 +291,27 @@ def _recvlogical(data: bytes, position: int, in_stream: bool) -> Frame:
     except WireError as error:
         raise FramingError(
             f"offset {position + error.offset}: expected {error.expected}, found {error.found}"
-            f" ({error.message}.{error.field} of the message at offset {position})",
+            f" ({error.message}.{error.field})",
             error.short,
-            error.looked_to,
+            error.scanned_to,
         ) from None
     if data[end : end + 1] != b"\n":
-        missing = _refusal(end, f"a new line behind the message at offset {position}", _byte(data, end))
-        missing.short, missing.looked_to = end == len(data), end
-        raise missing
+        refusal = _refusal(end, "a newline after the message", _byte(data, end), end == len(data))
+        refusal.scanned_to = end
+        raise refusal
     return Frame(position, None, position, end, end + 1)
 
 
 def _pgcopy(data: bytes, position: int) -> Frame:
-    _whole(data, position, 2, "a row or the trailer")
+    _require(data, position, 2, "a row or the trailer")
     fields = _INT16.unpack_from(data, position)[0]
     if fields == -1:
-        if position + 2 != len(data):
-            left = len(data) - position - 2
-            raise _refusal(position + 2, "the end of the file behind COPY's trailer", f"{left} bytes more")
+        if left := len(data) - position - 2:
+            raise _refusal(position + 2, "the end of the file after COPY's trailer", f"{left} bytes more")
         return Frame(position, None, position + 2, position + 2, position + 2)
     if fields != _COPY_COLUMNS:
         raise _refusal(position, f"{_COPY_COLUMNS} fields (lsn, xid, data)", str(fields))
-    _whole(data, position, _COPY_ROW_HEAD, "a row")
+    _require(data, position, _COPY_ROW_HEAD, "a row")
     for at, size, name in ((position + 2, 8, "lsn"), (position + 14, 4, "xid")):
         length = _INT32.unpack_from(data, at)[0]
         if length != size:
@@ -322,10 +322,10 @@ def _pgcopy(data: bytes, position: int) -> Frame:
 
 
 def _pgcopy_header(data: bytes) -> int:
-    """Where the first row begins."""
+    """The offset of the first row."""
     if not data.startswith(_COPY_SIGNATURE[: max(len(data), 1)]):
         raise _refusal(0, "COPY BINARY's signature", "other bytes")
-    _whole(data, 0, _COPY_HEADER, "COPY BINARY's header")
+    _require(data, 0, _COPY_HEADER, "COPY BINARY's header")
     flags_at = len(_COPY_SIGNATURE)
     flags = _INT32.unpack_from(data, flags_at)[0] & 0xFFFFFFFF
     if flags & _COPY_HAS_OIDS:
@@ -338,7 +338,7 @@ def _pgcopy_header(data: bytes) -> int:
 def _copydata(data: bytes, position: int) -> Frame:
     if data[position] != _COPYDATA:
         raise _refusal(position, "'d' (CopyData)", _byte(data, position))
-    _whole(data, position, 5, "CopyData")
+    _require(data, position, 5, "CopyData")
     body = position + 5
     end = body + _length(data, position + 1, 5, "CopyData", counted=4)
     kind = data[body]
@@ -355,25 +355,25 @@ def _copydata(data: bytes, position: int) -> Frame:
 
 
 def _length_prefixed(data: bytes, position: int) -> Frame:
-    _whole(data, position, 4, "a message's length")
+    _require(data, position, 4, "a message's length")
     start = position + 4
     end = start + _length(data, position, 1, "message")
     return Frame(position, None, start, end, end)
 
 
-def _length(data: bytes, at: int, least: int, what: str, counted: int = 0) -> int:
-    """How many bytes follow the Int32 at data[at], all of them there; `counted`: how many of its own it counts."""
+def _length(data: bytes, at: int, least: int, name: str, counted: int = 0) -> int:
+    """The Int32 at data[at], without its own bytes if it counts them (`counted`). That many bytes must follow."""
     length: int = _INT32.unpack_from(data, at)[0]
     if length < least:
-        raise _refusal(at, f"a length of {what} of {least} or more", str(length))
-    _whole(data, at + 4, length - counted, what)
+        raise _refusal(at, f"a length of {name} of {least} or more", str(length))
+    _require(data, at + 4, length - counted, name)
     return length - counted
 
 
-def _whole(data: bytes, at: int, size: int, what: str) -> None:
+def _require(data: bytes, at: int, size: int, name: str) -> None:
     left = len(data) - at
     if size > left:
-        raise _refusal(at, f"{size} bytes of {what}", f"{left} before the end of the file", True)
+        raise _refusal(at, f"{size} bytes of {name}", f"{left} before the end of the file", True)
 
 
 def _refusal(offset: int, expected: str, found: str, short: bool = False) -> FramingError:

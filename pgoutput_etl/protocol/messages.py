@@ -1,11 +1,11 @@
 """One dataclass per pgoutput message, the fields named as in PostgreSQL's protocol chapter.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats", and src/backend/replication/logical/proto.c
-for what that page leaves open. OIDs and xids are unsigned 32-bit, LSNs unsigned 64-bit, times microseconds since
+for details that the chapter omits. OIDs and xids are unsigned 32-bit, LSNs unsigned 64-bit, times microseconds since
 2000-01-01 00:00 UTC.
 
-`xid` of Relation, Type, Insert, Update, Delete, Truncate and Message is the (sub)transaction's inside a
-stream segment (protocol 2 and up), and None outside of one.
+Inside a stream segment (protocol 2 and up), `xid` of Relation, Type, Insert, Update, Delete, Truncate and Message is
+the (sub)transaction's; elsewhere it is None.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class ReplicaIdentity(Enum):
 
 
 class OldTupleKind(Enum):
-    """Which columns of an old tuple are there: the replica identity's (K) or all (O)."""
+    """The columns that an old tuple has: those of the replica identity (K), or all (O)."""
 
     KEY = "K"
     OLD = "O"
 
 
 class TruncateOption:
-    """The bits of Truncate's options."""
+    """The bits of `Truncate.options`."""
 
     CASCADE = 1
     RESTART_IDENTITY = 2
@@ -49,7 +49,7 @@ class TupleData:
     values: tuple[bytes | None, ...]
 
     def to_bytes(self) -> bytes:
-        """As on the wire."""
+        """The bytes on the wire."""
         parts = [len(self.kinds).to_bytes(2, "big")]
         for kind, value in zip(self.kinds, self.values, strict=True):
             parts.append(bytes((kind,)))
@@ -107,6 +107,10 @@ class Relation:
     name: str
     replica_identity: ReplicaIdentity
     columns: tuple[RelationColumn, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """abort_lsn and abort_timestamp come with parallel streaming (protocol 4), otherwise they are None."""
+    """abort_lsn, abort_timestamp: only with parallel streaming (protocol 4), otherwise None."""
 
     xid: int
     subxid: int
@@ -224,23 +228,7 @@ class StreamPrepare:
 
 
 PgoutputMessage = (
-    Begin
-    | Message
-    | Commit
-    | Origin
-    | Relation
-    | Type
-    | Insert
-    | Update
-    | Delete
-    | Truncate
-    | StreamStart
-    | StreamStop
-    | StreamCommit
-    | StreamAbort
-    | BeginPrepare
-    | Prepare
-    | CommitPrepared
-    | RollbackPrepared
-    | StreamPrepare
-)
+    Begin | Message | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate
+    | StreamStart | StreamStop | StreamCommit | StreamAbort
+    | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared | StreamPrepare
+)  # fmt: skip

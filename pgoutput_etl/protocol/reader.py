@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
 from dataclasses import replace
+from struct import Struct
 
 from pgoutput_etl.errors import WireError
 
-_INT32 = struct.Struct(">i")
+_Unpack = Callable[[bytes, int], tuple[int, ...]]
 
-_UINT16 = struct.Struct(">H")
+_UINT16: _Unpack = Struct(">H").unpack_from
+_INT32: _Unpack = Struct(">i").unpack_from
+_UINT32: _Unpack = Struct(">I").unpack_from
+_INT64: _Unpack = Struct(">q").unpack_from
+_UINT64: _Unpack = Struct(">Q").unpack_from
 
-_UINT32 = struct.Struct(">I")
-
-_INT64 = struct.Struct(">q")
-
-_UINT64 = struct.Struct(">Q")
-
-
-# Bytes of a name: PostgreSQL has 63 of them (512 of an origin, 199 of a gid); a prefix knows no limit. Without one,
-# a long value's bytes would be looked at from each of them anew, in search of what follows torn bytes.
+# The longest accepted string in bytes. PostgreSQL's names have at most 63, an origin's 512, a gid 199; a prefix has no
+# limit. Without this one, the search for messages after damage would read a long value again from each of its bytes.
 MAX_STRING = 8192
 
 
 class Reader:
-    """Reads one message's fields from data[position:end], in order; `message` names it in errors.
+    """Reads the fields of one message from data[start:end], in order.
 
-    Errors count offsets from `start`, where the reader began.
+    Errors name the `message`, and count offsets from `start`.
     """
 
     __slots__ = ("data", "end", "message", "position", "start")
@@ -47,7 +45,7 @@ class Reader:
         return replace(self.fail(field, expected, found), short=True)
 
     def take(self, size: int, field: str) -> int:
-        """Moves past `size` bytes and returns where they began."""
+        """Moves past `size` bytes and returns the position of the first."""
         begin = self.position
         left = self.end - begin
         if size > left:
@@ -55,35 +53,45 @@ class Reader:
         self.position = begin + size
         return begin
 
+    def raw(self, size: int, field: str) -> bytes:
+        return self.data[self.take(size, field) : self.position]
+
     def uint8(self, field: str) -> int:
         return self.data[self.take(1, field)]
 
     def uint16(self, field: str) -> int:
-        value: int = _UINT16.unpack_from(self.data, self.take(2, field))[0]
-        return value
+        return _UINT16(self.data, self.take(2, field))[0]
 
     def int32(self, field: str) -> int:
-        value: int = _INT32.unpack_from(self.data, self.take(4, field))[0]
-        return value
+        return _INT32(self.data, self.take(4, field))[0]
 
     def uint32(self, field: str) -> int:
-        value: int = _UINT32.unpack_from(self.data, self.take(4, field))[0]
-        return value
+        return _UINT32(self.data, self.take(4, field))[0]
 
     def int64(self, field: str) -> int:
-        value: int = _INT64.unpack_from(self.data, self.take(8, field))[0]
-        return value
+        return _INT64(self.data, self.take(8, field))[0]
 
     def uint64(self, field: str) -> int:
-        value: int = _UINT64.unpack_from(self.data, self.take(8, field))[0]
+        return _UINT64(self.data, self.take(8, field))[0]
+
+    def flags(self, field: str, expected: str, most: int = 1) -> int:
+        """A byte from 0 to `most`."""
+        begin = self.position
+        value = self.uint8(field)
+        if value > most:
+            raise self.fail(field, expected, str(value), begin)
         return value
 
-    def raw(self, size: int, field: str) -> bytes:
-        begin = self.take(size, field)
-        return self.data[begin : begin + size]
+    def letter(self, field: str, allowed: str) -> str:
+        """A byte that is one of the allowed ASCII characters."""
+        begin = self.position
+        code = self.uint8(field)
+        if chr(code) not in allowed:
+            raise self.fail(field, "one of " + " ".join(allowed), f"byte 0x{code:02X}", begin)
+        return chr(code)
 
     def length(self, field: str) -> int:
-        """An Int32 that counts bytes to follow."""
+        """An Int32: the number of bytes that follow."""
         begin = self.position
         size = self.int32(field)
         if size < 0:
@@ -91,7 +99,7 @@ class Reader:
         return size
 
     def string(self, field: str) -> str:
-        """A String of the protocol: UTF-8 up to and without a NUL byte."""
+        """A String of the protocol: UTF-8 that a NUL byte ends."""
         begin = self.position
         end = min(self.end, begin + MAX_STRING)
         nul = self.data.find(b"\0", begin, end)
@@ -109,6 +117,6 @@ class Reader:
             raise self.fail(field, "UTF-8 text", "another byte sequence", begin + error.start) from None
 
     def done(self) -> None:
-        """Asserts that the message has been read to its last byte."""
+        """Raises WireError if bytes of the message are left."""
         if self.position != self.end:
             raise self.fail("end", "the end of the message", f"{self.end - self.position} bytes left over")

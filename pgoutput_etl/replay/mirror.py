@@ -79,7 +79,7 @@ class Replay:
         for row in rows:
             begun = self.assembly.streams_begun()
             if row["tag"] == "C" and (row["file"], row["unit"]) > begun.get(row["top_xid"], (row["file"], row["unit"])):
-                self.assembly.replaced(row["top_xid"])
+                self.assembly.end_replaced_stream(row["top_xid"])
         self._messages += rows
         return scan.summary
 
@@ -106,9 +106,7 @@ class Replay:
         commit_ts: microseconds since 2000-01-01 UTC."""
         outcomes = fragment_outcomes(self.assembly)
         messages, identities, transactional = [], set(), []
-        for row in self._messages:
-            if row["tag"] != LOGICAL_TAG:
-                continue
+        for row in (row for row in self._messages if row["tag"] == LOGICAL_TAG):
             outcome = outcomes.get((row["file"], row["unit"]))
             message = decoded(row["body"], row["unit"], row["xid"], None if outcome is None else outcome.scope)
             fields = {name: getattr(message, name) for name in ("prefix", "content", "lsn", "transactional")}
@@ -240,8 +238,12 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
             table.clear()
             continue
         for event in events(pa.RecordBatch.from_pylist(list(run), ROW_SCHEMA), table.shape).to_pylist():
-            event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
-            table.apply(event)
+            table.apply(event | {"_unrep": _texts(event)})
+
+
+def _texts(row: Row) -> dict[str, str | None]:
+    """Column name -> PostgreSQL's text of a value that the target type can't represent; None if unknown."""
+    return {entry["key"]: entry["value"] for entry in row["_unrep"] or ()}
 
 
 def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
@@ -283,13 +285,12 @@ class KeyedRows:
         texts = dict(event["_unrep"])
         filled = dict(event)
         for i in self.shape.toast:
-            if not event[f"u{i}"]:
-                continue
-            name = self.shape.columns[i].name
-            filled[f"c{i}"] = None if base is None else base[f"c{i}"]
-            base_texts = {name: None} if base is None else base["_unrep"]
-            if name in base_texts:
-                texts[name] = base_texts[name]
+            if event[f"u{i}"]:
+                name = self.shape.columns[i].name
+                filled[f"c{i}"] = None if base is None else base[f"c{i}"]
+                base_texts = {name: None} if base is None else base["_unrep"]
+                if name in base_texts:
+                    texts[name] = base_texts[name]
         return filled | {"_unrep": texts}
 
     def clear(self) -> None:
@@ -317,19 +318,19 @@ class BagOfRows:
         self.equal_rows: dict[str, list[Row]] = {}
 
     def apply(self, event: Row) -> None:
-        equal = self.equal_rows.setdefault(self._content(event), [])
+        equal = self._equal(event)
         if event["_op"] == INSERTED:
             equal.append(event)
         elif equal:
             equal.pop()
 
-    def _content(self, event: Row) -> str:
-        live = [i for i, column in enumerate(self.shape.columns) if not column.retired]
-        texts = {self.shape.columns[i].name: event["_unrep"].get(self.shape.columns[i].name) for i in live}
-        return repr(([event[f"c{i}"] for i in live], texts))
+    def _equal(self, event: Row) -> list[Row]:
+        live = [(i, column.name) for i, column in enumerate(self.shape.columns) if not column.retired]
+        content = repr([(event[f"c{i}"], event["_unrep"].get(name)) for i, name in live])
+        return self.equal_rows.setdefault(content, [])
 
     def put(self, event: Row) -> None:
-        self.equal_rows.setdefault(self._content(event), []).append(event)
+        self._equal(event).append(event)
 
     def clear(self) -> None:
         self.equal_rows.clear()
@@ -343,17 +344,10 @@ def migrated_rows(events: Iterable[Row], migration: SchemaMigration) -> list[Row
     rows = list(events)
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(migration.before)]
     entries = [{**row, "_unrep": [{"key": k, "value": v} for k, v in row["_unrep"].items()]} for row in rows]
-    metadata = {name: [row[name] for row in rows] for name in ("_lsn", "_ts", "_xid")}
+    metadata = ("_lsn", "_ts", "_xid")
     batch = pa.RecordBatch.from_pylist(entries, pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
-    after = converted(batch, migration).to_pylist()
-    return [
-        {
-            **row,
-            "_unrep": {entry["key"]: entry["value"] for entry in row["_unrep"] or ()},
-            **{name: values[i] for name, values in metadata.items()},
-        }
-        for i, row in enumerate(after)
-    ]
+    after = zip(rows, converted(batch, migration).to_pylist(), strict=True)
+    return [{**row, "_unrep": _texts(row), **{name: old[name] for name in metadata}} for old, row in after]
 
 
 def target_row(event: Row, shape: TableShape) -> Row:

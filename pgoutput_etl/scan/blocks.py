@@ -1,8 +1,8 @@
-"""Message rows in few values: what Spark carries is a block of thousands of rows, not each of them.
+"""Packs thousands of message rows into a block: one Spark row.
 
-A block holds rows of one kind, and of one relation if they are changes, of as many files as it takes. `head` says where
-each row stands and what it belongs to, `tuples` has the bytes that are only looked at when a table is written; both are
-Arrow IPC. Whole numbers are as narrow as they can be, and what is the same in all rows is there once.
+The rows of a block have the same kind and, if they are changes, the same relation; they may come from several files.
+`head` has their positions and transactions, and `tuples` the bytes that are only needed when a table is written. Both
+are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored once.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG, HEAD, LOGICAL
 
 BLOCK_ROWS = 1 << 16
 
-BLOCK_BYTES = 1 << 19  # Java's collector sets values of 1 MB and more apart, in heaps of some GB
+BLOCK_BYTES = 1 << 19  # Java's collector treats values of 1 MB and more separately, in heaps of some GB
 
 SPLIT_ROWS = 1 << 13
 
-PENDING_BYTES = 1 << 26  # of all blocks that one task has not handed over yet
+PENDING_BYTES = 1 << 26  # limit for all blocks that one task has not yielded yet
 
-_ROW_BYTES = 64  # what a row takes beside its tuples, about
-
+_ROW_BYTES = 64  # the approximate size of a row without its tuples
 
 BLOCK_SCHEMA = pa.schema(
     [
         ("kind", pa.string()),
-        ("relation", pa.int64()),  # OID, of changes
+        ("relation", pa.int64()),  # the OID, for changes
         ("rows", pa.int64()),
         ("head", pa.binary()),
         ("tuples", pa.binary()),
@@ -48,62 +47,70 @@ _UNSIGNED = ((1 << 8, pa.uint8()), (1 << 16, pa.uint16()), (1 << 32, pa.uint32()
 
 
 class BlockKind(Enum):
-    """What rows are for."""
+    """The use of a block's rows."""
 
     CHANGE = "change"
-    COMMIT = "commit"  # of a unit that begins in its file: as many as there are small transactions
+    COMMIT = "commit"  # of fragments that begin in their files: as many rows as there are small transactions
     DAMAGE = "damage"
-    CONTROL = "control"  # the driver's: the other control messages, and a file's summary or error
+    CONTROL = "control"  # for the driver: the other control messages, and a file's summary or error
     LOGICAL = "logical"  # logical decoding Messages
     WAITING = "waiting"  # changes of transactions that earlier batches left open
-    WAITING_LOGICAL = "waiting_logical"  # Messages of such
+    WAITING_LOGICAL = "waiting_logical"  # Messages of these transactions
+
+
+_Key = tuple[BlockKind, int | None]  # the kind of a block, and the relation of its changes
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows for the next block of one key."""
+
+    parts: list[pa.Table | pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+    def add(self, table: pa.Table | pa.RecordBatch) -> None:
+        self.parts.append(table)
+        self.rows += table.num_rows
+        self.size += _size(table)
 
 
 @dataclass(slots=True)
 class Packer:
-    """Collects message rows, and gives blocks as they become large enough."""
+    """Collects message rows, and yields blocks as they become large enough."""
 
     kind_of_changes: BlockKind = BlockKind.CHANGE
-    _unsplit: list[pa.RecordBatch] = field(default_factory=list)
-    _unsplit_rows: int = 0
-    _unsplit_size: int = 0
-    _pending: dict[tuple[BlockKind, int | None], list[pa.Table]] = field(default_factory=dict)
-    _sizes: dict[tuple[BlockKind, int | None], int] = field(default_factory=dict)
-    _rows: dict[tuple[BlockKind, int | None], int] = field(default_factory=dict)
+    _unsplit: _Pending = field(default_factory=_Pending)
+    _pending: dict[_Key, _Pending] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        self._unsplit.append(batch)
-        self._unsplit_rows += batch.num_rows
-        self._unsplit_size += _size(batch)
-        if self._unsplit_rows >= SPLIT_ROWS or self._unsplit_size >= BLOCK_BYTES:
+        self._unsplit.add(batch)
+        if self._unsplit.rows >= SPLIT_ROWS or self._unsplit.size >= BLOCK_BYTES:
             yield from self._split()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         yield from self._split()
         for key in list(self._pending):
-            yield self._take(key)
+            yield self._pack(key)
 
     def _split(self) -> Iterator[pa.RecordBatch]:
-        """Many small files are split together: it takes as long for a few rows as for thousands."""
-        if not self._unsplit:
+        """Splits rows by key; many small files at once, because a few rows take as long as thousands."""
+        if not self._unsplit.parts:
             return
-        together = pa.Table.from_batches(self._unsplit).combine_chunks()
-        self._unsplit, self._unsplit_rows, self._unsplit_size = [], 0, 0
-        for key, rows in self._by_kind(together):
-            self._pending.setdefault(key, []).append(rows)
-            self._rows[key] = self._rows.get(key, 0) + rows.num_rows
-            self._sizes[key] = self._sizes.get(key, 0) + _size(rows)
-            if self._rows[key] >= BLOCK_ROWS or self._sizes[key] >= BLOCK_BYTES:
-                yield self._take(key)
-        while sum(self._sizes.values()) >= PENDING_BYTES:
-            yield self._take(max(self._sizes, key=lambda key: self._sizes[key]))
+        rows = pa.Table.from_batches(self._unsplit.parts).combine_chunks()
+        self._unsplit = _Pending()
+        for key, table in self._by_kind(rows):
+            pending = self._pending.setdefault(key, _Pending())
+            pending.add(table)
+            if pending.rows >= BLOCK_ROWS or pending.size >= BLOCK_BYTES:
+                yield self._pack(key)
+        while sum(pending.size for pending in self._pending.values()) >= PENDING_BYTES:
+            yield self._pack(max(self._pending, key=lambda key: self._pending[key].size))
 
-    def _take(self, key: tuple[BlockKind, int | None]) -> pa.RecordBatch:
-        rows = pa.concat_tables(self._pending.pop(key)).combine_chunks()
-        del self._rows[key], self._sizes[key]
-        return packed(rows, *key)
+    def _pack(self, key: _Key) -> pa.RecordBatch:
+        return packed(pa.concat_tables(self._pending.pop(key).parts).combine_chunks(), *key)
 
-    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[tuple[BlockKind, int | None], pa.Table]]:
+    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
         tag = batch.column("tag")
         is_change = pc.is_in(tag, pa.array(CHANGE_TAGS))
         if pc.all(is_change).as_py():
@@ -112,23 +119,18 @@ class Packer:
         is_commit = pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD))
         is_damage = pc.equal(tag, DAMAGE_TAG)
         is_logical = pc.equal(tag, LOGICAL_TAG)
-        is_other = pc.invert(pc.or_(pc.or_(is_change, is_commit), pc.or_(is_damage, is_logical)))
+        is_control = pc.invert(pc.or_(pc.or_(is_change, is_commit), pc.or_(is_damage, is_logical)))
         logical = BlockKind.LOGICAL if self.kind_of_changes is BlockKind.CHANGE else BlockKind.WAITING_LOGICAL
-        of_kinds = (
-            (BlockKind.COMMIT, is_commit),
-            (BlockKind.DAMAGE, is_damage),
-            (logical, is_logical),
-            (BlockKind.CONTROL, is_other),
-        )
-        for kind, chosen in of_kinds:
-            rows = batch.filter(chosen)
+        kinds = (BlockKind.COMMIT, BlockKind.DAMAGE, logical, BlockKind.CONTROL)
+        for kind, is_of_kind in zip(kinds, (is_commit, is_damage, is_logical, is_control), strict=True):
+            rows = batch.filter(is_of_kind)
             if rows.num_rows:
                 yield (kind, None), rows
         changes = batch.filter(is_change)
         if changes.num_rows:
             yield from self._by_relation(changes)
 
-    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[tuple[BlockKind, int | None], pa.Table]]:
+    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
         relation = changes.column("relation").to_numpy()
         if relation[0] == relation[-1] and (relation == relation[0]).all():
             yield (self.kind_of_changes, int(relation[0])), changes
@@ -148,7 +150,7 @@ def _size(rows: pa.RecordBatch | pa.Table) -> int:
 
 
 def packed(rows: pa.Table, kind: BlockKind, relation: int | None = None) -> pa.RecordBatch:
-    """One block, of rows of MESSAGE_SCHEMA."""
+    """One block of rows with MESSAGE_SCHEMA."""
     head = _serialized({name: rows.column(name) for name in _HEAD_NAMES})
     bodies = [name for name in _IN_TUPLES if not (kind is BlockKind.COMMIT and name == "body")]
     tuples = _serialized({name: rows.column(name) for name in bodies})
@@ -158,21 +160,22 @@ def packed(rows: pa.Table, kind: BlockKind, relation: int | None = None) -> pa.R
 
 
 def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.names) -> pa.RecordBatch:
-    """A block's rows, or some columns of them. `block`: `rows`, and `head` or `tuples` as far as they are asked for."""
-    wanted = list(names)
-    found: dict[str, pa.Array] = {}
-    if any(name in _HEAD_NAMES for name in wanted):
-        found |= _deserialized(block["head"], block["rows"], wanted)
-    if any(name in _IN_TUPLES for name in wanted):
-        found |= _deserialized(block["tuples"], block["rows"], wanted)
-    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in wanted])
-    arrays = [found[name] if name in found else pa.nulls(block["rows"], schema.field(name).type) for name in wanted]
+    """The columns `names` of a block's rows. block: has `rows`, and `head` or `tuples` if these columns need it."""
+    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+    columns: dict[str, pa.Array] = {}
+    for part, part_names in (("head", _HEAD_NAMES), ("tuples", _IN_TUPLES)):
+        if not set(schema.names).isdisjoint(part_names):
+            columns |= _deserialized(block[part], block["rows"], schema.names)
+    arrays = [
+        columns[column.name] if column.name in columns else pa.nulls(block["rows"], column.type) for column in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
-    """`same` has what all rows share, `from` what was subtracted from a column's numbers; what is not there is NULL."""
-    kept: dict[str, pa.Array] = {}
+    """Arrow IPC without the columns that are all NULL. Its metadata has in `same` the values that all rows share, and
+    in `from` the numbers that were subtracted from a column."""
+    stored: dict[str, pa.Array] = {}
     same: dict[str, Any] = {}
     base: dict[str, int] = {}
     for name, column in columns.items():
@@ -180,59 +183,40 @@ def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
         if array.null_count == len(array):
             continue
         if pa.types.is_integer(array.type):
-            narrowed = _narrowed(array)
-            if isinstance(narrowed, int):
-                same[name] = narrowed
-            elif narrowed is not None:
-                kept[name], base[name] = narrowed
-            else:
-                kept[name] = array
+            least, most = pc.min_max(array).as_py().values()
+            if least == most and not array.null_count:
+                same[name] = least
+                continue
+            narrow = next((kind for size, kind in _UNSIGNED if most - least < size), None)
+            if narrow is not None:
+                array, base[name] = pc.subtract(array.cast(pa.int64()), least).cast(narrow), least
         elif pa.types.is_string(array.type):
-            words = pc.dictionary_encode(array)
-            if len(words.dictionary) == 1 and not array.null_count:
-                same[name] = words.dictionary[0].as_py()
-            else:
-                kept[name] = words
-        else:
-            kept[name] = array
-    told = {"same": json.dumps(same), "from": json.dumps(base)}
-    batch = pa.RecordBatch.from_arrays(list(kept.values()), names=list(kept))
+            array = pc.dictionary_encode(array)
+            if len(array.dictionary) == 1 and not array.null_count:
+                same[name] = array.dictionary[0].as_py()
+                continue
+        stored[name] = array
+    batch = pa.RecordBatch.from_arrays(list(stored.values()), names=list(stored))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema.with_metadata(told)) as writer:
+    metadata = {"same": json.dumps(same), "from": json.dumps(base)}
+    with pa.ipc.new_stream(sink, batch.schema.with_metadata(metadata)) as writer:
         writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return bytes(sink.getvalue())
 
 
-def _narrowed(array: pa.Array) -> tuple[pa.Array, int] | int | None:
-    """The numbers from the least on; the number itself if all are the same; None if they are too far apart."""
-    limits = pc.min_max(array).as_py()
-    least, most = limits["min"], limits["max"]
-    if least == most and not array.null_count:
-        found: int = least
-        return found
-    for size, kind in _UNSIGNED:
-        if most - least < size:
-            return pc.subtract(array.cast(pa.int64()), least).cast(kind), least
-    return None
-
-
-def _deserialized(data: pa.Buffer | bytes, rows: int, wanted: list[str]) -> dict[str, pa.Array]:
+def _deserialized(data: pa.Buffer | bytes, rows: int, names: list[str]) -> dict[str, pa.Array]:
     with pa.ipc.open_stream(data) as reader:
         metadata = reader.schema.metadata
         batch = reader.read_next_batch()
     same, base = json.loads(metadata[b"same"]), json.loads(metadata[b"from"])
-    found: dict[str, pa.Array] = {}
-    for name in wanted:
+    columns: dict[str, pa.Array] = {}
+    for name in names:
+        kind = MESSAGE_SCHEMA.field(name).type
         if name in same:
-            found[name] = pa.repeat(pa.scalar(same[name], MESSAGE_SCHEMA.field(name).type), rows)
+            columns[name] = pa.repeat(pa.scalar(same[name], kind), rows)
         elif name in batch.schema.names:
             column = batch.column(name)
             if name in base:
                 column = pc.add(column.cast(pa.int64()), base[name])
-            found[name] = (
-                column
-                if column.type == MESSAGE_SCHEMA.field(name).type
-                else column.cast(MESSAGE_SCHEMA.field(name).type)
-            )
-    return found
+            columns[name] = column if column.type == kind else column.cast(kind)
+    return columns

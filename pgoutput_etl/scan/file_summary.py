@@ -18,7 +18,7 @@ class FragmentKind(Enum):
 
 
 class FileBeginning(Enum):
-    """Whether a file begins inside a stream segment, as far as the file itself shows."""
+    """The position of a file's beginning in or out of a stream segment, as far as the file itself shows."""
 
     OUTSIDE = "outside"
     INSIDE = "inside"
@@ -66,13 +66,13 @@ class Damage:
 
     @property
     def is_torn(self) -> bool:
-        """Whether a receiver died while writing these bytes: the server sends their transaction again."""
+        """True if a receiver died while writing these bytes: the server sends their transaction again."""
         return self.cut_short and self.begins_anew
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedFragment:
-    """An ordinary transaction that another beginning cut off. next_lsn: of the first commit behind it."""
+    """An ordinary transaction that another beginning cut off. next_lsn: of the first commit after it."""
 
     fragment: int
     epoch: int
@@ -106,7 +106,7 @@ class FileScan:
     first_lsn: int | None = None  # of the frames
     last_lsn: int | None = None
     offset: int = 0  # of the first byte read; earlier parts of the file had the bytes before it
-    consumed: int = 0  # the end of the part: behind its last whole message
+    consumed: int = 0  # the end of the part: after its last whole message
     prefix_hash: str | None = None  # of content[:consumed]
     begins_in_stream: bool | None = None  # None: not known before the scan
     varied: bool = False  # not all messages are equal
@@ -120,8 +120,14 @@ class FileScan:
     remark: str | None = None
 
     @property
+    def commits(self) -> tuple[int | None, int | None]:
+        """The lowest and the highest LSN of a commit."""
+        epochs = [epoch for epoch in self.epochs if epoch is not None]
+        return min((first for first, _ in epochs), default=None), max((last for _, last in epochs), default=None)
+
+    @property
     def ends_in_stream(self) -> bool | None:
-        """Whether a part that continues this one begins inside a stream segment. None: unknown."""
+        """True if a part that continues this one begins inside a stream segment. None: unknown."""
         if self.open_fragment is None:
             return False
         if self.open_fragment.kind != FragmentKind.HEAD.value:
@@ -140,12 +146,10 @@ class FileScan:
             fields["open_fragment"] = OpenFragment(**fields["open_fragment"])
         fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
         fields["interrupted"] = [InterruptedFragment(**fragment) for fragment in fields["interrupted"]]
-        fields["damages"] = [Damage(**{**damage, "oids": _tuple(damage["oids"])}) for damage in fields["damages"]]
+        for damage in fields["damages"]:
+            damage["oids"] = None if damage["oids"] is None else tuple(damage["oids"])
+        fields["damages"] = [Damage(**damage) for damage in fields["damages"]]
         fields["damaged"] = [OpenFragment(**fragment) for fragment in fields["damaged"]]
         fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
         fields["epochs"] = [None if epoch is None else (epoch[0], epoch[1]) for epoch in fields["epochs"]]
         return cls(**fields)
-
-
-def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)

@@ -11,13 +11,13 @@ from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Begin, Commit, CommitPrepared, PgoutputMessage, StreamCommit
 from pgoutput_etl.scan.census import MessageCensus
-from pgoutput_etl.scan.file_summary import FileScan, FragmentKind
+from pgoutput_etl.scan.file_summary import FileScan, FragmentKind, OpenFragment
 from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """rows: of messages. left: the number of bytes read behind the last row. census: if it was requested."""
+    """rows: of messages. left: the number of bytes read after the last row. census: if it was requested."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
@@ -88,6 +88,11 @@ class Fragment:
             return {}
         begin = {"commit_lsn": self.commit_lsn, "commit_ts": self.commit_ts, "top_xid": self.xid}
         return {**begin, "origin": self.origin}
+
+    def at_end(self) -> OpenFragment:
+        """The fragment as open at the end of its file."""
+        begin = (self.xid, self.commit_lsn, self.commit_ts, self.is_damaged)
+        return OpenFragment(self.number, self.kind.value, *begin, origin=self.origin, origin_lsn=self.origin_lsn)
 
 
 def stored_origin_lsn(lsn: int) -> int | None:

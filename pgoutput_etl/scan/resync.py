@@ -1,9 +1,9 @@
-"""Behind bytes that are no message: where whole messages begin again.
+"""Finds where whole messages begin again after unreadable bytes.
 
-A receiver that is killed while it writes leaves the first part of a message; one that is started again on the same
-file writes whole messages behind it. What is cut off may claim to go on over them, so that they are looked for from
-its second byte on. The first place counts from which messages follow one another; a stray message or two that only
-look like some, inside a value, don't.
+A receiver that is killed while it writes leaves the first part of a message. If it is restarted on the same file, it
+writes whole messages after that part, and the length in the torn message may claim them. So the search begins at the
+second byte of the torn message. It accepts the first position from which several messages follow one another; one or
+two that occur by accident inside a value are not enough.
 """
 
 from __future__ import annotations
@@ -12,36 +12,30 @@ import re
 from dataclasses import dataclass
 
 from pgoutput_etl.errors import FramingError, WireError
+from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at, stands_in_stream
-from pgoutput_etl.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    PgoutputMessage,
-    RollbackPrepared,
-    StreamCommit,
-)
 
-_ENOUGH = 16  # messages in a row are no accident
+_MAX_FRAMES = 16  # to read from one position; so many in a row are no accident
 
-_FEW = 4  # are enough where the next bytes are no message either
+_CONVINCING_FRAMES = 4  # even if unreadable bytes follow them
 
 _TIMES = range(2**53)  # microseconds since 2000: up to the year 2285
 
 _LAST_LSN = 2**56
 
-# What is tried costs no more than reading the file this many times, then the rest of it is given up.
+_TAGS_WITH_TIME = b"BCbcKr"  # of the messages whose times _is_plausible checks
+
+# The search may read as many bytes as the file has, this many times. The rest of the file is given up after that.
 _PASSES = 16
 
 _LEAST_BUDGET = 1 << 20
 
 _COST_OF_A_TRIAL = 32
 
-
 _TAG = b"[" + re.escape(bytes(sorted(MESSAGE_TAGS))) + b"]"
 
+# The first bytes of any frame
 _MAY_BEGIN = {
     Framing.RECVLOGICAL: re.compile(
         rb"(?=[IUD].{4}(?:.{4})?[NKO][\0-\6]|B.{20}\n|C\0.{24}\n|S.{4}[\0\1]\n|E\n|c.{4}\0.{24}\n|A.{8}(?:.{16})?\n"
@@ -53,9 +47,8 @@ _MAY_BEGIN = {
     Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
 }
 
-
-# What only a new connection begins with, its first bytes: more than a value is likely to have.
-_BEGINS_ANEW = {
+# The first bytes that only a new connection begins with; a value is unlikely to contain them.
+_BEGINS_CONNECTION = {
     Framing.RECVLOGICAL: re.compile(rb"B\0\0|S[\0-\xff]{4}[\0\1]\n"),
     Framing.COPYDATA: re.compile(rb"d\0[\0-\xff]{3}[wk](?:\0|\Z)"),
     Framing.LENGTH_PREFIXED: re.compile(rb"\0\0\0(?:\x15B(?:\0|\Z)|\x06S|\x1ac|\x09A|\x19A)"),
@@ -64,10 +57,21 @@ _BEGINS_ANEW = {
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where whole messages begin again, and whether inside a stream segment."""
+    """The position where whole messages begin again. in_stream: inside a stream segment."""
 
     position: int
     in_stream: bool
+
+
+@dataclass(slots=True)
+class Budget:
+    """The number of bytes that all searches in a file may still read: any byte of a file can look like a beginning."""
+
+    left: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Budget:
+        return cls(max(_PASSES * len(data), _LEAST_BUDGET))
 
 
 def next_whole(
@@ -78,64 +82,46 @@ def next_whole(
     within: tuple[int, int] | None = None,
     budget: Budget | None = None,
 ) -> Resumption | None:
-    """From `start` on, of what may well be the rest of something; None: nothing but such bytes follows.
+    """Searches data[start:], which may begin with the rest of something, for whole messages. None if there are none.
 
-    `in_stream`: the reading to try first. `within`: only messages that begin in the one range, and of which some are
-    past its end: those that something in front claims as its own. `budget`: of all searches in a file together.
+    in_stream: the assumption to try first. within: the extent of a frame that may be torn; accept only messages that
+    begin in it and continue past its end.
     """
     budget = budget or Budget.of(data)
-    last = len(data) if within is None else within[1]
-    found = _next_convincing(data, framing, start, in_stream, within, budget)
-    return found or next_connection(data, framing, start, last, budget)
-
-
-def next_connection(data: bytes, framing: Framing, start: int, last: int, budget: Budget) -> Resumption | None:
-    """Between `start` and `last`, where a new connection begins whose messages go on past `last`, or of whose first one
-    the file's end cuts off the rest: that receiver died as well."""
-    pattern = _BEGINS_ANEW.get(framing)
-    for match in () if pattern is None else pattern.finditer(data, start):
-        position = match.start()
-        if position >= last or budget.left < 0:
-            return None
-        trial = follow(data, framing, position, False, last)
-        budget.left -= _COST_OF_A_TRIAL + trial.scanned_to - position
-        if trial.to_the_end or (trial.is_convincing(framing) and trial.end > last):
-            return Resumption(position, False)
-    return None
-
-
-def _next_convincing(
-    data: bytes, framing: Framing, start: int, in_stream: bool, within: tuple[int, int] | None, budget: Budget
-) -> Resumption | None:
     last = len(data) if within is None else within[1]
     for match in _MAY_BEGIN[framing].finditer(data, start):
         position = match.start()
         if position >= last or budget.left < 0:
-            return None
+            break
         for reading in (in_stream, not in_stream):
-            trial = follow(data, framing, position, reading, 0 if within is None else last)
-            budget.left -= _COST_OF_A_TRIAL + trial.scanned_to - position
-            if trial.is_convincing(framing) and (within is None or trial.end > last):
+            run = follow(data, framing, position, reading, 0 if within is None else last)
+            budget.left -= _COST_OF_A_TRIAL + run.scanned_to - position
+            if run.is_convincing(framing) and (within is None or run.end > last):
                 return Resumption(position, reading)
+    return next_connection(data, framing, start, last, budget)
+
+
+def next_connection(data: bytes, framing: Framing, start: int, last: int, budget: Budget) -> Resumption | None:
+    """Searches data[start:last] for the beginning of a connection whose messages continue past `last`, or whose first
+    message is cut off by the end of the file because that receiver died, too."""
+    pattern = _BEGINS_CONNECTION.get(framing)
+    for match in () if pattern is None else pattern.finditer(data, start):
+        position = match.start()
+        if position >= last or budget.left < 0:
+            return None
+        run = follow(data, framing, position, False, last)
+        budget.left -= _COST_OF_A_TRIAL + run.scanned_to - position
+        if run.to_the_end or (run.is_convincing(framing) and run.end > last):
+            return Resumption(position, False)
     return None
 
 
 @dataclass(slots=True)
-class Budget:
-    """How many bytes may yet be read in search of messages: a file may be made of what begins like one."""
-
-    left: int
-
-    @classmethod
-    def of(cls, data: bytes) -> Budget:
-        return cls(max(_PASSES * len(data), _LEAST_BUDGET))
-
-
-@dataclass(slots=True)
 class FrameRun:
-    """How far frames follow one another from some place on. to_the_end: of the file, or of all but a last part.
+    """Consecutive valid frames up to `end`.
 
-    looked_to: what was read is longer where the last of them turned out to be none.
+    scanned_to: past `end` if the last frame read was not valid. to_the_end: the frames reach the end of the file, or
+    only the first part of one follows.
     """
 
     end: int
@@ -145,58 +131,56 @@ class FrameRun:
     to_the_end: bool = False
 
     def is_convincing(self, framing: Framing) -> bool:
-        """CopyData looks like nothing else, so that one is enough."""
-        return self.frames >= (1 if framing is Framing.COPYDATA else _FEW) or (self.to_the_end and self.has_time)
+        """One frame of CopyData is enough, because few other bytes look like it."""
+        least = 1 if framing is Framing.COPYDATA else _CONVINCING_FRAMES
+        return self.frames >= least or (self.to_the_end and self.has_time)
 
 
 def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> FrameRun:
-    """Reads a few frames, and no more than it takes to get past some place."""
-    trial = FrameRun(position, position)
+    """Reads frames from a position on: _MAX_FRAMES, or more until they reach past `past`."""
+    run = FrameRun(position, position)
     try:
-        while trial.end < len(data):
-            frame = frame_at(data, framing, trial.end, in_stream)
-            trial.scanned_to = frame.next
+        while run.end < len(data):
+            frame = frame_at(data, framing, run.end, in_stream)
+            run.scanned_to = frame.next
             if framing is Framing.COPYDATA and not _has_plausible_head(data, frame):
-                return trial
+                return run
             if frame.has_message:
                 message = decode(data[frame.start : frame.end], in_stream)
                 if not _is_plausible(message):
-                    return trial
-                trial.has_time |= isinstance(message, _WITH_TIME)
+                    return run
+                run.has_time |= data[frame.start] in _TAGS_WITH_TIME
                 in_stream = stands_in_stream(data[frame.start], in_stream)
-            trial.frames += 1
-            trial.end = frame.next
-            if trial.frames >= _ENOUGH and trial.end > past:
-                return trial
-        trial.to_the_end = True
+            run.frames += 1
+            run.end = frame.next
+            if run.frames >= _MAX_FRAMES and run.end > past:
+                return run
+        run.to_the_end = True
     except FramingError as error:
-        trial.to_the_end = error.short
-        trial.scanned_to = max(trial.scanned_to, error.looked_to)
+        run.to_the_end = error.short
+        run.scanned_to = max(run.scanned_to, error.scanned_to)
     except WireError:
         pass
-    return trial
+    return run
 
 
 def _has_plausible_head(data: bytes, frame: Frame) -> bool:
-    """Of XLogData or a keepalive: the LSN that both begin with, and the time when it was sent."""
+    """Checks the LSN with which XLogData and keepalives begin, and the time when they were sent."""
     head = frame.offset + 6
     time_at = head + (16 if frame.has_message else 8)
     lsn, time = (int.from_bytes(data[at : at + 8], "big") for at in (head, time_at))
     return lsn < _LAST_LSN and time in _TIMES and (frame.has_message or data[frame.next - 1] in (0, 1))
 
 
-_WITH_TIME = (Begin, Commit, BeginPrepare, StreamCommit, CommitPrepared, RollbackPrepared)
-
-
-def _is_plausible(message: PgoutputMessage) -> bool:
+def _is_plausible(message: pgoutput.PgoutputMessage) -> bool:
     match message:
-        case Begin():
+        case pgoutput.Begin():
             return 0 < message.final_lsn < _LAST_LSN and message.commit_timestamp in _TIMES
-        case Commit() | StreamCommit() | CommitPrepared():
+        case pgoutput.Commit() | pgoutput.StreamCommit() | pgoutput.CommitPrepared():
             return 0 < message.commit_lsn < _LAST_LSN and message.commit_timestamp in _TIMES
-        case BeginPrepare():
+        case pgoutput.BeginPrepare():
             return 0 < message.prepare_lsn < _LAST_LSN and message.prepare_timestamp in _TIMES
-        case RollbackPrepared():
+        case pgoutput.RollbackPrepared():
             return message.rollback_timestamp in _TIMES
         case _:
             return True

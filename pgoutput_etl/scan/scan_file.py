@@ -1,21 +1,21 @@
 """Scans one archived file into an Arrow row per message that matters, and a summary of the file.
 
-A file is scanned alone, so thousands can be scanned at once. It is cut into fragments: the messages between Begin and
-Commit, between Begin Prepare and Prepare, or in one stream segment. Fragment 0 is the head: the messages before the
-first beginning, which belong to the transaction that the file before left open. Transaction assembly decides whose
-they are, and how streamed and prepared transactions end, from the control rows of all files.
+Files are scanned independently, so thousands can be scanned at once. A file is split into fragments: the messages
+between Begin and Commit, between Begin Prepare and Prepare, or in one stream segment. Fragment 0 is the head: the
+messages before the first beginning, which belong to a transaction that an earlier file left open. Transaction assembly
+finds that transaction, and the ends of streamed and prepared transactions, from the control rows of all files.
 
-Within a file commit LSNs only grow, unless the receiver connected again and the server sent from an earlier point on: a
-new *epoch* begins there. A transaction is new if its commit LSN is past all commits before its epoch.
+Within a file commit LSNs rise, unless the receiver reconnected and the server sent again from an earlier point: a new
+*epoch* begins there. A transaction is new if its commit LSN is greater than all commits before its epoch.
 """
 
 from __future__ import annotations
 
 from pgoutput_etl.compression import MAX_SIZE, decompress
-from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
-from pgoutput_etl.protocol.framing import Framing, detect
+from pgoutput_etl.errors import ArchiveError, SequenceError
+from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.fragment import HeadError, ScanRequest, ScanResult
-from pgoutput_etl.scan.salvage import framing_of_damaged
+from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scanner import Scanner
 
 
@@ -29,34 +29,24 @@ def scan_file(
 ) -> ScanResult:
     """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN.
 
-    `salvages`: bytes that are no message become a Damage in the summary, and the messages around them are read.
-    max_size: how many bytes a compressed file may expand to.
+    salvages: unreadable bytes become a Damage in the summary, and the messages around them are read. max_size: the
+    limit for a decompressed file, in bytes.
     """
     try:
         data = decompress(content, path, max_size)
-        framing = _detect(data, salvages) if framing is Framing.AUTO else framing
+        framing = find_framing(data, salvages) if framing is Framing.AUTO else framing
         return scan_either_way(ScanRequest(data, file, framing, salvages))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
 
 
-def _detect(data: bytes, salvages: bool) -> Framing:
-    try:
-        return detect(data)
-    except FramingError:
-        framing = framing_of_damaged(data) if salvages else None
-        if framing is None:
-            raise
-        return framing
-
-
 def scan_either_way(request: ScanRequest) -> ScanResult:
-    """Reads the head as if outside a stream segment, then as if inside one: the wrong way does not decode.
+    """Reads the head as if outside a stream segment, then as if inside one: the wrong assumption fails to decode.
 
-    Message, Relation and Type may decode both ways. In a head of these alone nothing depends on it, as transaction
-    assembly, which knows the open transaction, decodes them again; where frames have LSNs, those of Messages equal them
-    if read the right way. A head with changes that decodes both ways is an error. If neither way decodes, the damage,
-    or the tail that is left, is that of the reading that gets further or to the end of the file.
+    Message, Relation and Type may decode both ways. If the head has no other messages, the choice does not matter,
+    because transaction assembly knows the open transaction and decodes them again; if frames have LSNs, those of
+    Messages equal them under the right assumption. A head with changes that decodes both ways is an error. If neither
+    way decodes, the result has the damage or tail of the reading that gets further.
     """
     if request.begins_in_stream is not None:
         return _scan_from(request, request.begins_in_stream)
@@ -85,7 +75,7 @@ def scan_either_way(request: ScanRequest) -> ScanResult:
 
 
 def _choose(request: ScanRequest, outside: Scanner, inside: Scanner) -> ScanResult:
-    """The result if the head decodes both ways."""
+    """The result for a head that decodes both ways."""
     if outside.head_matters or inside.head_matters:
         raise _undecided()
     if outside.head_hash == inside.head_hash:

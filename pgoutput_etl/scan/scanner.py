@@ -12,29 +12,9 @@ from dataclasses import replace
 from pgoutput_etl import jit
 from pgoutput_etl.errors import ArchiveError, FramingError, SequenceError
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
+from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.framing import Frame
-from pgoutput_etl.protocol.messages import (
-    Begin,
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    Message,
-    Origin,
-    PgoutputMessage,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    Type,
-    Update,
-)
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.file_summary import FileBeginning, FragmentKind, InterruptedFragment, OpenFragment
 from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
@@ -101,17 +81,18 @@ class Scanner(ScanState):
         self._finish()
 
     def _fast_reader(self) -> Callable[[Frame, bool], ReadPosition | None] | None:
+        """The fast path; None if every message is to be read here, as in inspection."""
         return FastPath(self).read if jit.AVAILABLE else None
 
     def _announced_commit(self) -> int | None:
-        """The commit LSN in the open transaction's Begin; None behind damage, where another one may have begun."""
+        """The commit LSN in the open transaction's Begin; None after damage, where another one may have begun."""
         fragment = self.fragment
         if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged:
             return None
         return fragment.commit_lsn
 
     def _is_tail(self, reader: SalvageReader, error: ArchiveError) -> bool:
-        """Whether the bytes behind the last whole message may become one, and are left for a later run."""
+        """True if the bytes after the last whole message may become one, and are left for a later run."""
         if not (isinstance(error, FramingError) and error.short and self.request.leaves_tail):
             return False
         return reader.rest(self.read_to, self.in_stream, str(error)).may_grow
@@ -130,8 +111,8 @@ class Scanner(ScanState):
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
-        """The open fragment goes on behind the gap, unless another one begins there. A fragment whose beginning is
-        in the gap is an orphan."""
+        """The open fragment continues after the gap unless another one begins there. A fragment whose beginning is in
+        the gap is an orphan."""
         position = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
         damage = damage_of(self.data, self.framing, gap, *position, self._may_end_with)
         self.summary.damages.append(damage)
@@ -157,59 +138,55 @@ class Scanner(ScanState):
 
     def _message(self, message: PgoutputMessage, frame: Frame) -> None:
         match message:
-            case Insert() | Update() | Delete() | Truncate():
+            case pgoutput.Insert() | pgoutput.Update() | pgoutput.Delete() | pgoutput.Truncate():
                 self._change(message)
-            case Relation() | Type():
+            case pgoutput.Relation() | pgoutput.Type():
                 self._control(frame, xid=message.xid)
-            case Message():
+            case pgoutput.Message():
                 self._logical(message, frame)
-            case Origin():
+            case pgoutput.Origin():
                 self._origin(message, frame)
-            case Begin():
+            case pgoutput.Begin():
                 self._begin(message)
-            case Commit():
+            case pgoutput.Commit():
                 self._commit(message, frame)
-            case StreamStop():
+            case pgoutput.StreamStop():
                 self._stream_stop(frame)
-            case Prepare():
+            case pgoutput.Prepare():
                 self._prepare(message, frame)
-            case StreamStart() | BeginPrepare():
-                is_segment = isinstance(message, StreamStart)
+            case pgoutput.StreamStart() | pgoutput.BeginPrepare():
+                is_segment = isinstance(message, pgoutput.StreamStart)
                 self._new_fragment(FragmentKind.SEGMENT if is_segment else FragmentKind.PREPARED, message.xid)
                 self._control(frame)
-            case StreamCommit() | CommitPrepared():
+            case pgoutput.StreamCommit() | pgoutput.CommitPrepared():
                 self._end_fragment()
                 self._committed(message.commit_lsn)
                 self._control(frame)
-            case StreamAbort() | StreamPrepare() | RollbackPrepared():
+            case pgoutput.StreamAbort() | pgoutput.StreamPrepare() | pgoutput.RollbackPrepared():
                 self._end_fragment()
                 self._control(frame)
 
-    def _change(self, message: Insert | Update | Delete | Truncate) -> None:
-        fragment = self._current_fragment(message)
+    def _change(self, message: pgoutput.Insert | pgoutput.Update | pgoutput.Delete | pgoutput.Truncate) -> None:
+        fragment = self.fragment
+        if fragment is None:
+            raise SequenceError(f"{type(message).__name__} outside any transaction")
+        if fragment.kind is FragmentKind.HEAD:
+            self.head_matters = True
         fragment.changes += 1
         match message:
-            case Insert():
+            case pgoutput.Insert():
                 self.append_change("I", fragment, message.xid, message.relation_oid, new=message.new)
-            case Update():
+            case pgoutput.Update():
                 kind = None if message.old_kind is None else message.old_kind.value
                 self.append_change("U", fragment, message.xid, message.relation_oid, kind, message.old, message.new)
-            case Delete():
-                self.append_change(
-                    "D", fragment, message.xid, message.relation_oid, message.old_kind.value, message.old
-                )
-            case Truncate():
+            case pgoutput.Delete():
+                kind = message.old_kind.value
+                self.append_change("D", fragment, message.xid, message.relation_oid, kind, message.old)
+            case pgoutput.Truncate():
                 for oid in message.relation_oids:
                     self.append_change("T", fragment, message.xid, oid)
 
-    def _current_fragment(self, message: PgoutputMessage) -> Fragment:
-        if self.fragment is None:
-            raise SequenceError(f"{type(message).__name__} outside any transaction")
-        if self.fragment.kind is FragmentKind.HEAD:
-            self.head_matters = True
-        return self.fragment
-
-    def _logical(self, message: Message, frame: Frame) -> None:
+    def _logical(self, message: pgoutput.Message, frame: Frame) -> None:
         """Non-transactional Messages belong to no fragment. Inside one, the next row accounts for their bytes."""
         if message.lsn > MAX_STORED_LSN:
             raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} does not fit in a BIGINT")
@@ -224,12 +201,11 @@ class Scanner(ScanState):
             if fragment is None:
                 raise SequenceError("Message outside any transaction")
             self.append_row(LOGICAL_TAG, fragment.number, body=body, xid=message.xid, **fragment.begin_fields())
-        elif fragment is None:
-            self.append_row(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid)
         else:
-            self.append_row(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=self.accounted_to)
+            end = self.read_to if fragment is None else self.accounted_to
+            self.append_row(LOGICAL_TAG, NO_FRAGMENT, body=body, xid=message.xid, end=end)
 
-    def _read_in_head(self, message: Message, frame: Frame) -> None:
+    def _read_in_head(self, message: pgoutput.Message, frame: Frame) -> None:
         if message.xid is not None and not message.transactional:
             raise SequenceError("a Message inside a stream segment is not transactional")
         self.head_hash = hash((self.head_hash, message.xid, message.transactional, message.lsn))
@@ -237,8 +213,8 @@ class Scanner(ScanState):
         self.summary.head_needs_owner |= message.transactional
         self.summary.head_may_have_owner |= message.transactional or not self.reads_head_messages
 
-    def _origin(self, message: Origin, frame: Frame) -> None:
-        """Adds the origin to the rows of a transaction that begins in this file, else passes it on to the driver."""
+    def _origin(self, message: pgoutput.Origin, frame: Frame) -> None:
+        """Adds the origin to the rows of a transaction that begins in this file. The driver gets other origins."""
         fragment = self.fragment
         if fragment is None:
             return
@@ -247,7 +223,7 @@ class Scanner(ScanState):
         elif fragment.origin is None:
             fragment.origin, fragment.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
 
-    def _begin(self, message: Begin) -> None:
+    def _begin(self, message: pgoutput.Begin) -> None:
         if message.final_lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(message.final_lsn)} does not fit in a BIGINT")
         self._new_fragment(FragmentKind.TRANSACTION, message.xid)
@@ -258,7 +234,7 @@ class Scanner(ScanState):
         if last is not None and message.final_lsn <= last:
             self.summary.epochs.append(None)
 
-    def _commit(self, message: Commit, frame: Frame) -> None:
+    def _commit(self, message: pgoutput.Commit, frame: Frame) -> None:
         fragment = self.fragment
         if fragment is not None and fragment.kind is FragmentKind.HEAD and not self.begins_in_stream:
             self._end_head()
@@ -270,11 +246,8 @@ class Scanner(ScanState):
         if fragment.is_damaged:
             lsn = min(fragment.commit_lsn or message.commit_lsn, message.commit_lsn)
             epoch = len(self.summary.epochs) - 1
-            self.summary.damaged.append(
-                OpenFragment(
-                    fragment.number, fragment.kind.value, fragment.xid, lsn, message.commit_timestamp, True, epoch
-                )
-            )
+            kind, time = fragment.kind.value, message.commit_timestamp
+            self.summary.damaged.append(OpenFragment(fragment.number, kind, fragment.xid, lsn, time, True, epoch))
         elif fragment.commit_lsn != message.commit_lsn:
             announced = format_lsn(fragment.commit_lsn or 0)
             raise SequenceError(
@@ -287,7 +260,7 @@ class Scanner(ScanState):
         self.fragment = None
 
     def _committed(self, lsn: int) -> None:
-        """Records a commit. An LSN that is not past the last one begins an epoch."""
+        """Records a commit. An LSN that is not greater than the last one begins an epoch."""
         if lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
         self._set_next_lsn(lsn)
@@ -299,11 +272,12 @@ class Scanner(ScanState):
         self.summary.epochs[-1] = (lsn if current is None else current[0], lsn)
 
     def _set_next_lsn(self, lsn: int) -> None:
-        """Records the first commit behind the transactions that were interrupted last."""
-        for number in range(len(self.summary.interrupted) - 1, -1, -1):
-            if self.summary.interrupted[number].next_lsn is not None:
+        """Records the first commit after the transactions that were interrupted last."""
+        interrupted = self.summary.interrupted
+        for number in reversed(range(len(interrupted))):
+            if interrupted[number].next_lsn is not None:
                 return
-            self.summary.interrupted[number] = replace(self.summary.interrupted[number], next_lsn=lsn)
+            interrupted[number] = replace(interrupted[number], next_lsn=lsn)
 
     def _last_commit(self) -> int | None:
         current = self.summary.epochs[-1]
@@ -319,7 +293,7 @@ class Scanner(ScanState):
         self.fragment = None
         self._control(frame, fragment=number)
 
-    def _prepare(self, message: Prepare, frame: Frame) -> None:
+    def _prepare(self, message: pgoutput.Prepare, frame: Frame) -> None:
         """Ends the fragment of a Begin Prepare. A prepared transaction with nothing to decode has no Begin Prepare."""
         number = NO_FRAGMENT
         if self.fragment is None or not self._may_end_with(message):
@@ -333,8 +307,8 @@ class Scanner(ScanState):
         self.fragment = None
         self._control(frame, fragment=number)
 
-    def _may_end_with(self, message: Prepare) -> bool:
-        """Whether a Prepare may end the open fragment, as far as this file shows."""
+    def _may_end_with(self, message: pgoutput.Prepare) -> bool:
+        """True if a Prepare may end the open fragment, as far as this file shows."""
         fragment = self.fragment
         if fragment is None or self.in_stream:
             return False
@@ -344,20 +318,20 @@ class Scanner(ScanState):
 
     def _end_head(self) -> None:
         """Ends the head with the end of a fragment that an earlier file began."""
-        self.summary.head_ended = True
-        self.head_matters = True
+        self.summary.head_ended = self.head_matters = True
         self.fragment = None
 
     def _end_fragment(self) -> None:
-        """Cuts the open fragment off: the receiver connected again, and the server started over."""
-        fragment = self.fragment
-        if fragment is not None and fragment.kind is FragmentKind.HEAD:
+        """Cuts off the open fragment, if any: the receiver reconnected, and the server started over."""
+        fragment, self.fragment = self.fragment, None
+        if fragment is None:
+            return
+        if fragment.kind is FragmentKind.HEAD:
             self.summary.head_ended = True
-        if fragment is not None and fragment.kind is FragmentKind.TRANSACTION:
+        elif fragment.kind is FragmentKind.TRANSACTION:
             self.summary.interrupted.append(
                 InterruptedFragment(fragment.number, len(self.summary.epochs) - 1, fragment.xid, fragment.commit_lsn)
             )
-        self.fragment = None
 
     def _new_fragment(self, kind: FragmentKind, xid: int | None) -> None:
         self._end_fragment()
@@ -366,7 +340,7 @@ class Scanner(ScanState):
 
     def _control(self, frame: Frame, xid: int | None = None, fragment: int | None = None) -> None:
         current = self.fragment
-        number = fragment if fragment is not None else NO_FRAGMENT if current is None else current.number
+        number = self.fragment_number if fragment is None else fragment
         body = self.data[frame.start : frame.end]
         tag = chr(body[0])
         if tag == "C" and current is not None:
@@ -381,17 +355,7 @@ class Scanner(ScanState):
         if self.head_matters:
             self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
         if self.fragment is not None:
-            fragment = self.fragment
-            self.summary.open_fragment = OpenFragment(
-                fragment.number,
-                fragment.kind.value,
-                fragment.xid,
-                fragment.commit_lsn,
-                fragment.commit_ts,
-                fragment.is_damaged,
-                origin=fragment.origin,
-                origin_lsn=fragment.origin_lsn,
-            )
+            self.summary.open_fragment = self.fragment.at_end()
         # A file of keepalives alone is not recognizable by its content.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to

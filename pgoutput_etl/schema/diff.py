@@ -8,7 +8,7 @@ never reorders columns: a new one comes last, a renamed or retyped one keeps its
   names than old ones, the publication now has more columns than before (a column list, a generated column), and their
   values in existing rows were never sent.
 - A name that moved to the end was dropped and added again. It is another column.
-- A new name behind all remaining columns may be a renamed column if one of the same type disappeared. The archive does
+- A new name after all remaining columns may be a renamed column if one of the same type disappeared. The archive does
   not tell, so the old column stays in the target with its values (it is *retired*), and a new one begins.
 
 Columns that changed places have two explanations, which assign values differently: a TableError. The configuration
@@ -24,22 +24,22 @@ from enum import Enum
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
-# Declarations of the configuration, by a new column's name: its former name, or None for another column.
+# The configuration's declarations by column: its former name, or None for a new column.
 Declared = Mapping[str, str | None]
 
 
 class ChangeKind(Enum):
     ADDED = "column added"
-    PUBLISHED = "column published that was not before"
+    PUBLISHED = "column newly published"
     DROPPED = "column dropped"
     RENAMED = "column renamed"
     RETYPED = "column retyped"
-    RETIRED = "column gone, or renamed to a new one"
+    RETIRED = "column dropped or renamed"
     KEY = "key changed"
     TABLE_RENAMED = "table renamed"
-    TABLE_REPLACED = "takes the place of another table"
-    TABLE_DISPLACED = "its name belongs to another table now"
-    TABLE_MOVED = "moved, as its place is another one by the configuration"
+    TABLE_REPLACED = "table replaces another one"
+    TABLE_DISPLACED = "table displaced by a new one of its name"
+    TABLE_MOVED = "table moved to the path that the configuration gives it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,46 +72,109 @@ class Lineage:
 
 def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
     """Raises TableError if columns can't be identified."""
-    before, after = old.columns, new.columns
-    kept = _kept_by_name(before, after, declared)
-    origins: list[int | None] = [kept.get(column.name) for column in after]
+    versions = _Versions(old.columns, new.columns, declared)
+    same = versions.same_names()
+    origins: list[int | None] = [same.get(column.name) for column in new.columns]
     retired: list[int] = []
     unsent: list[int] = []
-    for old_gap, new_gap, is_last in _gaps(before, origins):
-        renamed = _renamed(old_gap, new_gap, is_last, before, after, declared)
+    for gap in _gaps(old.columns, origins):
+        renamed = versions.renamed(gap)
         for place, origin in renamed.items():
             origins[place] = origin
-        if any(place not in renamed for place in new_gap):
-            retired += _maybe_renamed(old_gap, new_gap, renamed, before, after, declared)
-        if not is_last:
-            unsent += _never_sent(old_gap, new_gap, renamed, after, declared)
+        if any(place not in renamed for place in gap.new):
+            retired += versions.maybe_renamed(gap, renamed)
+        if not gap.is_last:
+            unsent += versions.never_sent(gap, renamed)
     changes = _changes(old, new, origins, retired, unsent)
     return Lineage(tuple(origins), tuple(retired), tuple(unsent), tuple(changes))
 
 
-def _kept_by_name(
-    before: Sequence[RelationColumn], after: Sequence[RelationColumn], declared: Declared
-) -> dict[str, int]:
-    """The old position of each column, by name, that is in both versions and kept its order."""
-    places = {column.name: place for place, column in enumerate(before)}
-    common = [column.name for column in after if column.name in places]
-    kept = _in_order(common, places)
-    if len(kept) == len(common):
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """The old and the new positions between two remaining columns. is_last: after all of them."""
+
+    old: list[int]
+    new: list[int]
+    is_last: bool
+
+
+def _gaps(before: Sequence[RelationColumn], origins: Sequence[int | None]) -> list[_Gap]:
+    gaps: list[_Gap] = []
+    old_from, new_from = 0, 0
+    for place, origin in enumerate(origins):
+        if origin is not None:
+            gaps.append(_Gap(list(range(old_from, origin)), list(range(new_from, place)), False))
+            old_from, new_from = origin + 1, place + 1
+    return [*gaps, _Gap(list(range(old_from, len(before))), list(range(new_from, len(origins))), True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """The columns of two versions."""
+
+    before: Sequence[RelationColumn]
+    after: Sequence[RelationColumn]
+    declared: Declared
+
+    def same_names(self) -> dict[str, int]:
+        """By name, the old position of each column that is in both versions and kept its order."""
+        places = {column.name: place for place, column in enumerate(self.before)}
+        common = [column.name for column in self.after if column.name in places]
+        kept = _in_order(common, places)
+        if len(kept) == len(common):
+            return kept
+        undeclared = [name for name in common if name not in self.declared]
+        kept = _in_order(undeclared, places)
+        moved = [name for name in undeclared if name not in kept]
+        if moved and [column.type_oid for column in self.before] == [column.type_oid for column in self.after]:
+            raise TableError(
+                f"its columns changed places ({', '.join(moved)}): either names were exchanged, or columns were "
+                "dropped and added again, and the archive does not tell which. Declare it in the configuration, as "
+                "columns: {name: {renamed_from: old_name}} or columns: {name: added}"
+            )
         return kept
-    undeclared = [name for name in common if name not in declared]
-    kept = _in_order(undeclared, places)
-    moved = [name for name in undeclared if name not in kept]
-    if moved and [column.type_oid for column in before] == [column.type_oid for column in after]:
-        raise TableError(
-            f"its columns changed places ({', '.join(moved)}): either names were exchanged, or columns were dropped "
-            "and added again, and nothing in the archive tells which. Say so in the configuration, as "
-            "columns: {name: {renamed_from: old_name}} or columns: {name: added}"
-        )
-    return kept
+
+    def renamed(self, gap: _Gap) -> dict[int, int]:
+        """New position -> old position, of the columns in a gap whose rename is certain or declared."""
+        names = {self.before[place].name: place for place in gap.old}
+        origins = {place: self.declared.get(self.after[place].name) for place in gap.new}
+        renamed = {place: names[origin] for place, origin in origins.items() if origin in names}
+        left_old = [place for place in gap.old if place not in renamed.values()]
+        left_new = [place for place in gap.new if place not in renamed and self.after[place].name not in self.declared]
+        if gap.is_last or not left_new or len(left_new) > len(left_old):
+            return renamed
+        if len(left_new) == len(left_old):
+            return renamed | dict(zip(left_new, left_old, strict=True))
+        return renamed | self._only_assignment(left_old, left_new)
+
+    def never_sent(self, gap: _Gap, renamed: Mapping[int, int]) -> list[int]:
+        """New positions in front of remaining columns: those declared to be new, and all if there are too many."""
+        new = [place for place in gap.new if place not in renamed]
+        too_many = len(gap.new) > len(gap.old)
+        return [place for place in new if too_many or self.after[place].name in self.declared]
+
+    def maybe_renamed(self, gap: _Gap, renamed: Mapping[int, int]) -> list[int]:
+        """Old columns of the gap that may continue under one of its new names."""
+        new = [self.after[p] for p in gap.new if p not in renamed and self.after[p].name not in self.declared]
+        types = {column.type_oid for column in new}
+        return [p for p in gap.old if p not in renamed.values() and self.before[p].type_oid in types]
+
+    def _only_assignment(self, old: list[int], new: list[int]) -> dict[int, int]:
+        """The origins if some columns were renamed and others dropped, and the types allow only one explanation."""
+        assignments: list[dict[int, int]] = [{}]
+        for place in new:
+            type_oid = self.after[place].type_oid
+            assignments = [
+                {**assignment, place: origin}
+                for assignment in assignments
+                for origin in old
+                if origin > max(assignment.values(), default=-1) and self.before[origin].type_oid == type_oid
+            ][:3]
+        return assignments[0] if len(assignments) == 1 else {}
 
 
 def _in_order(names: Sequence[str], places: Mapping[str, int]) -> dict[str, int]:
-    """The names up to the first one that is out of its old order. Names behind that one are new columns."""
+    """The names up to the first one that is out of its old order. Names after that one are new columns."""
     kept: dict[str, int] = {}
     for name in names:
         if kept and places[name] < max(kept.values()):
@@ -120,92 +183,14 @@ def _in_order(names: Sequence[str], places: Mapping[str, int]) -> dict[str, int]
     return kept
 
 
-Gap = tuple[list[int], list[int], bool]
-
-
-def _gaps(before: Sequence[RelationColumn], origins: Sequence[int | None]) -> list[Gap]:
-    """The old and the new positions between remaining columns; True for the gap behind all of them."""
-    gaps: list[Gap] = []
-    old_from, new_from = 0, 0
-    for place, origin in enumerate(origins):
-        if origin is not None:
-            gaps.append((list(range(old_from, origin)), list(range(new_from, place)), False))
-            old_from, new_from = origin + 1, place + 1
-    gaps.append((list(range(old_from, len(before))), list(range(new_from, len(origins))), True))
-    return gaps
-
-
-def _renamed(
-    old_gap: list[int],
-    new_gap: list[int],
-    is_last: bool,
-    before: Sequence[RelationColumn],
-    after: Sequence[RelationColumn],
-    declared: Declared,
-) -> dict[int, int]:
-    """New position -> old position, of the columns in a gap whose rename is certain or declared."""
-    names = {before[place].name: place for place in old_gap}
-    origins = {place: declared.get(after[place].name) for place in new_gap}
-    renamed = {place: names[origin] for place, origin in origins.items() if origin in names}
-    left_old = [place for place in old_gap if place not in renamed.values()]
-    left_new = [place for place in new_gap if place not in renamed and after[place].name not in declared]
-    if is_last or not left_new or len(left_new) > len(left_old):
-        return renamed
-    if len(left_new) == len(left_old):
-        return renamed | dict(zip(left_new, left_old, strict=True))
-    return renamed | _only_assignment(left_old, left_new, before, after)
-
-
-def _never_sent(
-    old_gap: list[int],
-    new_gap: list[int],
-    renamed: Mapping[int, int],
-    after: Sequence[RelationColumn],
-    declared: Declared,
-) -> list[int]:
-    """New positions in front of remaining columns: those declared to be new, and all if there are too many."""
-    new = [place for place in new_gap if place not in renamed]
-    too_many = len(new_gap) > len(old_gap)
-    return [place for place in new if too_many or after[place].name in declared]
-
-
-def _only_assignment(
-    old_gap: list[int], new_gap: list[int], before: Sequence[RelationColumn], after: Sequence[RelationColumn]
-) -> dict[int, int]:
-    """The origins of a gap in which some columns were renamed and others dropped, if the types allow only one."""
-    assignments: list[dict[int, int]] = [{}]
-    for place in new_gap:
-        assignments = [
-            {**assignment, place: origin}
-            for assignment in assignments
-            for origin in old_gap
-            if origin > max(assignment.values(), default=-1) and before[origin].type_oid == after[place].type_oid
-        ][:3]
-    return assignments[0] if len(assignments) == 1 else {}
-
-
-def _maybe_renamed(
-    old_gap: list[int],
-    new_gap: list[int],
-    renamed: Mapping[int, int],
-    before: Sequence[RelationColumn],
-    after: Sequence[RelationColumn],
-    declared: Declared,
-) -> list[int]:
-    """Old columns of the gap that may continue under one of its new names."""
-    new = [after[p] for p in new_gap if p not in renamed and after[p].name not in declared]
-    types = {column.type_oid for column in new}
-    return [p for p in old_gap if p not in renamed.values() and before[p].type_oid in types]
-
-
 def _changes(
     old: Relation, new: Relation, origins: Sequence[int | None], retired: Sequence[int], unsent: Sequence[int]
 ) -> list[SchemaChange]:
     before, after = old.columns, new.columns
-    gone = [place for place in range(len(before)) if place not in origins]
     changes = [
-        SchemaChange(ChangeKind.RETIRED if place in retired else ChangeKind.DROPPED, before[place].name)
-        for place in gone
+        SchemaChange(ChangeKind.RETIRED if place in retired else ChangeKind.DROPPED, column.name)
+        for place, column in enumerate(before)
+        if place not in origins
     ]
     for place, (column, origin) in enumerate(zip(after, origins, strict=True)):
         if origin is None:

@@ -53,19 +53,22 @@ class SchemaMigration:
         return ValueChange.WIDENED if widens(old, new) else ValueChange.CONVERTED
 
     @property
+    def value_changes(self) -> list[ValueChange]:
+        return [self.value_change(place) for place in range(len(self.after))]
+
+    @property
     def changes_nothing(self) -> bool:
         same_names = [column.name for column in self.before] == [column.name for column in self.after]
-        return same_names and all(
-            self.value_change(i) is ValueChange.STAYS and o == i for i, o in enumerate(self.origins)
-        )
+        same_places = self.origins == tuple(range(len(self.before)))
+        return same_names and same_places and set(self.value_changes) <= {ValueChange.STAYS}
 
     def check_key(self) -> None:
         """Raises TableError if existing rows would have no key. Not for an empty table."""
         for place in self.key:
             if self.origins[place] is None:
                 raise TableError(
-                    f"column {self.after[place].name!r} of its key is new, and what the rows there are have in it was "
-                    "never sent: their values are in no archive"
+                    f"key column {self.after[place].name!r} is new, and its values in existing rows were never sent: "
+                    "no archive has them"
                 )
 
 
@@ -131,8 +134,8 @@ def _column(
             loaded, uncertain = convert(old, new, texts)
             if place in migration.key and uncertain:
                 raise TableError(
-                    f"column {migration.after[place].name!r} of its key became {new.name}, was {old.name}, and what "
-                    "became of its values is not certain"
+                    f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "
+                    "and the new form of its values is not certain"
                 )
             unknown = {i: None for i, text in unrepresentable.items() if text is None}
             return loaded.array, {**loaded.unrepresentable, **unknown}

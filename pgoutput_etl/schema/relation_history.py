@@ -1,6 +1,6 @@
 """The versions of each relation, and the version in force for a row.
 
-A Relation message describes a table from its position on. Outside of stream segments it holds for everything behind
+A Relation message describes a table from its position on. Outside of stream segments it holds for everything after
 it, even if it is part of a prepared transaction that is rolled back later. Inside a stream segment it holds for that
 transaction only, and for all from the transaction's Stream Commit or Stream Prepare on; if the transaction is aborted,
 never. pgoutput keeps the same state (pgoutput.c, RelationSyncEntry).
@@ -48,7 +48,7 @@ _SNAPSHOT_ORDINAL = 1 << 62  # no message in a file has it
 
 
 def snapshot_position(last_file: int, batch: int) -> Position:
-    """The position of a description that came from a snapshot's server: behind everything that was read."""
+    """The position of a description from a snapshot's server: after everything that was read."""
     return last_file, _SNAPSHOT_ORDINAL + batch
 
 

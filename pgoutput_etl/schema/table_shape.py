@@ -105,11 +105,11 @@ def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tu
         return () if relation.replica_identity is ReplicaIdentity.FULL else flagged
     missing = [name for name in configured if name not in names]
     if missing:
-        raise TableError(f"the configured key names no column {missing[0]!r}")
+        raise TableError(f"the configured key has a column {missing[0]!r} that the table lacks")
     key = tuple(names.index(name) for name in configured)
     if flagged and not set(key) <= set(flagged):
         raise TableError(
-            f"the configured key ({', '.join(configured)}) is not in the old tuples of this table, which carry "
-            f"({', '.join(sorted(names[i] for i in flagged))}); it needs REPLICA IDENTITY FULL"
+            f"the configured key ({', '.join(configured)}) is not in the old tuples of this table, which have "
+            f"({', '.join(sorted(names[i] for i in flagged))}); the key needs REPLICA IDENTITY FULL"
         )
     return key

@@ -1,7 +1,7 @@
-"""Arrow's types as Spark's, and back, by Spark's own functions: the same whatever Spark it is.
+"""Converts types between Arrow and Spark with Spark's own functions, alike in all Spark versions.
 
-Before 4.2 they take a time without a zone for one with a zone unless they are told, and after it want to be told what
-the zone is.
+Without `prefer_timestamp_ntz`, Spark before 4.2 reads a timestamp without a zone as one with a zone; later versions of
+`to_arrow_schema` need `timezone`.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def spark_type(arrow: pa.DataType) -> DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """With timestamps in UTC."""
+    """Timestamps are in UTC."""
     return to_arrow_schema(schema, **_UTC)

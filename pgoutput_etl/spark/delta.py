@@ -1,7 +1,7 @@
-"""A Delta table's commands, in whatever session there is.
+"""Commands on Delta tables, in any session. A place is a path, or a table's name in a catalog.
 
-`delta.tables.DeltaTable` needs Spark's own process, or Delta's plugin in a Spark Connect server. What a Connect server
-has without the plugin says the same: DataFrame.mergeInto and a few commands of SQL.
+`delta.tables.DeltaTable` needs a JVM in this process, or Delta's plugin in a Spark Connect server. Servers without the
+plugin have equivalents: DataFrame.mergeInto and a few SQL commands.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from pgoutput_etl.identifiers import identifier, is_catalog_place
 from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.platform import SuppressConditions
 
 _NO_TABLE = {
     "DELTA_TABLE_NOT_FOUND",
@@ -33,36 +34,29 @@ def is_delta_table(spark: SparkSession, place: str) -> bool:
         return is_in_catalog(spark, place) and _format(spark, place) == "delta"
     if not is_connect(spark):
         return DeltaTable.isDeltaTable(spark, place)
-    try:
+    with SuppressConditions(_NO_TABLE):
         _ = spark.read.format("delta").load(place).schema
-    except AnalysisException as error:
-        if error.getCondition() in _NO_TABLE:
-            return False
-        raise
-    return True
+        return True
+    return False
 
 
 def is_in_catalog(spark: SparkSession, place: str) -> bool:
-    """Whether a catalog has something under this name, be it no Delta table."""
-    try:
+    """True if a catalog has a table or view of this name, of any format."""
+    with SuppressConditions(_NO_TABLE):
         return spark.catalog.tableExists(place)
-    except AnalysisException as error:
-        if error.getCondition() in _NO_TABLE:
-            return False
-        raise
+    return False
 
 
 def _format(spark: SparkSession, place: str) -> str | None:
-    """None for a view, which has none."""
+    """None for a view."""
     try:
-        found = spark.sql(f"DESCRIBE DETAIL {place}").select("format").collect()
+        return str(spark.sql(f"DESCRIBE DETAIL {place}").select("format").collect()[0][0])
     except AnalysisException:
         return None
-    return str(found[0][0])
 
 
 def read_table(spark: SparkSession, place: str, version: int | None = None) -> DataFrame:
-    """Its rows, as of a Delta version or the newest."""
+    """The table's rows at a Delta version; the newest by default."""
     if not is_catalog_place(place):
         reader = spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(place)
@@ -72,9 +66,8 @@ def read_table(spark: SparkSession, place: str, version: int | None = None) -> D
 
 
 def files_left(table: DataFrame, rows: DataFrame) -> int | None:
-    """How many files of a Delta table `rows` may be in, some of the table's rows, by the statistics of its files. No
-    file is read. None where Spark doesn't say: of a table that somebody cached, or of another reader's.
-    """
+    """Number of a Delta table's files that may have `rows`, a subset of its rows, by the files' statistics. Reads no
+    file. None if Spark can't tell: the table is cached, or not read by Delta."""
     if is_connect(table.sparkSession):
         left = len(rows.inputFiles())
         return left if left or table.inputFiles() else None
@@ -82,11 +75,11 @@ def files_left(table: DataFrame, rows: DataFrame) -> int | None:
     leaves = java.queryExecution().optimizedPlan().collectLeaves()
     if leaves.size() != 1 or leaves.apply(0).nodeName() != "LogicalRelation":
         return None
-    return len(java.inputFiles())  # each name would be fetched by itself
+    return len(java.inputFiles())  # DataFrame.inputFiles would fetch each name separately
 
 
 def save(writer: Any, place: str) -> None:
-    """`writer`: a DataFrameWriter. A table that is to be made in a catalog needs its schema there."""
+    """writer: a DataFrameWriter. The schema of a new table in a catalog must exist."""
     if is_catalog_place(place):
         writer.saveAsTable(place)
     else:
@@ -94,21 +87,21 @@ def save(writer: Any, place: str) -> None:
 
 
 def make_schema(spark: SparkSession, place: str) -> None:
-    """The one that a catalog's table is in; asked for first, as somebody may write tables and make no schemas."""
+    """Creates the schema of a catalog's table unless it exists: a user may lack the right to create schemas."""
     schema = place.rpartition(".")[0]
     if not spark.catalog.databaseExists(schema):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 
 
 def folder_of(spark: SparkSession, place: str) -> str:
-    """Where its files are."""
+    """The folder of the table's files."""
     if not is_catalog_place(place):
         return place
     return str(delta_table(spark, place).detail().select("location").collect()[0][0])
 
 
 def delta_table(spark: SparkSession, place: str) -> DeltaTable:
-    """Of a Connect session: what of DeltaTable this package uses."""
+    """In a Connect session, a substitute with the methods that this package uses."""
     if is_connect(spark):
         return cast(DeltaTable, _ConnectTable(spark, place))
     return DeltaTable.forName(spark, place) if is_catalog_place(place) else DeltaTable.forPath(spark, place)
@@ -116,7 +109,7 @@ def delta_table(spark: SparkSession, place: str) -> DeltaTable:
 
 @dataclass(frozen=True, slots=True)
 class _ConnectTable:
-    """What is done takes the session's settings along, as DeltaTable does."""
+    """Commands use the session's settings, as DeltaTable's do."""
 
     spark: SparkSession
     place: str
@@ -125,7 +118,7 @@ class _ConnectTable:
     def alias(self, name: str) -> _ConnectTable:
         return replace(self, name=name)
 
-    def toDF(self) -> DataFrame:  # noqa: N802  # DeltaTable's own name, and those below
+    def toDF(self) -> DataFrame:  # noqa: N802  # names of DeltaTable, also below
         return read_table(self.spark, self.place)
 
     def history(self, limit: int | None = None) -> DataFrame:
@@ -141,7 +134,7 @@ class _ConnectTable:
         self._command("RESTORE TABLE", f"TO VERSION AS OF {version}")
 
     def update(self, condition: Column, values: Mapping[str, Column]) -> None:
-        """By a MERGE with one row: UPDATE takes no Column."""
+        """A MERGE with one row, because SQL's UPDATE takes no Column."""
         self.merge(self.spark.range(1).toDF("_one"), condition).whenMatchedUpdate(values).execute()
 
     def merge(self, source: DataFrame, condition: Column) -> _ConnectMerge:
@@ -167,19 +160,19 @@ class _ConnectMerge:
     def whenNotMatchedInsert(self, condition: Column | None, values: Mapping[str, Column]) -> _ConnectMerge:  # noqa: N802
         return self._with("insert", condition, values)
 
-    def _with(self, what: str, condition: Column | None, values: Mapping[str, Column]) -> _ConnectMerge:
-        return replace(self, clauses=[*self.clauses, (what, condition, values)])
+    def _with(self, action: str, condition: Column | None, values: Mapping[str, Column]) -> _ConnectMerge:
+        return replace(self, clauses=[*self.clauses, (action, condition, values)])
 
     def execute(self) -> None:
-        """mergeInto names its target; a view gives it the name that the columns are qualified with."""
+        """mergeInto takes its target by name: a view with the alias that qualifies the columns."""
         name = self.table.name
         self.table.toDF().createOrReplaceTempView(name)
         try:
             writer = self.source.mergeInto(name, self.condition)
-            for what, condition, values in self.clauses:
-                if what == "insert":
+            for action, condition, values in self.clauses:
+                if action == "insert":
                     writer = writer.whenNotMatched(condition).insert(dict(values))
-                elif what == "update":
+                elif action == "update":
                     writer = writer.whenMatched(condition).update(dict(values))
                 else:
                     writer = writer.whenMatched(condition).delete()

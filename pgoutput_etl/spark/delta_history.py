@@ -1,20 +1,19 @@
-"""Tells from a Delta table's history whether others changed its rows."""
+"""Recognizes commits in a Delta table's history that leave its rows or files unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Commits after which a table's rows are as they were.
-_OF_VACUUM = frozenset({"VACUUM START", "VACUUM END"})
+_VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
-_HARMLESS = frozenset({"OPTIMIZE", *_OF_VACUUM})
+_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM})
 
 
 def is_as_recorded(operations: Iterable[str]) -> bool:
-    """Whether a table has the rows that the last batch left, by the commits that came since."""
-    return _HARMLESS.issuperset(operations)
+    """True if a table still has the rows that the last batch left. operations: of the commits since then."""
+    return _KEEP_ROWS.issuperset(operations)
 
 
 def changes_files(operation: str) -> bool:
-    """Whether a version that a commit made may have other files than the one before it."""
-    return operation not in _OF_VACUUM
+    """True if a commit's version may have other files than the previous one."""
+    return operation not in _VACUUM

@@ -1,14 +1,15 @@
-"""Spark that a platform runs, and what it doesn't let a session do: Databricks, on job clusters and serverless.
+"""Sessions of a platform that runs Spark itself: Databricks, on job clusters and serverless.
 
-There a session is made before the job begins and stays when it ends, most settings are the platform's own, and
-serverless compute keeps no DataFrame (persist).
+The platform creates the session before the job and keeps it afterwards, most settings are its own, and serverless
+compute has no DataFrame.persist.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -19,15 +20,28 @@ from pgoutput_etl.spark.connect import is_connect, send_code
 
 _REFUSED = {"CONFIG_NOT_AVAILABLE", "CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"}
 
-_NOT_THERE = "NOT_SUPPORTED_WITH_SERVERLESS"
+_SERVERLESS = {"NOT_SUPPORTED_WITH_SERVERLESS"}
 
-# A session has no use for them: storage's credentials, and where Spark is.
-_NOT_OF_SESSION = ("spark.hadoop.", "spark.master", "spark.jars")
+# Not session settings: storage credentials, the master, jars.
+_NOT_SESSION = ("spark.hadoop.", "spark.master", "spark.jars")
 
 _TIME_ZONE = "spark.sql.session.timeZone"
 
-# Delta's transaction identifier of what is written in a session: MERGE takes it in no other way.
+# Delta's transaction identifier of a session's writes, the only way to give one to MERGE.
 MARK = "spark.databricks.delta.write.txnAppId"
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressConditions:
+    """A context that suppresses Spark's errors with one of these conditions."""
+
+    conditions: Collection[str]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
+        return isinstance(error, PySparkException) and error.getCondition() in self.conditions
 
 
 def is_platform_session() -> bool:
@@ -35,71 +49,56 @@ def is_platform_session() -> bool:
 
 
 def active_session(settings: Mapping[str, str]) -> SparkSession:
-    """The platform's session, with those of the settings that it takes; a line says which it doesn't.
+    """The platform's session with the settings that it accepts; logs a warning about the others.
 
-    Raises ConfigError if its times would be those of another zone.
+    Raises ConfigError if the session's time zone is not UTC.
     """
     spark = SparkSession.builder.getOrCreate()
-    left_out = [
-        key
-        for key, value in sorted(settings.items())
-        if key.startswith(_NOT_OF_SESSION) or not is_set(spark, key, value)
-    ]
-    if left_out:
-        logging.getLogger(__name__).warning("this Spark has its own settings for %s: not set", ", ".join(left_out))
+    items = sorted(settings.items())
+    unset = [key for key, value in items if key.startswith(_NOT_SESSION) or not is_set(spark, key, value)]
+    if unset:
+        logging.getLogger(__name__).warning("this Spark has its own settings for %s: not set", ", ".join(unset))
     if spark.conf.get(_TIME_ZONE) not in ("UTC", "Etc/UTC"):
-        raise ConfigError(f"{_TIME_ZONE} has to be UTC, and this Spark doesn't take it")
+        raise ConfigError(f"{_TIME_ZONE} must be UTC, but this Spark doesn't accept it")
     send_code(spark)
     return spark
 
 
 def is_set(spark: SparkSession, key: str, value: str) -> bool:
-    """Sets it, unless this session has no such setting or may not change it."""
-    try:
+    """Sets a setting. Returns False if the session doesn't have it or may not change it."""
+    with SuppressConditions(_REFUSED):
         spark.conf.set(key, value)
-    except PySparkException as error:
-        if error.getCondition() not in _REFUSED:
-            raise
-        return False
-    return True
+        return True
+    return False
 
 
 def value_of(spark: SparkSession, key: str) -> str | None:
-    try:
+    with SuppressConditions(_REFUSED):
         return spark.conf.get(key, None)
-    except PySparkException as error:
-        if error.getCondition() not in _REFUSED:
-            raise
-        return None
+    return None
 
 
 def marks_commits(spark: SparkSession) -> bool:
-    """Whether what is written can bear Delta's transaction identifier, by which a commit is known again.
+    """True if the session can give its commits Delta's transaction identifier, which makes them recognizable.
 
-    Tried in a session of its own, where there can be one: several threads ask, and others write meanwhile.
+    Tried in a new session if possible: several threads call this while others write.
     """
-    tried = spark if is_connect(spark) else spark.newSession()
-    before = value_of(tried, MARK)
-    if not is_set(tried, MARK, before or "pgoutput_etl"):
+    session = spark if is_connect(spark) else spark.newSession()
+    before = value_of(session, MARK)
+    if not is_set(session, MARK, before or "pgoutput_etl"):
         return False
     if before is None:
-        tried.conf.unset(MARK)
+        session.conf.unset(MARK)
     return True
 
 
 def persist(frame: DataFrame, level: StorageLevel) -> DataFrame:
-    """Computed once, until `unpersist`: persisted, or put down as a checkpoint where nothing is persisted."""
-    try:
+    """Computes the DataFrame once until `unpersist`: persisted, or as a local checkpoint on serverless compute."""
+    with SuppressConditions(_SERVERLESS):
         return frame.persist(level)
-    except PySparkException as error:
-        if error.getCondition() != _NOT_THERE:
-            raise
-        return frame.localCheckpoint()
+    return frame.localCheckpoint()
 
 
 def unpersist(frame: DataFrame) -> None:
-    try:
+    with SuppressConditions(_SERVERLESS):
         frame.unpersist()
-    except PySparkException as error:
-        if error.getCondition() != _NOT_THERE:
-            raise

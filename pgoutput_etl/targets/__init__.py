@@ -1,1 +1,1 @@
-"""Which table is written where and how, in which spans, or held: decided before anything is written."""
+"""Plans a batch before anything is written: each table's path, schema spans and write method, or that it is held."""

@@ -1,4 +1,4 @@
-"""What targets are called and where they are, and which can be nowhere, or can't have their columns."""
+"""Names and paths of targets, and checks that a path and its column names are possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
 
 
-def location(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
+def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
+    """The target's path or catalog name. holders: by schema and table, the OID of the table with that name."""
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
         return displaced_path(config, relation.oid)
@@ -30,81 +31,81 @@ def location(config: Config, relation: Relation, holders: Mapping[tuple[str, str
 
 
 def displaced_path(config: Config, oid: int) -> str:
-    """Of a table whose name belongs to another one."""
+    """The path of a table whose name another table has now."""
     return f"{config.state.root.rstrip('/')}/displaced/{oid}"
 
 
 def target_name(config: Config, relation: Relation) -> tuple[str, str]:
-    """Schema and table."""
+    """The target's schema and table name."""
     rule = config.rule_for(relation.namespace, relation.name)
     return rule.target_name or (relation.namespace, relation.name)
 
 
 def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -> None:
-    """Raises ConfigError if a table would be renamed to what another one is called."""
+    """Raises ConfigError if a rule renames a table to the name of another table in the archive."""
     for i, rule in enumerate(config.tables):
         if rule.target_name is None or rule.target_name not in holders:
             continue
         other = config.rule_for(*rule.target_name)
         if other is not rule and other.rename is None and not other.skip:
             raise ConfigError(
-                f"tables[{i}].rename: the archive has a table {rule.rename} of its own, which would be in the same "
-                "place: rename that, too, or skip it, or take another name"
+                f"tables[{i}].rename: the archive has another table {rule.rename}, and both would have the same path. "
+                "Rename or skip the other table, or choose another name"
             )
 
 
 def check_location(config: Config, relation: Relation, path: str) -> None:
-    """Raises TableError for a table that can have no folder of its own, or no name in a catalog."""
-    for what, name in zip(("schema", "table"), target_name(config, relation), strict=True):
+    """Raises TableError if the table's path or catalog name is not possible."""
+    for part, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
-            raise TableError(f"its {what} has no name")
+            raise TableError(f"its {part} name is empty")
         if is_catalog_place(path) and not may_be_in_catalog(name):
             raise TableError(
-                f"its {what}'s name {name!r} can be none in a catalog, where names have letters, digits and _. "
-                "Name it there with the configuration's `rename`, or skip it"
+                f"its {part} name {name!r} is not possible in a catalog, where names consist of letters, digits and _. "
+                "Give the table another name with `rename`, or skip it"
             )
-        if len(path_segment(name)) > MAX_SEGMENT:
-            size = len(path_segment(name))
-            raise TableError(f"its {what}'s name would be a folder of {size:,} bytes, where {MAX_SEGMENT} can be")
+        size = len(path_segment(name))
+        if size > MAX_SEGMENT:
+            raise TableError(f"its {part} name would make a folder name of {size:,} bytes; the limit is {MAX_SEGMENT}")
     if is_catalog_place(path):
         return
     if is_within(path, config.state.root) and not is_within(path, f"{config.state.root}/displaced"):
-        raise TableError("its folder would be the ledger's: set state.root to one outside of target.root")
+        raise TableError("its folder would be inside the ledger: set state.root to a folder outside of target.root")
 
 
 def check_is_only(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> None:
-    """Raises TableError if a catalog would take another table's name for the same."""
-    mine = target_name(config, relation)
+    """Raises TableError if another table's catalog name differs only in case."""
+    own_name = target_name(config, relation)
     for name, oid in holders.items():
         rule = config.rule_for(*name)
-        theirs = rule.target_name or name
-        is_same = [part.lower() for part in theirs] == [part.lower() for part in mine]
+        other_name = rule.target_name or name
+        is_same = [part.lower() for part in other_name] == [part.lower() for part in own_name]
         if oid != relation.oid and is_same and not rule.skip:
             raise TableError(
-                f"{'.'.join(theirs)} differs from it in nothing but case, and in a catalog they are one: skip one of "
-                "them, or name it there with the configuration's `rename`"
+                f"its name differs from {'.'.join(other_name)} only in case, which catalogs ignore: skip one of the "
+                "two tables, or give it another name with `rename`"
             )
 
 
 def check_names(shape: TableShape, mode: Mode) -> None:
-    """Raises TableError for columns that can't be one Delta table's."""
+    """Raises TableError for column names that one Delta table can't have, and for a VARIANT in the key."""
     if not all(column.name for column in shape.columns):
-        raise TableError("one of its columns has no name")
-    seen: dict[str, str] = {}
+        raise TableError("a column name is empty")
+    names: dict[str, str] = {}
     for name in (*(column.name for column in shape.columns), *added_columns(mode)):
-        other = seen.get(_folded(name))
+        other = names.get(_folded(name))
         if other == name:
-            which = "every target has already" if name in METADATA_COLUMNS else f"a target has in mode {mode.value}"
-            raise TableError(f"column {name!r} is named as one that {which}")
+            where = "in every mode" if name in METADATA_COLUMNS else f"in mode {mode.value}"
+            raise TableError(f"the column name {name!r} is reserved {where}")
         if other is not None:
-            raise TableError(f"columns {other!r} and {name!r} differ in nothing but case, which Delta can't hold")
-        seen[_folded(name)] = name
+            raise TableError(f"columns {other!r} and {name!r} differ only in case, which Delta ignores")
+        names[_folded(name)] = name
     for i in shape.key:
         if shape.columns[i].type.holds_variant:
-            raise TableError(f"column {shape.columns[i].name!r} of the key would be a VARIANT, which has no equality")
+            raise TableError(f"key column {shape.columns[i].name!r} would be a VARIANT, which can't be compared")
 
 
 def _folded(name: str) -> str:
-    """Equal for names that are one to Spark: Java's equalsIgnoreCase goes character by character, up and then down."""
+    """Equal for names that Spark considers equal: Java's equalsIgnoreCase maps characters to upper, then lower case."""
     upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
     return "".join(c.lower()[0] for c in upper)

@@ -1,4 +1,4 @@
-"""What a mode adds to a table's own columns, behind them and in this order."""
+"""The columns that each mode adds after a table's own columns, in this order."""
 
 from __future__ import annotations
 

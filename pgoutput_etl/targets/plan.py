@@ -13,24 +13,23 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.transactions.cutoff import Cutoff
 
-# SKIPPED: the configuration skips it, and it lacks changes that were committed meanwhile.
+# SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
 APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 
-# The number of what stands for a file before all others, a snapshot's rows: so far before that there may be as many of
-# them as there are (appended.py).
+# The file number of a snapshot's rows. It orders them before every file, and is low enough for `_pg_seq` to number any
+# count of rows (changes/event_log.py).
 BEFORE_FILES = -(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Where a table stands, by its OID. status: APPLIED; HELD if it could not be brought further; SKIPPED.
+    """A table after its last batch. status: APPLIED, HELD or SKIPPED. reason: why the table is held or skipped.
 
-    last_commit_lsn: every commit up to it is in the table. version: Delta's, -1 for one that was never written.
-    retired: columns that the relation no longer has, and the target does (lineage.py). types: of the columns in the
-    target, retired ones last. rows: how many it has; None if nobody knows without looking. uses: what was done to
-    columns' values (column_uses.py), by column. snapshot: the Delta version that a snapshot left, which has rows that
-    the archive doesn't; None if there was none. last_row: the last of its committed rows that was seen, by which the
-    tables that bear one name follow one another; None in a ledger that is older.
+    last_commit_lsn: the table has every commit up to this LSN. version: Delta's, -1 for a table that was never written.
+    retired: columns that are only left in the target (schema/diff.py). types: of the target's columns, retired ones
+    last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot wrote, with
+    rows that the archive lacks, or None. last_row: the table's last committed row, which decides which of several
+    tables has a name; None in an older ledger.
     """
 
     oid: int
@@ -47,23 +46,27 @@ class TableState:
     types: tuple[str, ...] = ()
     rows: int | None = None
     mode: Mode = Mode.MIRROR
-    uses: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, str] = field(default_factory=dict)
     snapshot: int | None = None
     last_row: CommitPosition | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether it lacks no commit that the archive has."""
+        """True if the table has every commit of the archive."""
         return self.status == APPLIED
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.table}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What the committed rows of one relation amount to, counted without looking into them.
+    """Statistics of one relation's committed changes.
 
-    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. size: bytes of the blocks that they are
-    in, if that was counted. runs: the versions that they stood under, in the order of commits, as far as any is known;
-    last_row: the last of them.
+    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: a row whose key changed has
+    some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
+    are described. last_row: the last change.
     """
 
     oid: int
@@ -85,10 +88,10 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSpan:
-    """A table's rows from one change of its columns to the next, in a mirror of those since the last truncate.
+    """A table's rows between two changes of its columns; in a mirror only rows since the last truncate.
 
-    start, end: None for the first and the last. reshaping: what the rows that are there go through before; None if
-    there are none, or nothing changes.
+    start, end: None for the first and the last span. migration: of the target's existing rows before the span is
+    written; None if there are none, or nothing changes.
     """
 
     shape: TableShape
@@ -101,9 +104,9 @@ class SchemaSpan:
 class TableTask:
     """One table to write.
 
-    moved_from: path and version of the rows to begin with, if they are elsewhere. replaces: another table's rows are
-    at `path`. schema_changes: with the place of the first row that shows them, None for those of the table's name.
-    cut: the table is held afterwards.
+    moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
+    `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
+    set, the table is held after this batch. masks: by column.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -116,7 +119,7 @@ class TableTask:
     retired: Retired
     cutoff: Cutoff | None = None
     mode: Mode = Mode.MIRROR
-    uses: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:
@@ -127,13 +130,17 @@ class TableTask:
     def oid(self) -> int:
         return self.shape.relation.oid
 
+    @property
+    def full_name(self) -> str:
+        return self.shape.relation.full_name
+
 
 @dataclass(frozen=True, slots=True)
 class HeldTable:
-    """A table that is left where it stands; what it would have received is in the archive still.
+    """A table that is not changed. A later backfill applies its changes from the archive.
 
-    complete_to: the LSN up to which it has all commits, if that is further than its last batch. moves_to: where its
-    rows go, as another table takes its place.
+    complete_to: the LSN up to which the table has all commits, if this batch raises it. moves_to: the new path of its
+    rows if another table takes their path.
     """
 
     oid: int
@@ -147,7 +154,8 @@ class HeldTable:
 
 @dataclass(slots=True)
 class TablePlan:
-    """passed_over: tables that the configuration skips and that get changes; skipped: their names."""
+    """skipped: names of tables with changes that the configuration skips. vacated: paths that no table uses any more.
+    passed_over: skipped tables that have changes or must move."""
 
     tasks: list[TableTask] = field(default_factory=list)
     held: list[HeldTable] = field(default_factory=list)
@@ -156,12 +164,12 @@ class TablePlan:
     passed_over: list[HeldTable] = field(default_factory=list)
 
 
-def held_from(tables: Iterable[TableState], cutoffs: Mapping[int, Cutoff]) -> dict[int, int]:
-    """By OID, of tables after a batch: the commit LSN from which on one that is held has none of its changes."""
-    return {t.oid: cutoffs[t.oid].lsn if t.oid in cutoffs else 0 for t in tables if t.status == HELD}
+def held_from(held: Iterable[int], cutoffs: Mapping[int, Cutoff]) -> dict[int, int]:
+    """By OID of a held table, the first commit LSN of the batch that is not applied to it. held: OIDs."""
+    return {oid: cutoffs[oid].lsn if oid in cutoffs else 0 for oid in held}
 
 
 def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:
-    """By OID, of tables that a snapshot brought past the last commit of the archive: the last one that they have."""
+    """By OID, the last commit LSN of each table that a snapshot brought past the archive's last commit."""
     ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.is_complete}
     return {oid: lsn for oid, lsn in ahead.items() if lsn > last_commit_lsn}

@@ -1,8 +1,8 @@
-"""What a batch means for each target: which tables it writes, where they are, and which can't be brought further.
+"""Decides for each table of a batch: its path, its schema spans, its rows' moves; or that it is held.
 
-A table is its OID. Under another name it is the same table, and its rows move with it; another OID under its name takes
-its place, and it is *displaced*: renamed out of the way or dropped, the archive doesn't say which. A displaced table
-goes on under the ledger's folder, so that it is whole should it turn up under a new name.
+A table is an OID. A table that was renamed is the same table, and its rows move with it. If another OID takes its name,
+the new table takes the path, and the old one is *displaced*: it was renamed or dropped, but the archive does not tell
+which. A displaced table moves below the ledger's folder, so that it is complete if it returns under a new name.
 """
 
 from __future__ import annotations
@@ -12,22 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pgoutput_etl.config.column_rules import changed_masks
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError, SequenceError, TableError
-from pgoutput_etl.identifiers import is_catalog_place, is_within
+from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, table_columns, table_shape
-from pgoutput_etl.targets.location import (
-    check_is_only,
-    check_location,
-    check_names,
-    displaced_path,
-    location,
-    refuse_taken_names,
-)
+from pgoutput_etl.targets import location
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     HeldTable,
@@ -44,26 +37,26 @@ Name = tuple[str, str]  # schema, table
 
 
 def is_displaced(state: TableState) -> bool:
-    """Whether it was moved out of the way of another table with its name."""
     return state.path.endswith(f"/displaced/{state.oid}")
 
 
 def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableChanges]) -> dict[Name, int]:
-    """By name the OID of the table that bears it: of those whose last committed row stood under that name, the one with
-    the last such row. `changes`: of this batch; `states`: after the one before it.
+    """By name, the OID of the table that has it: the one with the last committed row under that name. states: after the
+    previous batch. changes: of this batch.
 
-    A Relation message alone names no table: its transaction may never be committed.
+    A Relation message alone does not name a table: its transaction may never commit.
     """
     last: dict[Name, tuple[CommitPosition, int]] = {}
     for oid in {*states, *changes}:
-        found = _last_named(states.get(oid), changes.get(oid))
-        if found is not None:
-            name, place = found
-            last[name] = max(last.get(name, (place, oid)), (place, oid))
+        named = _last_named(states.get(oid), changes.get(oid))
+        if named is not None:
+            name, position = named
+            last[name] = max(last.get(name, (position, oid)), (position, oid))
     return {name: oid for name, (_, oid) in last.items()}
 
 
 def _last_named(state: TableState | None, changes: TableChanges | None) -> tuple[Name, CommitPosition] | None:
+    """A table's name, and the last committed row under it."""
     if changes is not None and changes.runs:
         relation = changes.runs[-1].relation
         return (relation.namespace, relation.name), changes.last_row or (0, 0, 0)
@@ -84,43 +77,47 @@ def make_plan(
     placed: Collection[int] = (),
     named: Mapping[int, TableState] | None = None,
 ) -> TablePlan:
-    """`changes` of this batch and `states` after the last one, by OID. `cutoffs`: of those that something in quarantine
-    concerns; their changes behind it are none of `changes`. `ahead`: of those that have commits already which this
-    batch brings; these are none of `changes`. `placed`: of those that are built anew where they are, whatever `states`
-    says. `named`: all tables that may bear a name, if `states` are fewer."""
+    """changes: of this batch; without those after a table's cutoff, and without commits that a table already has.
+    states: after the previous batch. cutoffs: of tables that unreadable bytes concern. ahead: tables that already have
+    commits of this batch. placed: tables that are rebuilt at their path, whatever `states` contains. named: all tables
+    that may have a name, if not `states`.
+
+    Raises ConfigError, RunError or SequenceError if the batch can't be applied.
+    """
     cutoffs = cutoffs or {}
-    changes = {oid: _described(history, of_table) for oid, of_table in changes.items()}
+    changes = {oid: _described(history, table_changes) for oid, table_changes in changes.items()}
     holders = name_holders(states if named is None else named, changes)
-    refuse_taken_names(config, holders)
+    location.refuse_taken_names(config, holders)
     planner = _Planner(config, history, user_types, holders)
     plan = TablePlan()
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
         planner.add(plan, case)
-    return _with_positions(plan, states)
+    return _with_paths_resolved(plan, states)
 
 
 def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
-    """Rows that stand before all that describes them can't be read, and their table is the one that is described."""
+    """Changes that no version describes get the relation's newest description: they are unreadable, but belong to that
+    table."""
     newest = None if changes.runs else history.newest(changes.oid)
     return changes if newest is None else replace(changes, runs=(RelationSpan((0, 0, 0), newest),))
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One table, and what a batch has of it."""
+    """One table in this batch. has_path: the table is rebuilt at its path."""
 
     oid: int
     changes: TableChanges | None
     state: TableState | None
     cutoff: Cutoff | None
     is_ahead: bool
-    has_place: bool
+    has_path: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """What a batch means for each table. holders: by name the OID of the table that bears it."""
+    """holders: by name, the OID of the table that has it."""
 
     config: Config
     history: RelationHistory
@@ -129,35 +126,33 @@ class _Planner:
 
     def add(self, plan: TablePlan, case: _Case) -> None:
         changes, state = case.changes, case.state
-        if changes is None and (case.cutoff is not None or state is None):
+        runs = self._runs(case)
+        if runs is None:
             self._hold(plan, case)
             return
-        seen = self._runs(case)
-        if seen is None:
-            self._hold(plan, case)
-            return
-        relation = seen[-1].relation
+        relation = runs[-1].relation
         rule = self.config.rule_for(relation.namespace, relation.name)
         if rule.skip:
             self._skip(plan, case, relation)
             return
-        _check_mode(self.config, state, relation)
-        _check_uses(self.history, state)
-        path = location(self.config, relation, self.holders)
+        if state is not None and state.is_complete:
+            _check_mode(state, rule.mode, relation)
+            _check_masks(state, self.history.masks_of(state.oid))
+        path = location.target_place(self.config, relation, self.holders)
         if changes is None and state is not None and state.path == path and state.is_complete:
             return
-        of_table = changes or TableChanges(case.oid)
         try:
-            task = self._task(case, of_table, path, seen)
-            plan.tasks.append(replace(task, cutoff=case.cutoff, uses=self.history.masks_of(case.oid)))
+            plan.tasks.append(self._task(case, rule, path, runs))
         except TableError as error:
-            plan.held.append(HeldTable(case.oid, relation, str(error), of_table, state, moves_to=self._moves_to(state)))
+            counted, moves_to = changes or TableChanges(case.oid), self._moves_to(state)
+            plan.held.append(HeldTable(case.oid, relation, str(error), counted, state, moves_to=moves_to))
 
     def _runs(self, case: _Case) -> Sequence[RelationSpan] | None:
-        """None where nothing can be said, as the table's description is among what can't be read. Raises SequenceError
-        for rows that nothing describes."""
+        """None if all of the table's changes, or its description, are after the cutoff. Raises SequenceError for
+        changes that nothing describes."""
         if case.changes is None:
-            assert case.state is not None
+            if case.cutoff is not None or case.state is None:
+                return None
             return [RelationSpan((0, 0, 0), case.state.relation)]
         if case.changes.runs:
             return case.changes.runs
@@ -169,183 +164,152 @@ class _Planner:
         )
 
     def _hold(self, plan: TablePlan, case: _Case) -> None:
-        """A table of which everything that is new is behind its cut."""
+        """Holds a table whose new changes are all after its cutoff."""
         assert case.cutoff is not None
         state = case.state
         relation = state.relation if state is not None else self.history.newest(case.oid)
-        if relation is None:  # its description is among what can't be read
+        if relation is None:  # its description is unreadable
             relation = Relation(None, case.oid, "unknown", f"oid_{case.oid}", ReplicaIdentity.DEFAULT, ())
         if self.config.rule_for(relation.namespace, relation.name).skip:
             return
-        was_held = state is not None and not state.is_complete
-        reason = state.reason if state is not None and was_held else case.cutoff.reason
-        complete_to = None if was_held else case.cutoff.lsn - 1
-        no_changes, moves_to = TableChanges(case.oid), self._moves_to(state)
-        plan.held.append(
-            HeldTable(case.oid, relation, reason or case.cutoff.reason, no_changes, state, complete_to, moves_to)
-        )
+        reason, complete_to = case.cutoff.reason, case.cutoff.lsn - 1
+        held = HeldTable(case.oid, relation, reason, TableChanges(case.oid), state, complete_to, self._moves_to(state))
+        if state is not None and not state.is_complete:
+            held = replace(held, reason=state.reason or reason, complete_to=None)
+        plan.held.append(held)
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
-        """A table that gets changes while it is skipped lacks them from then on, also when it is skipped no more."""
-        name = f"{relation.namespace}.{relation.name}"
-        moves_to = self._moves_to(case.state)
+        """A table with changes while it is skipped lacks them from then on, even when it is no longer skipped."""
+        name, moves_to = relation.full_name, self._moves_to(case.state)
         if case.changes is not None:
             plan.skipped.append(name)
         elif moves_to is None:
             return
-        reason = (
-            "the configuration skipped it while changes were committed, which it lacks: have it rebuilt from the "
-            f"archive: jobs/backfill.py --tables '{name}'"
-        )
+        reason = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
         changes = case.changes or TableChanges(case.oid)
         plan.passed_over.append(HeldTable(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
 
     def _moves_to(self, state: TableState | None) -> str | None:
-        """Where the rows of a held table go if another table bears its name by now, and so takes its place."""
+        """The path that a held table moves to if another table has its name now, and thereby takes its path."""
         if state is None or not state.path:
             return None
-        is_mine = self.holders.get((state.schema, state.table), state.oid) == state.oid
-        displaced = displaced_path(self.config, state.oid)
-        return None if is_mine or state.path == displaced else displaced
+        has_name = self.holders.get((state.schema, state.table), state.oid) == state.oid
+        displaced = location.displaced_path(self.config, state.oid)
+        return None if has_name or state.path == displaced else displaced
 
-    def _task(self, case: _Case, of_table: TableChanges, path: str, seen: Sequence[RelationSpan]) -> TableTask:
-        state, config = case.state, self.config
+    def _task(self, case: _Case, rule: TableRule, path: str, runs: Sequence[RelationSpan]) -> TableTask:
+        """Raises TableError for a table that must be held."""
+        state, config, relation = case.state, self.config, runs[-1].relation
+        changes = case.changes or TableChanges(case.oid)
         if state is not None and not state.is_complete:
             raise TableError(state.reason or "held by an earlier batch")
-        relation = seen[-1].relation
-        why_not = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
-        if why_not is not None:
-            raise TableError(why_not)
-        check_location(config, relation, path)
-        is_there = case.has_place or (state is not None and state.path == path)
-        if is_catalog_place(path) and not is_there:
-            check_is_only(config, relation, self.holders)
-        rule = config.rule_for(relation.namespace, relation.name)
+        reason = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
+        if reason is not None:
+            raise TableError(reason)
+        location.check_location(config, relation, path)
+        has_path = case.has_path or (state is not None and state.path == path)
+        if is_catalog_place(path) and not has_path:
+            location.check_is_only(config, relation, self.holders)
         if state is not None and state.mode is not rule.mode:
-            raise TableError(_other_mode(state, rule.mode, f"{relation.namespace}.{relation.name}"))
-        if rule.mode is not Mode.MIRROR:  # to others a truncate is a change like any other
-            of_table = replace(of_table, truncated_at=None)
-        start = _start(state, case.is_ahead)
-        tracer = _SpanPlanner(self.history, of_table, state, self.user_types, start)
-        segments, retired, changes = tracer.spans(_merged(seen), rule.key, rule.lineage)
-        for segment in segments:
-            check_names(segment.shape, rule.mode)
-            if rule.mode is Mode.SOFT_DELETE and segment.shape.is_bag:
+            raise TableError(_other_mode(state, rule.mode, relation.full_name))
+        if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
+            changes = replace(changes, truncated_at=None)
+        spans, retired, schema_changes = self._spans(case, changes, rule, _merged(runs))
+        for span in spans:
+            location.check_names(span.shape, rule.mode)
+            if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
                 raise TableError(
-                    "mode soft_delete needs a key, and it has none: an UPDATE would look like a DELETE. Name one in "
-                    "the configuration (`key`), or use mode history, which needs none"
+                    "mode soft_delete needs a key, and the table has none: an UPDATE would look like a DELETE. "
+                    "Configure `key`, or use mode history, which needs no key"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
         is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
-        changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
-        return TableTask(
-            tuple(segments), path, of_table, state, moved_from, False, tuple(changes), retired, mode=rule.mode
-        )
+        schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
+        masks = self.history.masks_of(case.oid)
+        target = (tuple(spans), path, changes, state, moved_from, False, tuple(schema_changes), retired)
+        return TableTask(*target, case.cutoff, rule.mode, masks)
 
-
-def _start(state: TableState | None, is_ahead: bool) -> CommitPosition | None:
-    """Behind the last commit that the table has, if the batch brings commits before."""
-    if state is None or not is_ahead:
-        return None
-    return (state.last_commit_lsn + 1, BEFORE_FILES, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _SpanPlanner:
-    """Cuts a table's committed rows where its columns change. start: of the first segment."""
-
-    history: RelationHistory
-    changes: TableChanges
-    state: TableState | None
-    user_types: UserTypes
-    start: CommitPosition | None
-
-    def spans(
-        self, runs: Sequence[RelationSpan], key: tuple[str, ...] | None, declared: Declared
+    def _spans(
+        self, case: _Case, changes: TableChanges, rule: TableRule, runs: Sequence[RelationSpan]
     ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
-        state, truncated_at = self.state, self.changes.truncated_at
+        """Divides a table's committed rows where its columns change."""
+        state, truncated_at = case.state, changes.truncated_at
         before = None if state is None else state.relation
         retired: Retired = () if state is None else state.retired
-        columns = None if state is None else self._stored_columns(state)
-        segments: list[SchemaSpan] = []
-        changes: list[tuple[CommitPosition | None, SchemaChange]] = []
+        columns = None if state is None else _stored_columns(state, self.user_types)
+        start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
+        spans: list[SchemaSpan] = []
+        schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
-        keys = None if key is None else _followed(key, chain, declared)
-        versions = self.history.versions(self.changes.oid)
+        keys = {} if rule.key is None else _key_by_version(rule.key, chain, rule.lineage)
+        versions = self.history.versions(case.oid)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
-            found: Lineage | None = None
-            begins_empty = truncated_at is not None and not segments
+            step: Lineage | None = None
+            begins_empty = truncated_at is not None and not spans
             if before is not None:
                 try:
-                    found, retired = next_version(before, retired, run.relation, declared)
-                    changes += [(run.start, change) for change in found.changes]
+                    step, retired = next_version(before, retired, run.relation, rule.lineage)
+                    schema_changes += [(run.start, change) for change in step.changes]
                 except TableError:
                     if not begins_empty:
                         raise
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
-                continue  # nothing of it is left
+                continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired
-            shape = table_shape(
-                run.relation,
-                versions,
-                None if keys is None else keys[run.relation.columns],
-                self.changes.unchanged,
-                self.changes.moves_toast,
-                self.user_types,
-                retired,
-            )
-            reshaping = (
-                None if begins_empty or columns is None or found is None else migration_to(columns, shape, found)
-            )
-            if reshaping is not None and reshaping.changes_nothing:
-                reshaping = None
-            segments.append(SchemaSpan(shape, run.start if segments else self.start, end, reshaping))
+            toast, key = (changes.unchanged, changes.moves_toast), keys.get(run.relation.columns)
+            shape = table_shape(run.relation, versions, key, *toast, self.user_types, retired)
+            migration = None if begins_empty or columns is None or step is None else migration_to(columns, shape, step)
+            if migration is not None and migration.changes_nothing:
+                migration = None
+            spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
-        return segments, retired, changes
-
-    def _stored_columns(self, state: TableState) -> tuple[TableColumn, ...]:
-        columns = table_columns(state.relation, state.retired, self.user_types)
-        for column, stored in zip(columns, state.types, strict=True):
-            if column.type.stored_as != stored:
-                raise RunError(
-                    f"column {column.name!r} of {state.schema}.{state.table} is stored as {stored}, and would be "
-                    f"{column.type.stored_as} by the configuration's `types`. What is stored is not changed by them: "
-                    "set them back, or have the table rebuilt: jobs/backfill.py "
-                    f"--tables '{state.schema}.{state.table}'"
-                )
-        return columns
+        return spans, retired, schema_changes
 
 
-def _check_mode(config: Config, state: TableState | None, relation: Relation) -> None:
-    """Raises RunError if the configuration asks for another mode than a table was written in."""
-    mode = config.rule_for(relation.namespace, relation.name).mode
-    has_name = state is not None and (state.schema, state.table) == (relation.namespace, relation.name)
-    if state is not None and has_name and state.is_complete and state.mode is not mode:
-        raise RunError(_other_mode(state, mode, f"{state.schema}.{state.table}"))
+def _stored_columns(state: TableState, user_types: UserTypes) -> tuple[TableColumn, ...]:
+    """The target's columns. Raises RunError if `types` now asks for another type than the stored one."""
+    columns = table_columns(state.relation, state.retired, user_types)
+    for column, stored in zip(columns, state.types, strict=True):
+        if column.type.stored_as != stored:
+            raise RunError(
+                f"column {column.name!r} of {state.full_name} is stored as {stored}, but the configuration's `types` "
+                f"asks for {column.type.stored_as}. Stored values are not converted: restore `types`, or rebuild the "
+                "table from the archive",
+                next_job=_rebuild(state.full_name),
+            )
+    return columns
 
 
-def _check_uses(history: RelationHistory, state: TableState | None) -> None:
-    """Raises RunError if the configuration's `columns` says something else of values that are there."""
-    if state is None or not state.is_complete:
-        return
-    clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.uses.keys()
-    found = changed_masks(state.uses, frozenset(clear), history.masks_of(state.oid))
-    if found:
-        name = f"{state.schema}.{state.table}"
+def _check_mode(state: TableState, mode: Mode, relation: Relation) -> None:
+    """Raises RunError if the configuration asks for another mode than the table was written in. A table that was
+    renamed to a name with another mode is held instead."""
+    if (state.schema, state.table) == (relation.namespace, relation.name) and state.mode is not mode:
+        raise RunError(_other_mode(state, mode, state.full_name), next_job=_rebuild(state.full_name))
+
+
+def _check_masks(state: TableState, masks: Mapping[str, str]) -> None:
+    """Raises RunError if stored values were masked by other rules. masks: the configuration's, by column."""
+    clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.masks.keys()
+    changed = changed_masks(state.masks, frozenset(clear), masks)
+    if changed:
         raise RunError(
-            f"{name} was written with other `columns` than the configuration has: {', '.join(found)}. What is stored "
-            "doesn't change by itself: set them back, or have the table rebuilt from the archive: jobs/backfill.py "
-            f"--tables '{name}'"
+            f"{state.full_name} was written with other `columns` than the configuration has: {', '.join(changed)}. "
+            "Stored values do not change: restore `columns`, or rebuild the table from the archive",
+            next_job=_rebuild(state.full_name),
         )
 
 
 def _other_mode(state: TableState, mode: Mode, name: str) -> str:
     return (
-        f"{state.schema}.{state.table} was written in mode {state.mode.value}, and the configuration asks for "
-        f"{mode.value} for {name}. A table's mode doesn't change by itself, as what is kept in one isn't in the "
-        f"other: set `mode` back, or have the table rebuilt from the archive: jobs/backfill.py --tables '{name}'"
+        f"{state.full_name} was written in mode {state.mode.value}, but the configuration asks for {mode.value} for "
+        f"{name}. A table does not change its mode, because each mode stores different rows: restore `mode`, or "
+        "rebuild the table from the archive"
     )
+
+
+def _rebuild(name: str) -> tuple[str, ...]:
+    return "backfill", "--tables", pattern_of(name)
 
 
 def _name_changes(
@@ -354,45 +318,43 @@ def _name_changes(
     if state is None:
         return []
     if (state.schema, state.table) != (relation.namespace, relation.name):
-        return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.schema}.{state.table}")]
+        return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.full_name}")]
     if moved_from is None:
         return []
     return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]
 
 
 def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
-    """Without those that differ from the one before in nothing but the table's name."""
+    """Merges successive versions that differ only in the table's name."""
     merged: list[RelationSpan] = []
     for run in runs:
-        last = merged[-1].relation if merged else None
-        if last is None or (last.columns, last.replica_identity) != (
-            run.relation.columns,
-            run.relation.replica_identity,
-        ):
+        last, new = merged[-1].relation if merged else None, run.relation
+        if last is None or (last.columns, last.replica_identity) != (new.columns, new.replica_identity):
             merged.append(run)
         else:
-            merged[-1] = replace(merged[-1], relation=run.relation)
+            merged[-1] = replace(merged[-1], relation=new)
     return merged
 
 
 Columns = tuple[RelationColumn, ...]
 
 
-def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declared) -> dict[Columns, tuple[str, ...]]:
-    """The configured key in each version: a column of it may have been renamed, before the configuration or after."""
+def _key_by_version(
+    key: tuple[str, ...], chain: Sequence[Relation], declared: Declared
+) -> dict[Columns, tuple[str, ...]]:
+    """The configured key's columns in each version. They may have been renamed before or after they were configured."""
     steps = [lineage(old, new, declared).origins for old, new in pairwise(chain)]
     named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
     if not named:
-        return {relation.columns: key for relation in chain}  # refused where it is used
-    places: dict[int, list[int | None]] = {}
-    at = named[-1]
-    names = [column.name for column in chain[at].columns]
-    places[at] = [names.index(name) for name in key]
-    for i in range(at, 0, -1):
+        return {relation.columns: key for relation in chain}  # table_shape refuses it
+    last = named[-1]
+    names = [column.name for column in chain[last].columns]
+    places: dict[int, list[int | None]] = {last: [names.index(name) for name in key]}
+    for i in range(last, 0, -1):
         places[i - 1] = [None if place is None else steps[i - 1][place] for place in places[i]]
-    for i in range(at, len(steps)):
-        onward = {origin: place for place, origin in enumerate(steps[i])}
-        places[i + 1] = [None if place is None else onward.get(place) for place in places[i]]
+    for i in range(last, len(steps)):
+        successors = {origin: place for place, origin in enumerate(steps[i])}
+        places[i + 1] = [None if place is None else successors.get(place) for place in places[i]]
     return {
         relation.columns: tuple(
             name if place is None else relation.columns[place].name for place, name in zip(places[i], key, strict=True)
@@ -401,19 +363,17 @@ def _followed(key: tuple[str, ...], chain: Sequence[Relation], declared: Declare
     }
 
 
-def _with_positions(plan: TablePlan, states: Mapping[int, TableState]) -> TablePlan:
-    """Finds which tables write over another's place, and which places nobody is in any more."""
-    stays = {oid: state.path for oid, state in states.items()}
-    moves = {task.oid: task.path for task in plan.tasks}
-    moves |= {held.oid: held.moves_to for held in (*plan.held, *plan.passed_over) if held.moves_to is not None}
-    occupied = {**stays, **moves}
+def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState]) -> TablePlan:
+    """Marks the tasks that overwrite another table's path, and adds the paths that no table uses any more."""
+    old_paths = {oid: state.path for oid, state in states.items()}
+    new_paths = {task.oid: task.path for task in plan.tasks}
+    new_paths |= {held.oid: held.moves_to for held in (*plan.held, *plan.passed_over) if held.moves_to is not None}
     for n, task in enumerate(plan.tasks):
         others = [state for oid, state in states.items() if oid != task.oid and state.path == task.path]
-        if others and stays.get(task.oid) != task.path:
-            change = SchemaChange(
-                ChangeKind.TABLE_REPLACED, "", f"the other one's rows: Delta version {others[0].version}"
-            )
+        if others and old_paths.get(task.oid) != task.path:
+            detail = f"the other table's last Delta version is {others[0].version}"
+            change = SchemaChange(ChangeKind.TABLE_REPLACED, "", detail)
             plan.tasks[n] = replace(task, replaces=True, schema_changes=(*task.schema_changes, (None, change)))
-    left = {stays[oid] for oid, path in moves.items() if oid in stays and stays[oid] != path}
-    plan.vacated = sorted(left - set(occupied.values()))
+    left = {old_paths[oid] for oid, path in new_paths.items() if oid in old_paths and old_paths[oid] != path}
+    plan.vacated = sorted(left - set({**old_paths, **new_paths}.values()))
     return plan

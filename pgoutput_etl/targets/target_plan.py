@@ -1,7 +1,7 @@
-"""The plan of a batch's tables, decided before anything is written and without Spark.
+"""Plans a batch's tables before anything is written, and without Spark.
 
-The plan needs only statistics of the batch's rows, counted where the rows are. So the same code decides for blocks that
-Spark holds and, in tests, for thousands of random histories in memory.
+The plan only needs statistics of the batch's rows, so the same code plans for blocks in Spark and, in tests, for
+thousands of random histories in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BatchRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """statistics: of all rows, as if no table were held. cutoffs: by OID, for tables that unreadable bytes hold."""
+    """statistics: of all rows, including those of held tables. cutoffs: by OID, of tables held by unreadable bytes."""
 
     statistics: BatchStatistics
     cutoffs: Mapping[int, Cutoff]
@@ -50,124 +50,106 @@ def plan_targets(
     ahead: Mapping[int, int],
     path_of: Callable[[int], str],
 ) -> TargetPlan:
-    """`assembly`: with the batch's files; it is told the time of the last commit. `states`: after the last batch;
-    `ahead`: by OID, the commit LSN that a snapshot had brought a table to, of those past the batch's beginning.
+    """assembly: after the batch's files; the batch's last commit is recorded in it. states: after the previous batch.
+    ahead: by OID, the last commit LSN of tables that a snapshot brought past the beginning of the batch.
 
-    Raises ConfigError, RunError or SequenceError for what the batch can't be applied for.
+    Raises ConfigError, RunError or SequenceError if the batch can't be applied.
     """
     history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
     versions = {oid: history.versions(oid) for oid in history.oids()}
     windows = {oid: CommitWindow(after=lsn) for oid, lsn in ahead.items()}
-    request = StatisticsRequest(windows=windows, versions={oid: each.holds_from for oid, each in versions.items()})
+    holds_from = {oid: relation_versions.holds_from for oid, relation_versions in versions.items()}
+    request = StatisticsRequest(windows=windows, versions=holds_from)
     statistics = counted = rows.statistics(request)
     if statistics.last_commit is not None:
         assembly.record_commit(*statistics.last_commit)
-    found = {oid: cutoff.with_paths(path_of) for oid, cutoff in find_cutoffs(assembly, statistics, states).items()}
-    if found:
-        windows = {
-            oid: CommitWindow(ahead.get(oid, -1), found[oid].lsn if oid in found else CommitWindow().before)
-            for oid in {*windows, *found}
-        }
+    cutoffs = {oid: cutoff.with_paths(path_of) for oid, cutoff in find_cutoffs(assembly, statistics, states).items()}
+    if cutoffs:
+        windows = windows | {oid: CommitWindow(ahead.get(oid, -1), cutoff.lsn) for oid, cutoff in cutoffs.items()}
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
-    plan = make_plan(config, history, changes, states, user_types, cutoffs=found, ahead=ahead)
-    return TargetPlan(statistics, found, plan)
+    plan = make_plan(config, history, changes, states, user_types, cutoffs=cutoffs, ahead=ahead)
+    return TargetPlan(statistics, cutoffs, plan)
 
 
 def settings_of(config: Config) -> str:
-    """The part of the configuration that decides which rows a batch writes where, as JSON: stored with a batch when it
-    is begun."""
+    """The part of the configuration that affects a batch's results, as JSON. A batch stores it at its beginning."""
     origins = config.source.origins
-    rules = [
-        {
-            "match": rule.match,
-            "skip": rule.skip,
-            "mode": rule.mode.value,
-            "key": rule.key,
-            "columns": dict(rule.columns),
-            "rename": rule.rename,
-        }
-        for rule in config.tables
-    ]
     settings = {
         "target": asdict(config.target),
         "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
         "types": dict(config.types),
-        "tables": rules,
+        "tables": [dict(zip(_RULE_FIELDS, _rule_values(rule), strict=True)) for rule in config.tables],
     }
     return json.dumps(settings, sort_keys=True)
 
 
 def refuse_other_settings(settings: str, config: Config, tables: Iterable[Name], batch: int) -> None:
-    """Raises RunError if a batch that an earlier run began would be finished under another configuration: some of its
-    tables would then be written under the one, and some under the other.
+    """Raises RunError if this run would finish a batch under another configuration than it was begun with: its tables
+    would then not agree.
 
-    `settings`: those that it was begun with; `tables`: all that it may write. A table may be skipped in the meantime:
-    it is left behind until it is rebuilt.
+    settings: of the run that began the batch. tables: all that it may write. The new configuration may skip tables,
+    which are then held until they are rebuilt.
     """
-    then, now = json.loads(settings), json.loads(settings_of(config))
-    differing = [name for name in ("target", "origins", "types") if then[name] != now[name]]
-    before = replace(config, tables=tuple(_rule(rule) for rule in then["tables"]))
-    named = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name))]
-    differing += [f"tables, for {'.'.join(name)}" for name in sorted(named)[:1]]
+    old, new = json.loads(settings), json.loads(settings_of(config))
+    differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
+    before = replace(config, tables=tuple(_rule(rule) for rule in old["tables"]))
+    changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name))]
+    differing += [f"tables, for {'.'.join(name)}" for name in sorted(changed)[:1]]
     if differing:
         raise RunError(
-            f"batch {batch} was begun by a run that died, under another configuration: {'; '.join(differing)}. Some of "
-            "its tables would be written under each: set the configuration back for this run, and change it when the "
-            "batch is done. A table that is in the way can be skipped"
+            f"batch {batch} was begun under another configuration by a run that died: {'; '.join(differing)}. "
+            "Finishing it would write some of its tables under each configuration. Restore the former configuration "
+            "for this run, and change it when the batch is done. A table that prevents this can be skipped",
+            next_job=("apply",),
         )
 
 
-def _rule(told: Mapping[str, Any]) -> TableRule:
-    key = None if told["key"] is None else tuple(told["key"])
-    return TableRule(told["match"], told["skip"], Mode(told["mode"]), key, told["columns"], told["rename"])
+_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename")
 
 
-def _is_same_rule(then: TableRule, now: TableRule) -> bool:
-    if now.skip:
-        return True
-    of_both = [(rule.skip, rule.mode, rule.key, dict(rule.columns), rule.rename) for rule in (then, now)]
-    return of_both[0] == of_both[1]
+def _rule_values(rule: TableRule) -> tuple[Any, ...]:
+    return rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename
+
+
+def _rule(fields: Mapping[str, Any]) -> TableRule:
+    key = None if fields["key"] is None else tuple(fields["key"])
+    return TableRule(**{**fields, "mode": Mode(fields["mode"]), "key": key})
+
+
+def _is_same_rule(old: TableRule, new: TableRule) -> bool:
+    return new.skip or _rule_values(old)[1:] == _rule_values(new)[1:]
 
 
 def table_changes(
     statistics: BatchStatistics,
     versions: Mapping[int, RelationVersions],
-    places: Callable[[Collection[int]], Mapping[int, RowPositions]],
+    positions_of: Callable[[Collection[int]], Mapping[int, RowPositions]],
 ) -> dict[int, TableChanges]:
-    """By OID, of the relations that have committed rows. `places`: of each row, where the spans don't tell the runs."""
-    runs = relation_spans({oid: each.spans.values() for oid, each in statistics.relations.items()}, versions, places)
-    return {oid: _changes_of(oid, each, statistics, runs[oid]) for oid, each in statistics.relations.items()}
+    """The changes of relations with committed rows, by OID. positions_of: called for relations whose spans overlap."""
+    relations = statistics.relations
+    runs = relation_spans({oid: counts.spans.values() for oid, counts in relations.items()}, versions, positions_of)
+    return {oid: _changes_of(oid, counts, statistics, runs[oid]) for oid, counts in relations.items()}
 
 
 def relation_spans(
     spans: Mapping[int, Iterable[VersionSpan]],
     versions: Mapping[int, RelationVersions],
-    places: Callable[[Collection[int]], Mapping[int, RowPositions]],
+    positions_of: Callable[[Collection[int]], Mapping[int, RowPositions]],
 ) -> dict[int, tuple[RelationSpan, ...]]:
-    """By OID; none where nothing describes a relation's rows."""
-    found = {
-        oid: relation_spans_of_spans(each, versions[oid]) if oid in versions else [] for oid, each in spans.items()
-    }
-    unclear = [oid for oid, runs in found.items() if runs is None]
-    if unclear:
-        found |= {oid: relation_spans_of_rows(each, versions[oid]) for oid, each in places(unclear).items()}
-    return {oid: tuple(runs or ()) for oid, runs in found.items()}
+    """By OID; empty for a relation that nothing describes."""
+    runs = {oid: relation_spans_of_spans(s, versions[oid]) if oid in versions else [] for oid, s in spans.items()}
+    overlapping = [oid for oid, relation_runs in runs.items() if relation_runs is None]
+    if overlapping:
+        positions = positions_of(overlapping)
+        runs |= {oid: relation_spans_of_rows(rows, versions[oid]) for oid, rows in positions.items()}
+    return {oid: tuple(relation_runs or ()) for oid, relation_runs in runs.items()}
 
 
 def _changes_of(
-    oid: int, found: RelationStatistics, statistics: BatchStatistics, runs: tuple[RelationSpan, ...]
+    oid: int, counts: RelationStatistics, statistics: BatchStatistics, runs: tuple[RelationSpan, ...]
 ) -> TableChanges:
-    return TableChanges(
-        oid,
-        found.tags["I"],
-        found.tags["U"],
-        found.tags["D"],
-        found.tags["T"],
-        found.truncated_at,
-        frozenset(found.unchanged),
-        found.moves_toast,
-        statistics.block_sizes[oid],
-        runs,
-        found.last_row,
-    )
+    inserts, updates, deletes, truncates = (counts.tags[tag] for tag in "IUDT")
+    toast, size = (frozenset(counts.unchanged), counts.moves_toast), statistics.block_sizes[oid]
+    operations = (inserts, updates, deletes, truncates, counts.truncated_at)
+    return TableChanges(oid, *operations, *toast, size, runs, counts.last_row)

@@ -15,26 +15,12 @@ from typing import Any
 
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.protocol import messages
 from pgoutput_etl.protocol.decoder import decode
-from pgoutput_etl.protocol.messages import (
-    BeginPrepare,
-    Commit,
-    CommitPrepared,
-    Origin,
-    PgoutputMessage,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Type,
-)
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
 from pgoutput_etl.scan.message_row import HEAD
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.transactions import damage, streams
+from pgoutput_etl.transactions import damage, resends, streams
 from pgoutput_etl.transactions.open_transactions import (
     FileState,
     OpenAtEnd,
@@ -50,8 +36,6 @@ from pgoutput_etl.transactions.outcome import (
     Outcome,
     StreamAborts,
     TransactionStatus,
-    UnknownPrepared,
-    UnreadableRange,
     Watermark,
 )
 from pgoutput_etl.xid import is_newer
@@ -65,9 +49,15 @@ class Assembly:
     `relations` and `types` are updated on the way, as their validity depends on transactions, too.
     """
 
-    def __init__(self, relations: RelationHistory | None = None) -> None:
+    def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
+        """state: the open transactions to continue with, in the form of `state`."""
+        relations = RelationHistory() if relations is None else relations
+        self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
+        # The handlers add to these, too. outcomes: of the transactions that have ended, one per sending.
+        self.relations, self.outcomes = self._open.relations, self._open.outcomes
+        self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied
-        self.types: dict[int, Type] = {}
+        self.types: dict[int, messages.Type] = {}
         self.last_commit_lsn = 0
         self.last_commit_ts: int | None = None  # microseconds since 2000-01-01 UTC
         self.watermarks: list[Watermark] = []
@@ -79,24 +69,6 @@ class Assembly:
         self.overlapping_xids: set[int] = set()
         self._newest_xid: int | None = None
         self._newest_before: int | None = None  # before the last file
-        self._open = OpenTransactions(RelationHistory() if relations is None else relations)
-
-    @property
-    def relations(self) -> RelationHistory:
-        return self._open.relations
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The transactions that have ended, one per sending."""
-        return self._open.outcomes
-
-    @property
-    def unreadable_ranges(self) -> list[UnreadableRange]:
-        return self._open.unreadable_ranges
-
-    @property
-    def unknown_prepared(self) -> list[UnknownPrepared]:
-        return self._open.unknown_prepared
 
     @property
     def was_damaged(self) -> bool:
@@ -136,26 +108,21 @@ class Assembly:
             damage.end_damaged(self._open, scan, fragment)
         damage.end_orphans(self._open, scan)
         self._update_tail(scan)
-        self._check_sent_again(scan)
+        resends.check_sent_again(self._open, scan)
         for interrupted in scan.interrupted:
             damage.end_interrupted(self._open, scan, interrupted)
         for interrupted in scan.interrupted:
-            self._open.forget_streams((scan.file, interrupted.fragment))
+            resends.forget_streams(self._open, (scan.file, interrupted.fragment))
         if len(scan.epochs) > 1:
-            self._open.forget_streams((scan.file, HEAD))
+            resends.forget_streams(self._open, (scan.file, HEAD))
 
     def record_commit(self, lsn: int, time: int | None) -> None:
         """Records the commit's time if no commit was later. time: microseconds since 2000-01-01 UTC."""
         if time is not None and lsn >= self.last_commit_lsn:
             self.last_commit_ts = time
 
-    def replaced(self, xid: int) -> None:
-        """Ends a stream whose transaction was sent again as an ordinary one."""
-        transactions = self._open
-        transactions.end(TransactionStatus.RESENT, transactions.streams.pop(xid))
-        tail = transactions.tail
-        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.transaction.xid == xid:
-            transactions.tail = None
+    def end_replaced_stream(self, xid: int) -> None:
+        resends.end_replaced_stream(self._open, xid)
 
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """To call after the last file. ends: xid and fragment of each ordinary transaction that ends in the file in
@@ -163,7 +130,7 @@ class Assembly:
         begun = self.streams_begun()
         for xid, fragment in ends:
             if xid in begun and fragment > begun[xid]:
-                self.replaced(xid)
+                self.end_replaced_stream(xid)
                 del begun[xid]
 
     def _record_xid(self, xid: int) -> None:
@@ -198,7 +165,7 @@ class Assembly:
             if tail is not None and scan.head_may_have_owner:
                 tail.transaction.fragments.append((scan.file, HEAD))
             if scan.head_ended and not scan.head_prepared:
-                self._open.cut_off_tail()
+                resends.cut_off_tail(self._open)
             return
         inside = scan.begins == FileBeginning.INSIDE.value
         if tail is None or inside != (tail.kind is OpenAtEndKind.SEGMENT):
@@ -216,7 +183,7 @@ class Assembly:
             while damages and damages[0].ordinal <= row.ordinal:
                 damage.add_damage(self._open, scan, damages.pop(0))
             if isinstance(row, StreamAborts):
-                self._open.cut_off_tail()
+                resends.cut_off_tail(self._open)
                 streams.abort_streams(self._open, row)
             else:
                 self._control(row)
@@ -228,51 +195,51 @@ class Assembly:
         in_stream = file.begins_in_stream if row.fragment == HEAD else row.in_stream
         message = decode(row.body, in_stream)
         match message:
-            case Relation():
+            case messages.Relation():
                 stream = file.segments.get(row.fragment) if in_stream else None
                 scope = None if stream is None else stream.scope
                 self.relations.declare(message, (file.number, row.ordinal), scope)
-            case Type():
+            case messages.Type():
                 self.types[message.oid] = message
-            case Origin():
+            case messages.Origin():
                 if row.fragment in file.owners:
                     file.owners[row.fragment].record_origin(message)
-            case StreamStop():
+            case messages.StreamStop():
                 streams.stop_segment(transactions)
-            case Prepare():
+            case messages.Prepare():
                 streams.prepare(transactions, message, row)
-            case Commit():
+            case messages.Commit():
                 self._commit(self._commit_head(message, row), message, row)
             case _:
-                transactions.cut_off_tail()
+                resends.cut_off_tail(transactions)
                 self._control_between_fragments(message, row)
 
-    def _control_between_fragments(self, message: PgoutputMessage, row: ControlRow) -> None:
+    def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:
         transactions = self._open
         match message:
-            case StreamStart():
+            case messages.StreamStart():
                 streams.start_segment(transactions, message, row)
-            case StreamCommit():
+            case messages.StreamCommit():
                 self._commit(streams.commit_stream(transactions, message, row), message, row)
-            case BeginPrepare():
+            case messages.BeginPrepare():
                 streams.begin_prepare(transactions, message, row)
-            case StreamPrepare():
+            case messages.StreamPrepare():
                 streams.prepare_stream(transactions, message, row)
-            case CommitPrepared():
+            case messages.CommitPrepared():
                 self._commit(streams.commit_prepared(transactions, message, row), message, row)
-            case RollbackPrepared():
+            case messages.RollbackPrepared():
                 streams.rollback_prepared(transactions, message)
             case _:
                 raise SequenceError(f"{type(message).__name__} is no control message")
 
-    def _commit_head(self, message: Commit, row: ControlRow) -> OpenTransaction:
+    def _commit_head(self, message: messages.Commit, row: ControlRow) -> OpenTransaction:
         """The ordinary transaction in the file's head, which this Commit ends."""
         tail = self._open.tail
         is_open = tail is not None and tail.kind is OpenAtEndKind.TRANSACTION
         if (
             tail is None
             or not is_open
-            or (tail.transaction.lsn != message.commit_lsn and tail.transaction.damage is None)
+            or (tail.transaction.damage is None and tail.transaction.lsn != message.commit_lsn)
         ):
             raise SequenceError(
                 f"message {row.ordinal}: Commit at {format_lsn(message.commit_lsn)} of a transaction that the file "
@@ -280,11 +247,14 @@ class Assembly:
             )
         self._open.tail = None
         if tail.transaction.xid in self._open.streams:
-            self.replaced(tail.transaction.xid)
+            self.end_replaced_stream(tail.transaction.xid)
         return tail.transaction
 
     def _commit(
-        self, transaction: OpenTransaction | None, message: Commit | StreamCommit | CommitPrepared, row: ControlRow
+        self,
+        transaction: OpenTransaction | None,
+        message: messages.Commit | messages.StreamCommit | messages.CommitPrepared,
+        row: ControlRow,
     ) -> None:
         if transaction is None:
             return
@@ -296,7 +266,7 @@ class Assembly:
         self.record_commit(lsn, time)
         status = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
         status = status if transaction.damage is None else TransactionStatus.QUARANTINED
-        status = status if lsn > self._open.file.watermarks[row.epoch] else TransactionStatus.RESENT
+        status = TransactionStatus.RESENT if resends.is_resent(self._open, row.epoch, lsn) else status
         self._open.end(status, transaction, lsn, time)
 
     def _update_tail(self, scan: FileScan) -> None:
@@ -305,9 +275,9 @@ class Assembly:
         if last is not None and last.fragment == HEAD:
             return  # the head continues in the next file, and the tail stays
         if last is None:
-            self._open.cut_off_tail()
+            resends.cut_off_tail(self._open)
         elif last.kind == FragmentKind.TRANSACTION.value:
-            self._open.cut_off_tail()
+            resends.cut_off_tail(self._open)
             transaction = OpenTransaction(last.xid, [(scan.file, last.fragment)], lsn=last.commit_lsn)
             transaction.origin, transaction.origin_lsn = last.origin, last.origin_lsn
             if last.is_damaged:
@@ -316,22 +286,7 @@ class Assembly:
         elif last.fragment in scan.orphans:
             streams.stop_segment(self._open)
         elif tail is None or tail.transaction.fragments[-1] != (scan.file, last.fragment):
-            raise SequenceError(f"unit {last.fragment} is open where the file ends, but nothing began it")
-
-    def _check_sent_again(self, scan: FileScan) -> None:
-        """Raises SequenceError if the commits continue past the transaction that was cut off."""
-        commits = [epoch[0] for epoch in scan.epochs if epoch is not None]
-        if scan.open_fragment is not None and scan.open_fragment.commit_lsn is not None:
-            commits.append(scan.open_fragment.commit_lsn)
-        cut_off_lsn = self._open.cut_off_lsn
-        if cut_off_lsn is None or not commits:
-            return
-        if commits[0] > cut_off_lsn:
-            raise SequenceError(
-                f"goes on with the commit at {format_lsn(commits[0])}, but the one at {format_lsn(cut_off_lsn)} "
-                "was begun and has not come: a file is missing"
-            )
-        self._open.cut_off_lsn = None
+            raise SequenceError(f"fragment {last.fragment} is open where the file ends, but nothing began it")
 
     def state(self) -> dict[str, Any]:
         """The JSON that the next batch starts from. The ledger stores relations and types in tables of their own."""
@@ -345,8 +300,8 @@ class Assembly:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], relations: RelationHistory, types: dict[int, Type]) -> Assembly:
-        assembly = cls()
+    def from_state(cls, state: dict[str, Any], relations: RelationHistory, types: dict[int, messages.Type]) -> Assembly:
+        assembly = cls(relations, state)
         assembly.types = dict(types)
         assembly.last_commit_lsn = state["last_commit_lsn"]
         assembly.last_commit_ts = state.get("last_commit_ts")  # absent from early ledgers
@@ -354,7 +309,6 @@ class Assembly:
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
             assembly.unreliable_from = (lsn, reason)
-        assembly._open = OpenTransactions.from_state(state, relations)
         relations.keep_scopes(open_scopes(state))
         return assembly
 

@@ -2,6 +2,8 @@
 
 A transaction with an unreadable part is not applied to any table. Nor are later commits to a table that it changed or
 may have changed, because a later row may depend on a missing one.
+
+A run without new files reports again what earlier runs left in quarantine (`Leftovers`).
 """
 
 from __future__ import annotations
@@ -9,10 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from pgoutput_etl.console import counted
+from pgoutput_etl.errors import without_offset
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.transactions.statistics import BatchStatistics
+
+TORN = "; cut off in the middle by a receiver that died: the server sent it again"
+
+_TRANSACTION = "transaction"  # how the reason of a quarantined transaction begins
+
+# The end of the reason of bytes that need no action
+TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
@@ -34,7 +46,7 @@ def quarantined(assembly: Assembly) -> list[Outcome]:
 
 def reason_of(outcome: Outcome) -> str:
     xid = "" if outcome.xid is None else f" {outcome.xid}"
-    return f"transaction{xid} is in quarantine: {outcome.reason}"
+    return f"{_TRANSACTION}{xid} is in quarantine: {outcome.reason}"
 
 
 def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
@@ -80,3 +92,32 @@ def cutoffs_by_relation(
 def _lower(cutoffs: dict[int, Cutoff], oid: int, cutoff: Cutoff) -> None:
     if oid not in cutoffs or cutoff.lsn < cutoffs[oid].lsn:
         cutoffs[oid] = cutoff
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Quarantined data of earlier runs that is still unresolved.
+
+    damages: one line per quarantined byte range. transactions: number in quarantine. refused_files: the reasons.
+    """
+
+    damages: tuple[str, ...] = ()
+    transactions: int = 0
+    refused_files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, quarantine: Iterable[Mapping[str, Any]]) -> Leftovers:
+        """quarantine: rows of the ledger's table, without those of held tables."""
+        rows = sorted(quarantine, key=lambda row: (row["file"], row["offset"] or 0))
+        ranges = [row for row in rows if row["offset"] is not None]
+        transactions = [row for row in ranges if row["reason"].startswith(_TRANSACTION)]
+        damages = [row for row in ranges if row not in transactions]
+        return cls(
+            tuple(bytes_in_words(row["path"], row["offset"], row["length"], row["reason"]) for row in damages),
+            len({(row["xid"], row["lsn"]) for row in transactions}),
+            tuple(row["reason"] for row in rows if row["offset"] is None),
+        )
+
+
+def bytes_in_words(path: str, offset: int, length: int, reason: str) -> str:
+    return f"{path}: {counted(length, 'byte')} at offset {offset:,}: {without_offset(reason)}"

@@ -10,6 +10,7 @@ from pgoutput_etl.scan.file_summary import Damage, FileScan, FragmentKind, Inter
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.transactions.open_transactions import OpenTransaction, OpenTransactions, beginning_unreadable
 from pgoutput_etl.transactions.outcome import TransactionStatus, UnreadableRange
+from pgoutput_etl.transactions.resends import is_resent
 
 
 def add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:
@@ -47,7 +48,7 @@ def end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: OpenFr
     assert fragment.commit_lsn is not None
     transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
     damage_transaction(transactions, scan, transaction)
-    is_new = fragment.commit_lsn > transactions.file.watermarks[fragment.epoch]
+    is_new = not is_resent(transactions, fragment.epoch, fragment.commit_lsn)
     status = TransactionStatus.QUARANTINED if is_new else TransactionStatus.RESENT
     transactions.end(status, transaction, fragment.commit_lsn, fragment.commit_ts)
 
@@ -84,7 +85,7 @@ def end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: In
     lsn, next_lsn = fragment.commit_lsn, fragment.next_lsn
     transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
     damages = [damage for damage in scan.damages if damage.fragment == fragment.fragment and not damage.is_torn]
-    is_new = lsn is not None and lsn > transactions.file.watermarks[fragment.epoch]
+    is_new = lsn is not None and not is_resent(transactions, fragment.epoch, lsn)
     if lsn is None or not is_new or (next_lsn is not None and next_lsn <= lsn):
         transactions.end(TransactionStatus.RESENT, transaction)
     elif damages:
@@ -95,8 +96,8 @@ def end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: In
         transactions.end(TransactionStatus.RESENT, transaction)
     else:
         raise SequenceError(
-            f"goes on with the commit at {format_lsn(next_lsn)}, but the one at {format_lsn(lsn)} was "
-            "begun and has not come: something is missing between them"
+            f"continues with the commit at {format_lsn(next_lsn)}, but the transaction that commits at "
+            f"{format_lsn(lsn)} is incomplete: bytes are missing between them"
         )
 
 

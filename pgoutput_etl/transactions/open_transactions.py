@@ -1,4 +1,4 @@
-"""Transactions whose end has not been read yet: one, all of them, and the one open where a file ends."""
+"""The state of transactions whose end has not been read yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from pgoutput_etl.protocol.messages import Origin
 from pgoutput_etl.scan.fragment import stored_origin_lsn
-from pgoutput_etl.scan.message_row import HEAD
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.outcome import (
     FragmentId,
@@ -146,30 +145,6 @@ class OpenTransactions:
         if earlier is not None:
             self.end(TransactionStatus.RESENT, earlier)
         self.prepared[transaction.xid] = transaction
-
-    def cut_off_tail(self) -> None:
-        """Ends the tail at a new connection: the server sends again whatever it had sent only in part."""
-        tail, self.tail = self.tail, None
-        if tail is None:
-            return
-        self.forget_streams((self.file.number + 1, HEAD))
-        transaction = tail.transaction
-        if tail.kind is OpenAtEndKind.SEGMENT:
-            transaction.cut_off = True
-            return
-        if tail.kind is OpenAtEndKind.PREPARED and transaction.gid is not None:
-            self.cut_off_gids.add(transaction.gid)
-        elif transaction.lsn is not None and transaction.lsn > self.file.watermarks[0]:
-            self.cut_off_lsn = transaction.lsn
-        self.end(TransactionStatus.RESENT, transaction)
-
-    def forget_streams(self, before: FragmentId) -> None:
-        """Ends streams begun before a new connection: the server streams them from the start again, and never mentions
-        one that was rolled back meanwhile. After damage, a new connection is only a guess, so nothing is forgotten."""
-        for xid, stream in list(self.streams.items()):
-            is_tail = self.tail is not None and self.tail.transaction is stream
-            if stream.fragments[0] < before and not is_tail and not self.was_damaged:
-                self.end(TransactionStatus.RESENT, self.streams.pop(xid))
 
     def to_state(self) -> dict[str, Any]:
         tail = self.tail

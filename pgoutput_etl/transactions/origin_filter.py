@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Origins:
 
     def refused(self, names: pa.Array) -> pa.Array:
         """A boolean per name; false for NULL."""
+        import pyarrow as pa  # not for the configuration's check, which takes less time than this import
+        import pyarrow.compute as pc
+
         refused = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]
         return pc.is_in(names, pa.array(refused, pa.string()))
 

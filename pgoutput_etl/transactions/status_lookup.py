@@ -44,6 +44,11 @@ class StatusColumns:
     top_xid: pa.Array
     scope: pa.Array
 
+    @property
+    def names(self) -> pa.Array:
+        """The statuses as text."""
+        return pa.array([status.value for status in STATUSES]).take(pa.array(self.status))
+
 
 @dataclass(frozen=True, slots=True)
 class StatusLookup:

@@ -9,15 +9,7 @@ import numpy as np
 
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.protocol.messages import (
-    BeginPrepare,
-    CommitPrepared,
-    Prepare,
-    RollbackPrepared,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-)
+from pgoutput_etl.protocol import messages
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.transactions.open_transactions import (
     OpenAtEnd,
@@ -27,9 +19,10 @@ from pgoutput_etl.transactions.open_transactions import (
     beginning_unreadable,
 )
 from pgoutput_etl.transactions.outcome import ControlRow, StreamAborts, TransactionStatus, UnknownPrepared
+from pgoutput_etl.transactions.resends import cut_off_tail, is_resent
 
 
-def start_segment(transactions: OpenTransactions, message: StreamStart, row: ControlRow) -> None:
+def start_segment(transactions: OpenTransactions, message: messages.StreamStart, row: ControlRow) -> None:
     stream = transactions.streams.get(message.xid)
     if message.first_segment and stream is not None:
         transactions.end(TransactionStatus.RESENT, stream)
@@ -40,8 +33,8 @@ def start_segment(transactions: OpenTransactions, message: StreamStart, row: Con
         transactions.streams[message.xid] = stream
     elif stream is None:
         raise SequenceError(
-            f"message {row.ordinal}: Stream Start goes on with transaction {message.xid}, whose first segment is "
-            "not in the archive: an earlier file is missing"
+            f"message {row.ordinal}: Stream Start continues transaction {message.xid}, whose first segment is not in "
+            "the archive: an earlier file is missing"
         )
     _check_not_cut_off(stream, "Stream Start", row)
     file = transactions.file
@@ -56,15 +49,17 @@ def stop_segment(transactions: OpenTransactions) -> None:
     if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
         transactions.add_prepared(tail.transaction)  # its Prepare is among the unreadable bytes
     elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
-        transactions.cut_off_tail()
+        cut_off_tail(transactions)
     transactions.tail = None
 
 
-def commit_stream(transactions: OpenTransactions, message: StreamCommit, row: ControlRow) -> OpenTransaction | None:
+def commit_stream(
+    transactions: OpenTransactions, message: messages.StreamCommit, row: ControlRow
+) -> OpenTransaction | None:
     """The transaction to commit. None: it was sent before, or its beginning is unreadable."""
     stream = transactions.streams.pop(message.xid, None)
     if stream is None:
-        if message.commit_lsn > transactions.file.watermarks[row.epoch] and not transactions.was_damaged:
+        if not is_resent(transactions, row.epoch, message.commit_lsn) and not transactions.was_damaged:
             raise SequenceError(
                 f"message {row.ordinal}: Stream Commit at {format_lsn(message.commit_lsn)} of transaction "
                 f"{message.xid}, which is not whole in the archive: an earlier file is missing"
@@ -91,7 +86,7 @@ def abort_streams(transactions: OpenTransactions, aborts: StreamAborts) -> None:
             transactions.end(TransactionStatus.ABORTED, stream)
 
 
-def prepare_stream(transactions: OpenTransactions, message: StreamPrepare, row: ControlRow) -> None:
+def prepare_stream(transactions: OpenTransactions, message: messages.StreamPrepare, row: ControlRow) -> None:
     stream = transactions.streams.pop(message.xid, None)
     if stream is None and transactions.was_damaged:
         return
@@ -105,7 +100,7 @@ def prepare_stream(transactions: OpenTransactions, message: StreamPrepare, row: 
     transactions.add_prepared(stream)
 
 
-def begin_prepare(transactions: OpenTransactions, message: BeginPrepare, row: ControlRow) -> None:
+def begin_prepare(transactions: OpenTransactions, message: messages.BeginPrepare, row: ControlRow) -> None:
     streamed = transactions.streams.pop(message.xid, None)
     if streamed is not None:  # after a new connection the server sends it in one piece
         transactions.end(TransactionStatus.RESENT, streamed)
@@ -115,7 +110,7 @@ def begin_prepare(transactions: OpenTransactions, message: BeginPrepare, row: Co
     transactions.tail = OpenAtEnd(OpenAtEndKind.PREPARED, transaction)
 
 
-def prepare(transactions: OpenTransactions, message: Prepare, row: ControlRow) -> None:
+def prepare(transactions: OpenTransactions, message: messages.Prepare, row: ControlRow) -> None:
     """Without a Begin Prepare, the transaction is empty: PostgreSQL 18 sends a lone Prepare for one that has an xid and
     nothing to decode, earlier versions for one that is rolled back while it is decoded."""
     tail, file = transactions.tail, transactions.file
@@ -128,7 +123,7 @@ def prepare(transactions: OpenTransactions, message: Prepare, row: ControlRow) -
         transactions.tail = None
         transactions.add_prepared(begun)
     elif row.fragment == NO_FRAGMENT or (row.fragment == HEAD and not file.head_has_changes):
-        transactions.cut_off_tail()
+        cut_off_tail(transactions)
         transactions.empty_prepared.add(message.gid)
     else:
         raise SequenceError(
@@ -137,14 +132,16 @@ def prepare(transactions: OpenTransactions, message: Prepare, row: ControlRow) -
         )
 
 
-def commit_prepared(transactions: OpenTransactions, message: CommitPrepared, row: ControlRow) -> OpenTransaction | None:
+def commit_prepared(
+    transactions: OpenTransactions, message: messages.CommitPrepared, row: ControlRow
+) -> OpenTransaction | None:
     """The transaction to commit. None: its Prepare is not in the archive.
 
     Before PostgreSQL 18 the server does not send empty transactions, so there is nothing to commit. A Prepare in a
     missing file looks the same.
     """
     transaction = _pop_prepared(transactions, message.xid, message.gid)
-    is_new = message.commit_lsn > transactions.file.watermarks[row.epoch]
+    is_new = not is_resent(transactions, row.epoch, message.commit_lsn)
     if transaction is not None:
         return transaction
     if is_new and message.gid in transactions.cut_off_gids:
@@ -159,7 +156,7 @@ def commit_prepared(transactions: OpenTransactions, message: CommitPrepared, row
     return None
 
 
-def rollback_prepared(transactions: OpenTransactions, message: RollbackPrepared) -> None:
+def rollback_prepared(transactions: OpenTransactions, message: messages.RollbackPrepared) -> None:
     transaction = _pop_prepared(transactions, message.xid, message.gid)
     transactions.cut_off_gids.discard(message.gid)
     transactions.empty_prepared.discard(message.gid)

@@ -6,9 +6,9 @@ PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
 
     column.py         ColumnType and LoadedColumn; the fast and the careful path through a column
     binary.py         building blocks of binary values
-    datetime_format.py, shortest_float.py, quoting.py
+    datetime_format.py, shortest_float.py
                       PostgreSQL's output formats
-    boolean.py, integers.py … strings.py
+    numbers.py, numeric.py … strings.py
                       one family of types each: loaders, binary form, and the table of OIDs at the end
     arrays.py, ranges.py, composites.py
                       types made of other types
@@ -16,8 +16,7 @@ PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
                       types known by name; VARIANT columns
     user_types.py     type names from Type messages, and the configuration's `types`
     registry.py       lookup across all families
-    printing.py, canonical.py
-                      values back to PostgreSQL's text
+    printing.py       values back to PostgreSQL's text
     conversion.py     stored values after ALTER TABLE … TYPE
     kernels/          the compiled twin of the loaders
 """

@@ -25,6 +25,7 @@ from pgoutput_etl.types.column import (
     RefusedError,
     ValueTextError,
     bounded,
+    convert_each,
     load_binary,
 )
 
@@ -41,8 +42,6 @@ _BOUNDS = re.compile(rb"(?:\[-?[0-9]{1,10}:-?[0-9]{1,10}\]){1,6}=")
 _BOUND = re.compile(rb"\[(-?[0-9]+):(-?[0-9]+)\]")
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
-
-_NULL = re.compile(rb"NULL", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -78,18 +77,10 @@ ParseList = Callable[[bytes], Sequence[bytes | None] | None]
 
 def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: ParseList) -> LoadedColumn:
     """Parse the texts as lists, and load all their elements with the element type's loader."""
-    element = column_type.element
-    assert element is not None
-    lists = ListColumn()
-    unparsed: set[int] = set()
-    for index, text in enumerate(values):
-        try:
-            elements = None if text is None else parse(text)
-        except RefusedError as refused:
-            raise ValueTextError(index, column_type.name, refused.expected) from None
-        if elements is None and text is not None:
-            unparsed.add(index)
+    element, lists = element_of(column_type), ListColumn()
+    for elements in convert_each(column_type, values, parse):
         lists.add(elements)
+    unparsed = {i for i, text in enumerate(values) if lists.is_null[i] and text is not None}
     try:
         loaded = element.text_loader(element, lists.elements)
     except ValueTextError as error:
@@ -103,22 +94,21 @@ def _each(expected: str) -> str:
     return f"a list whose elements are each {expected}"
 
 
+def element_of(array: ColumnType) -> ColumnType:
+    assert array.element is not None
+    return array.element
+
+
 def _unrepresentable_text(column_type: ColumnType, index: int, text: bytes) -> str:
-    assert column_type.element is not None
+    element = element_of(column_type)
     try:
-        return _in_utc(column_type.element, text).decode()
+        if element.to_utc is not None:
+            text = map_elements(text, element.delimiter, element.to_utc, element.delimiter) or text
+        return text.decode()
     except UnicodeDecodeError:
         raise ValueTextError(index, column_type.name, "valid UTF-8") from None
     except RefusedError as refused:
         raise ValueTextError(index, column_type.name, _each(refused.expected)) from None
-
-
-def _in_utc(element: ColumnType, text: bytes) -> bytes:
-    """The array's text with its elements in UTC, if the element type depends on the sender's TimeZone."""
-    if element.to_utc is None:
-        return text
-    in_utc = map_elements(text, element.delimiter, element.to_utc, element.delimiter)
-    return text if in_utc is None else in_utc
 
 
 def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -131,10 +121,7 @@ def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], ind
     """Raise ValueTextError for an element that its type doesn't print, in arrays that are kept as text: ambiguous text
     must not be kept.
     """
-    element = column_type.element
-    assert element is not None
-    pattern = _grammar_of(column_type).element
-    lists = ListColumn()
+    element, pattern, lists = element_of(column_type), _grammar_of(column_type).element, ListColumn()
     for index in indices:
         text = values[index] or b""
         lists.add([_unquoted(item) for item in pattern.findall(text, _elements_offset(text))])
@@ -181,8 +168,7 @@ def _grammar(delimiter: bytes) -> _Grammar:
 
 
 def _grammar_of(column_type: ColumnType) -> _Grammar:
-    assert column_type.element is not None
-    return _grammar(column_type.element.delimiter)
+    return _grammar(element_of(column_type).delimiter)
 
 
 def _list_elements(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
@@ -217,45 +203,30 @@ def _unquoted(element: bytes) -> bytes | None:
 def _check_dimensions(grammar: _Grammar, text: bytes) -> None:
     """Raise RefusedError unless the array is rectangular and its lengths match its bounds, if it has any."""
     bounds = _BOUNDS.match(text)
-    lengths = _lengths(grammar, text, bounds.end() if bounds else 0)
-    if bounds is not None:
-        declared = [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]
-        if declared != lengths:
-            raise RefusedError(EXPECTED)
+    lengths = _lengths(grammar, text, _elements_offset(text))
+    if bounds is not None and lengths != [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]:
+        raise RefusedError(EXPECTED)
 
 
 def _lengths(grammar: _Grammar, text: bytes, begin: int) -> list[int]:
-    lengths: list[int] = []  # per dimension, outermost first; 0 until the first row is complete
-    counts: list[int] = []  # items so far of each open row
-    deepest = 0
-    position, wants_item = begin, True
-    while position < len(text) and (counts or position == begin):
-        token = grammar.token.match(text, position)
+    """Replaces all elements by 0, then all rows of 0 by 1, all rows of 1 by 2, until one number remains."""
+    tokens: list[bytes] = []
+    while begin < len(text):
+        token = grammar.token.match(text, begin)
         if token is None:
             raise RefusedError(EXPECTED)
-        first, position = token[0][:1], token.end()
-        opens, closes = first == b"{", first == b"}"
-        if wants_item == (closes or first == grammar.delimiter):
+        tokens.append(token[0] if token[0] in (b"{", b"}", grammar.delimiter) else b"0")
+        begin = token.end()
+    shape = b"".join(tokens)
+    lengths: list[int] = []
+    while not lengths or shape != b"%d" % len(lengths):
+        item = b"%d" % len(lengths)
+        rows = re.compile(rb"\{%b(?:%b%b)*\}" % (item, re.escape(grammar.delimiter), item))
+        counts = {row.count(item) for row in rows.findall(shape)}
+        if len(counts) != 1 or len(lengths) == MAX_DIMENSIONS:
             raise RefusedError(EXPECTED)
-        wants_item = opens or first == grammar.delimiter
-        if opens:
-            counts.append(0)
-            if len(counts) > MAX_DIMENSIONS or (deepest and len(counts) > deepest):
-                raise RefusedError(EXPECTED)
-            lengths += [0] * (len(counts) - len(lengths))
-        elif closes:
-            count, depth = counts.pop(), len(counts)
-            if lengths[depth] not in (0, count):
-                raise RefusedError(EXPECTED)
-            lengths[depth] = count
-        elif not wants_item:
-            deepest = deepest or len(counts)
-            if len(counts) != deepest or not deepest:
-                raise RefusedError(EXPECTED)
-        if not wants_item and counts:
-            counts[-1] += 1
-    if counts or position != len(text) or wants_item:
-        raise RefusedError(EXPECTED)
+        lengths = [counts.pop(), *lengths]
+        shape = rows.sub(b"%d" % len(lengths), shape)
     return lengths
 
 
@@ -296,7 +267,7 @@ def _item(text: bytes | None, delimiter: bytes) -> bytes:
     """An element as array_out prints it."""
     if text is None:
         return b"NULL"
-    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and not _NULL.fullmatch(text):
+    if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and text.upper() != b"NULL":
         return text
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,20 @@ def number(form: struct.Struct, value: bytes, expected: str) -> int:
     """The integer that is the whole value."""
     integer: int = unpacked(form, value, expected)[0]
     return integer
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerText:
+    """Prints an integer in binary form in decimal digits. size: in bytes."""
+
+    expected: str
+    size: int
+    is_signed: bool = False
+
+    def __call__(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise RefusedError(self.expected)
+        return b"%d" % int.from_bytes(value, "big", signed=self.is_signed)
 
 
 class ValueReader:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -130,6 +131,27 @@ def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
     return lambda _typmod: column_type
 
 
+def with_modifier(name: str, typmod: int) -> str:
+    """The name of a type whose modifier is shown as it is: bit(3), timestamp(0)."""
+    return f"{name}({typmod})" if typmod >= 0 else name
+
+
+T = TypeVar("T")
+
+
+def convert_each(
+    column_type: ColumnType, values: Iterable[bytes | None], convert: Callable[[bytes], T]
+) -> list[T | None]:
+    """Convert all values but NULLs. A RefusedError becomes a ValueTextError with the value's index."""
+    results: list[T | None] = []
+    for index, value in enumerate(values):
+        try:
+            results.append(None if value is None else convert(value))
+        except RefusedError as refused:
+            raise ValueTextError(index, column_type.name, refused.expected) from None
+    return results
+
+
 # The fast path: NULL for each text that it leaves to the careful path.
 Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -137,27 +159,31 @@ Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
 
 
-def load_fast_then_careful(
-    column_type: ColumnType, values: Sequence[bytes | None], fast: Fast, careful: Careful
-) -> LoadedColumn:
-    """Load all values by the fast path, and those that it leaves out, one by one, by the careful path."""
-    texts = binary_array(values)
-    array = fast(texts, column_type.arrow)
-    if array.null_count == texts.null_count:
-        return LoadedColumn(array, {})
-    unread = pc.and_(pc.is_null(array), pc.is_valid(texts))
-    results: list[Any] = []
-    unrepresentable: dict[int, str] = {}
-    for index, text in zip(pc.indices_nonzero(unread).to_pylist(), texts.filter(unread).to_pylist(), strict=True):
-        try:
-            value = careful(text, column_type.arrow)
-        except RefusedError as refused:
-            raise ValueTextError(index, column_type.name, refused.expected) from None
-        if value is None:
-            unrepresentable[index] = text.decode("ascii")
-        results.append(value)
-    array = pc.replace_with_mask(array, unread, pa.array(results, column_type.arrow))
-    return LoadedColumn(array, unrepresentable)
+@dataclass(frozen=True, slots=True)
+class TwoPathLoader:
+    """Loads all texts by the fast path, and those that it leaves out, one by one, by the careful path."""
+
+    fast: Fast
+    careful: Careful
+
+    def __call__(self, column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+        texts = binary_array(values)
+        array = self.fast(texts, column_type.arrow)
+        if array.null_count == texts.null_count:
+            return LoadedColumn(array, {})
+        unread = pc.and_(pc.is_null(array), pc.is_valid(texts))
+        results: list[Any] = []
+        unrepresentable: dict[int, str] = {}
+        for index, text in zip(pc.indices_nonzero(unread).to_pylist(), texts.filter(unread).to_pylist(), strict=True):
+            try:
+                value = self.careful(text, column_type.arrow)
+            except RefusedError as refused:
+                raise ValueTextError(index, column_type.name, refused.expected) from None
+            if value is None:
+                unrepresentable[index] = text.decode("ascii")
+            results.append(value)
+        array = pc.replace_with_mask(array, unread, pa.array(results, column_type.arrow))
+        return LoadedColumn(array, unrepresentable)
 
 
 def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
@@ -167,46 +193,39 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     for 2 GiB or more of values, or more than MAX_TEXT bytes of text on the detour.
     """
     if column_type.fast_binary is None:
-        return column_type.text_loader(column_type, _texts_of(column_type, range(len(values)), values))
+        return column_type.text_loader(column_type, _texts_of(column_type, values))
     sent = binary_array(values)
     array = column_type.fast_binary(sent, column_type.arrow)
     if array.null_count == sent.null_count:
         return LoadedColumn(array, {})
     indices = pc.indices_nonzero(pc.and_(pc.is_null(array), pc.is_valid(sent))).to_pylist()
-    texts = _texts_of(column_type, indices, values)
     try:
-        loaded = column_type.text_loader(column_type, texts)
+        loaded = column_type.text_loader(column_type, _texts_of(column_type, [values[i] for i in indices]))
     except ValueTextError as refused:
         raise ValueTextError(indices[refused.index], refused.type_name, refused.expected) from None
-    array = _replace(array, indices, loaded.array)
+    array = replace_at(array, indices, loaded.array)
     return LoadedColumn(array, {indices[i]: text for i, text in loaded.unrepresentable.items()})
 
 
-def _replace(array: pa.Array, indices: Sequence[int], replacements: pa.Array) -> pa.Array:
-    """Like Arrow's replace_with_mask, which doesn't support lists."""
-    positions = list(range(len(array)))
-    for position, index in enumerate(indices, start=len(array)):
-        positions[index] = position
-    return pa.concat_arrays([array, replacements]).take(pa.array(positions, pa.int64()))
+def replace_at(array: pa.Array, indices: Any, replacements: pa.Array) -> pa.Array:
+    """Like Arrow's replace_with_mask, which doesn't support lists. indices: integers, one per replacement."""
+    positions = np.arange(len(array))
+    positions[indices] = len(array) + np.arange(len(replacements))
+    return pa.concat_arrays([array, replacements]).take(pa.array(positions))
 
 
-def _texts_of(column_type: ColumnType, indices: Iterable[int], values: Sequence[bytes | None]) -> list[bytes | None]:
-    texts: list[bytes | None] = []
+def _texts_of(column_type: ColumnType, values: Sequence[bytes | None]) -> list[bytes | None]:
     size = 0
-    for i in indices:
-        text = _text_of(column_type, i, values[i])
-        size += len(text or b"")
+
+    def text_of(value: bytes) -> bytes:
+        nonlocal size
+        text = column_type.binary_text(value)
+        size += len(text)
         if size > MAX_TEXT:
             raise OverflowError(f"more than {MAX_TEXT:,} bytes of text in one column; make the batch smaller")
-        texts.append(text)
-    return texts
+        return text
 
-
-def _text_of(column_type: ColumnType, index: int, value: bytes | None) -> bytes | None:
-    try:
-        return None if value is None else column_type.binary_text(value)
-    except RefusedError as refused:
-        raise ValueTextError(index, column_type.name, refused.expected) from None
+    return convert_each(column_type, values, text_of)
 
 
 def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:

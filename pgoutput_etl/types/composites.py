@@ -11,9 +11,15 @@ from collections.abc import Callable
 
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import RefusedError, bounded
-from pgoutput_etl.types.quoting import quoted
 
 EXPECTED = "a row as record_send writes it"
+
+
+def quoted(text: bytes, must_quote: Callable[[bytes], object]) -> bytes:
+    """Quote like record_out and range_out: double quotes where necessary, quotes and backslashes doubled."""
+    if not must_quote(text):
+        return text
+    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'""') + b'"'
 
 
 _must_quote = re.compile(rb'^$|["\\(),\s]').search

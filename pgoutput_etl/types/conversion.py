@@ -23,7 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pgoutput_etl.types.arrays import map_elements
+from pgoutput_etl.types.arrays import element_of, map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
 from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
@@ -63,7 +63,7 @@ def is_unchanged(old: ColumnType, new: ColumnType) -> bool:
     if old.name == new.name:
         return True
     if _is_array(old) and _is_array(new):
-        return _elements(old).delimiter == _elements(new).delimiter and is_unchanged(_elements(old), _elements(new))
+        return element_of(old).delimiter == element_of(new).delimiter and is_unchanged(element_of(old), element_of(new))
     before, after = _base(old), _base(new)
     if before in ("varchar", "text", "citext", "name") and after in ("text", "citext"):
         return True
@@ -116,11 +116,6 @@ def _is_array(column_type: ColumnType) -> bool:
     return column_type.element is not None and column_type.printer is None
 
 
-def _elements(array: ColumnType) -> ColumnType:
-    assert array.element is not None
-    return array.element
-
-
 def _base(column_type: ColumnType) -> str:
     """The type's name without its modifier. User types have a dot in it, so they match no built-in name."""
     if _is_array(column_type):
@@ -149,7 +144,7 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     if old.name == new.name:
         return _same
     if _is_array(old) and _is_array(new):
-        return _of_elements(_elements(old), _elements(new))
+        return _of_elements(element_of(old), element_of(new))
     if after in _TEXTS:
         return _to_text(before if old.printer is None else "", after, _size(new)) if _has_one_text(old) else _never
     if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
@@ -184,7 +179,7 @@ def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
 def _has_one_text(old: ColumnType) -> bool:
     """True if a cast to text gives the same result in every session, and the target still has that text."""
     if _is_array(old):
-        return _has_one_text(_elements(old))
+        return _has_one_text(element_of(old))
     if old.storage is Storage.VARIANT or _base(old) in _TEXT_DEPENDS_ON_SETTINGS or old.name.startswith("reg"):
         return False
     return not (_base(old) == "numeric" and pa.types.is_decimal(old.arrow) and _scale(old) is None)

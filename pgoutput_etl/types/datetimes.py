@@ -20,10 +20,11 @@ from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
     RefusedError,
+    TwoPathLoader,
     TypeTable,
     always,
     cast_plain,
-    load_fast_then_careful,
+    with_modifier,
 )
 from pgoutput_etl.types.datetime_format import (
     DAY_US,
@@ -37,7 +38,7 @@ from pgoutput_etl.types.datetime_format import (
 # RE2 patterns for the fast path: four digits, but not 0000
 _PLAIN_DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 
-_PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 
 _PLAIN_OFFSET = r"[+-][0-9]{2}(?::[0-9]{2})?"
 
@@ -72,10 +73,6 @@ _MIN_US = _MIN_DAY * DAY_US
 _MAX_US = (_MAX_DAY + 1) * DAY_US - 1
 
 
-def load_date(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_fast_then_careful(column_type, values, fast_date, careful_date)
-
-
 def fast_date(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     return cast_plain(texts, f"^{_PLAIN_DATE}$", arrow)
 
@@ -90,12 +87,8 @@ def careful_date(text: bytes, _arrow: pa.DataType) -> int | None:
     return day if _MIN_DAY <= day <= _MAX_DAY else None
 
 
-def load_timestamp(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_fast_then_careful(column_type, values, fast_timestamp, careful_timestamp)
-
-
 def fast_timestamp(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
-    return cast_plain(texts, f"^{_PLAIN_DATE} {_PLAIN_TIME}$", arrow)
+    return cast_plain(texts, f"^{_PLAIN_DATE} {PLAIN_TIME}$", arrow)
 
 
 def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
@@ -108,12 +101,6 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
 
 
-def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    loaded = load_fast_then_careful(column_type, values, fast_timestamptz, careful_timestamptz)
-    in_utc = {i: text_in_utc(text.encode("ascii")).decode("ascii") for i, text in loaded.unrepresentable.items()}
-    return LoadedColumn(loaded.array, in_utc)
-
-
 def text_in_utc(text: bytes) -> bytes:
     """The timestamptz's text in UTC; RefusedError if the text is not a timestamptz."""
     if text in _INFINITIES:
@@ -122,12 +109,14 @@ def text_in_utc(text: bytes) -> bytes:
 
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
-    array = cast_plain(texts, f"^{_PLAIN_DATE} {_PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
+    array = cast_plain(texts, f"^{_PLAIN_DATE} {PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
     # 0001-01-01 00:00:00+01 has the plain form, but its instant is in 1 BC
-    inside = pc.and_(
-        pc.greater_equal(array, pa.scalar(_MIN_US, arrow)), pc.less_equal(array, pa.scalar(_MAX_US, arrow))
-    )
-    return pc.if_else(inside, array, pa.scalar(None, arrow))
+    return _between(array, pa.scalar(_MIN_US, arrow), pa.scalar(_MAX_US, arrow))
+
+
+def _between(array: pa.Array, low: pa.Scalar, high: pa.Scalar) -> pa.Array:
+    inside = pc.and_(pc.greater_equal(array, low), pc.less_equal(array, high))
+    return pc.if_else(inside, array, pa.scalar(None, array.type))
 
 
 def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
@@ -135,6 +124,19 @@ def careful_timestamptz(text: bytes, _arrow: pa.DataType) -> int | None:
         return None
     microsecond = _instant(text)
     return microsecond if _MIN_US <= microsecond <= _MAX_US else None
+
+
+load_date = TwoPathLoader(fast_date, careful_date)
+
+load_timestamp = TwoPathLoader(fast_timestamp, careful_timestamp)
+
+_load_instant = TwoPathLoader(fast_timestamptz, careful_timestamptz)
+
+
+def load_timestamptz(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    loaded = _load_instant(column_type, values)
+    in_utc = {i: text_in_utc(text.encode("ascii")).decode("ascii") for i, text in loaded.unrepresentable.items()}
+    return LoadedColumn(loaded.array, in_utc)
 
 
 def _day(parts: re.Match[bytes]) -> int:
@@ -212,33 +214,18 @@ def fast_binary_timestamp(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 def _from_epoch_2000(numbers: pa.Array, low: int, high: int, epoch: int) -> pa.Array:
     """The numbers counted from 1970 instead of 2000; NULL unless the result is between low and high."""
     arrow = numbers.type
-    inside = pc.and_(
-        pc.greater_equal(numbers, pa.scalar(low - epoch, arrow)),
-        pc.less_equal(numbers, pa.scalar(high - epoch, arrow)),
-    )
-    return pc.add(pc.if_else(inside, numbers, pa.scalar(None, arrow)), pa.scalar(epoch, arrow))
+    inside = _between(numbers, pa.scalar(low - epoch, arrow), pa.scalar(high - epoch, arrow))
+    return pc.add(inside, pa.scalar(epoch, arrow))
 
 
 def timestamp_type(typmod: int) -> ColumnType:
-    name = _with_precision("timestamp", typmod)
+    name = with_modifier("timestamp", typmod)
     return ColumnType(name, pa.timestamp("us"), True, load_timestamp, binary_timestamp_text, fast_binary_timestamp)
 
 
 def timestamptz_type(typmod: int) -> ColumnType:
-    name = _with_precision("timestamptz", typmod)
-    return ColumnType(
-        name,
-        pa.timestamp("us", "UTC"),
-        True,
-        load_timestamptz,
-        binary_timestamptz_text,
-        fast_binary_timestamp,
-        to_utc=text_in_utc,
-    )
-
-
-def _with_precision(name: str, typmod: int) -> str:
-    return f"{name}({typmod})" if typmod >= 0 else name
+    name, arrow, fast = with_modifier("timestamptz", typmod), pa.timestamp("us", "UTC"), fast_binary_timestamp
+    return ColumnType(name, arrow, True, load_timestamptz, binary_timestamptz_text, fast, to_utc=text_in_utc)
 
 
 TYPES: TypeTable = {

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from pgoutput_etl.types import floats
+from pgoutput_etl.types import numbers
 from pgoutput_etl.types.arrays import load_lists
 from pgoutput_etl.types.binary import ValueReader
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, binary_array
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, binary_array, convert_each
 from pgoutput_etl.types.shortest_float import shortest_float4
-from pgoutput_etl.types.strings import text_type
+from pgoutput_etl.types.strings import text_type, unchanged
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -36,25 +36,23 @@ _ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
-_FLOAT4 = floats.TYPES[700](-1)
+_FLOAT4 = numbers.TYPES[700](-1)
 
 _Pairs = list[tuple[bytes, bytes | None]]
 
 
 def load_hstore(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    maps: list[list[tuple[str, str | None]] | None] = []
-    for index, text in enumerate(values):
-        try:
-            maps.append(None if text is None else _decode(_sorted(_pairs(text))))
-        except RefusedError as refused:
-            raise ValueTextError(index, column_type.name, refused.expected) from None
-    return LoadedColumn(pa.array(maps, column_type.arrow), {})
+    return LoadedColumn(pa.array(convert_each(column_type, values, _pairs), column_type.arrow), {})
 
 
-def _pairs(text: bytes) -> _Pairs:
+def _pairs(text: bytes) -> list[tuple[str, str | None]]:
     if not _PAIRS.fullmatch(text):
         raise RefusedError('pairs as hstore prints them ("key"=>"value", "key"=>NULL)')
-    return [(_unescape(key), None if null else _unescape(value)) for key, null, value in _ONE_PAIR.findall(text)]
+    pairs = [(_unescape(key), None if null else _unescape(value)) for key, null, value in _ONE_PAIR.findall(text)]
+    try:
+        return [(key.decode(), None if value is None else value.decode()) for key, value in _sorted(pairs)]
+    except UnicodeDecodeError:
+        raise RefusedError("valid UTF-8") from None
 
 
 def _unescape(text: bytes) -> bytes:
@@ -69,19 +67,16 @@ def _sorted(pairs: _Pairs) -> _Pairs:
     return ordered
 
 
-def _decode(pairs: _Pairs) -> list[tuple[str, str | None]]:
-    try:
-        return [(key.decode(), None if value is None else value.decode()) for key, value in pairs]
-    except UnicodeDecodeError:
-        raise RefusedError("valid UTF-8") from None
-
-
 def hstore_text(value: bytes) -> bytes:
     """hstore_send: int32 number of pairs; per pair int32 length and key, int32 length (-1: NULL) and value."""
     reader = ValueReader(value, "pairs as hstore_send writes them")
     pairs = [(reader.required(), reader.sized()) for _ in range(reader.count(8))]
     reader.end()
-    return b", ".join(_escape(key) + b"=>" + (b"NULL" if v is None else _escape(v)) for key, v in _sorted(pairs))
+    return _print_pairs(_sorted(pairs))
+
+
+def _print_pairs(pairs: _Pairs) -> bytes:
+    return b", ".join(_escape(key) + b"=>" + (b"NULL" if v is None else _escape(v)) for key, v in pairs)
 
 
 def _escape(text: bytes) -> bytes:
@@ -90,7 +85,7 @@ def _escape(text: bytes) -> bytes:
 
 def printed_hstore(entries: Sequence[Mapping[str, str | None]]) -> bytes:
     pairs = [(str(entry["key"]).encode(), entry["value"]) for entry in entries]
-    return b", ".join(_escape(k) + b"=>" + (b"NULL" if v is None else _escape(v.encode())) for k, v in pairs)
+    return _print_pairs([(key, None if value is None else value.encode()) for key, value in pairs])
 
 
 def printed_vector(numbers: Sequence[float]) -> bytes:
@@ -128,21 +123,18 @@ def fast_vector(values: pa.Array, arrow: pa.ListType) -> pa.Array:
 
 
 def load_geometry(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    contents: list[bytes | None] = []
-    for index, text in enumerate(values):
-        try:
-            contents.append(None if text is None else binascii.unhexlify(text))
-        except binascii.Error:
-            raise ValueTextError(index, column_type.name, "EWKB in pairs of hexadecimal digits") from None
-    return LoadedColumn(binary_array(contents), {})
+    return LoadedColumn(binary_array(convert_each(column_type, values, _from_hex)), {})
+
+
+def _from_hex(text: bytes) -> bytes:
+    try:
+        return binascii.unhexlify(text)
+    except binascii.Error:
+        raise RefusedError("EWKB in pairs of hexadecimal digits") from None
 
 
 def geometry_text(value: bytes) -> bytes:
     return value.hex().upper().encode()
-
-
-def fast_geometry(values: pa.Array, _arrow: pa.DataType) -> pa.Array:
-    return values
 
 
 def hstore_type(name: str) -> ColumnType:
@@ -156,9 +148,8 @@ def vector_type(name: str) -> ColumnType:
 
 
 def geometry_type(name: str) -> ColumnType:
-    return ColumnType(
-        name, pa.binary(), False, load_geometry, geometry_text, fast_geometry, delimiter=b":", printer=geometry_text
-    )
+    text = geometry_text
+    return ColumnType(name, pa.binary(), False, load_geometry, text, unchanged, delimiter=b":", printer=text)
 
 
 BY_NAME: Mapping[str, Callable[[str], ColumnType]] = {

@@ -13,15 +13,15 @@ _POINT = struct.Struct(">2d")
 
 
 def point_text(value: bytes) -> bytes:
-    return _points(value, 1, "a point of 16 bytes")
+    return _points(ValueReader(value, "a point of 16 bytes"), 1)
 
 
 def lseg_text(value: bytes) -> bytes:
-    return b"[%s]" % _points(value, 2, "an lseg of 32 bytes")
+    return b"[%s]" % _points(ValueReader(value, "an lseg of 32 bytes"), 2)
 
 
 def box_text(value: bytes) -> bytes:
-    return _points(value, 2, "a box of 32 bytes")
+    return _points(ValueReader(value, "a box of 32 bytes"), 2)
 
 
 def path_text(value: bytes) -> bytes:
@@ -47,19 +47,14 @@ def circle_text(value: bytes) -> bytes:
     return f"<({x},{y}),{radius}>".encode("ascii")
 
 
-def _points(value: bytes, count: int, expected: str) -> bytes:
-    reader = ValueReader(value, expected)
-    return _read_points(reader, count)
-
-
 def _counted_points(reader: ValueReader) -> bytes:
     count = reader.int32()
     if count <= 0:
         raise reader.refusal()
-    return _read_points(reader, count)
+    return _points(reader, count)
 
 
-def _read_points(reader: ValueReader, count: int) -> bytes:
+def _points(reader: ValueReader, count: int) -> bytes:
     """`count` points, and nothing after them."""
     if reader.left() != count * _POINT.size:
         raise reader.refusal()

@@ -1,15 +1,18 @@
-"""uuid, and PostgreSQL's own identifiers: transactions, snapshots, tuple and WAL positions, OIDs.
+"""uuid, and the types of PostgreSQL's own catalogs: transactions, snapshots, tuple and WAL positions, OIDs, vectors.
 
 The reg* types (regclass, regtype …) print the name of the object with an OID. Their binary form is the bare OID, whose
 name is not in the archive, so the value is the OID in digits. PostgreSQL reads these as the same value, and itself
 prints digits if no object has that OID.
+
+int2vector and oidvector are printed as numbers separated by spaces, and sent as an array of one dimension with lower
+bound 0 (array_send).
 """
 
 from __future__ import annotations
 
 import struct
 
-from pgoutput_etl.types.binary import UINT32, UINT64, ValueReader, number, unpacked
+from pgoutput_etl.types.binary import INT16, INT32, UINT32, UINT64, IntegerText, ValueReader, number, unpacked
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
 
@@ -18,6 +21,10 @@ _TID = struct.Struct(">IH")
 _UUID_SIZE = 16
 
 _LSN_HALF = 0xFFFFFFFF
+
+_VECTOR = struct.Struct(">iiIii")  # dimensions, has NULLs, element OID, length, lower bound
+
+_INT2, _OID = 21, 26
 
 
 def uuid_text(value: bytes) -> bytes:
@@ -29,14 +36,6 @@ def uuid_text(value: bytes) -> bytes:
 
 def tid_text(value: bytes) -> bytes:
     return b"(%d,%d)" % unpacked(_TID, value, "a tid of 6 bytes")
-
-
-def cid_text(value: bytes) -> bytes:
-    return b"%d" % number(UINT32, value, "a cid of 4 bytes")
-
-
-def xid8_text(value: bytes) -> bytes:
-    return b"%d" % number(UINT64, value, "an xid8 of 8 bytes")
 
 
 def pg_lsn_text(value: bytes) -> bytes:
@@ -63,18 +62,41 @@ def oid_or_dash_text(value: bytes) -> bytes:
     return b"%d" % oid if oid else b"-"
 
 
-def oid_text(value: bytes) -> bytes:
-    """regoper and regoperator, which print OID 0 as 0."""
-    return b"%d" % number(UINT32, value, "an OID of 4 bytes")
+_oid_text = IntegerText("an OID of 4 bytes", 4)  # for regoper and regoperator, which print OID 0 as 0
+
+
+def int2vector_text(value: bytes) -> bytes:
+    return _vector_text(ValueReader(value, "an int2vector as int2vectorsend writes it"), _INT2, INT16)
+
+
+def oidvector_text(value: bytes) -> bytes:
+    return _vector_text(ValueReader(value, "an oidvector as oidvectorsend writes it"), _OID, UINT32)
+
+
+def _vector_text(reader: ValueReader, element_oid: int, form: struct.Struct) -> bytes:
+    dimensions, has_nulls, oid, count, lower_bound = reader.numbers(_VECTOR)
+    if (dimensions, has_nulls, oid, lower_bound) != (1, 0, element_oid, 0):
+        raise reader.refusal()
+    if count < 0 or reader.left() != count * (INT32.size + form.size):
+        raise reader.refusal()
+    return b" ".join(b"%d" % _vector_element(reader, form) for _ in range(count))
+
+
+def _vector_element(reader: ValueReader, form: struct.Struct) -> int:
+    if reader.int32() != form.size:
+        raise reader.refusal()
+    return reader.number(form)
 
 
 TYPES: TypeTable = {
+    22: always(string_type("int2vector", int2vector_text)),
     24: always(string_type("regproc", oid_or_dash_text)),
     27: always(string_type("tid", tid_text)),
-    29: always(string_type("cid", cid_text)),
+    29: always(string_type("cid", IntegerText("a cid of 4 bytes", 4))),
+    30: always(string_type("oidvector", oidvector_text)),
     2202: always(string_type("regprocedure", oid_or_dash_text)),
-    2203: always(string_type("regoper", oid_text)),
-    2204: always(string_type("regoperator", oid_text)),
+    2203: always(string_type("regoper", _oid_text)),
+    2204: always(string_type("regoperator", _oid_text)),
     2205: always(string_type("regclass", oid_or_dash_text)),
     2206: always(string_type("regtype", oid_or_dash_text)),
     2950: always(string_type("uuid", uuid_text)),
@@ -86,5 +108,5 @@ TYPES: TypeTable = {
     4096: always(string_type("regrole", oid_or_dash_text)),
     4191: always(string_type("regcollation", oid_or_dash_text)),
     5038: always(string_type("pg_snapshot", snapshot_text)),
-    5069: always(string_type("xid8", xid8_text)),
+    5069: always(string_type("xid8", IntegerText("an xid8 of 8 bytes", 8))),
 }

@@ -1,29 +1,28 @@
-"""numeric(p,s) as DECIMAL(p,s) where Delta has it (p <= 38, 0 <= s <= p), otherwise as its exact text.
+"""numeric, and money as text.
+
+numeric(p,s) becomes DECIMAL(p,s) where Delta has it (p <= 38, 0 <= s <= p), otherwise as its exact text.
 
 NaN, infinities, and numbers with more digits than (p,s) allows (PostgreSQL wouldn't send one) are unrepresentable: a
 decimal is never rounded.
 
 Binary form (numeric_send), in 16-bit numbers: count of base-10000 digits, weight of the first digit, sign, number of
 decimals to print, digits.
+
+The text of money follows the sender's lc_monetary. Its binary form is an integer count of the smallest unit of an
+unknown currency, printed here as with lc_monetary C: ``$1,234.56`` and ``-$1.00``. Use the text form for senders with
+another lc_monetary.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
 from decimal import Decimal
 
 import pyarrow as pa
 
-from pgoutput_etl.types.column import (
-    ColumnType,
-    LoadedColumn,
-    RefusedError,
-    TypeTable,
-    cast_plain,
-    load_fast_then_careful,
-)
+from pgoutput_etl.types.binary import INT64, number
+from pgoutput_etl.types.column import ColumnType, RefusedError, TwoPathLoader, TypeTable, always, cast_plain
 from pgoutput_etl.types.strings import string_type
 
 _NUMBER = re.compile(rb"-?([0-9]+)(?:\.([0-9]+))?")
@@ -45,10 +44,6 @@ _SPECIAL = {  # an infinity's number of decimals is left over from its storage f
 _EXPECTED = "a numeric as numeric_send writes it"
 
 
-def load_decimal(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_fast_then_careful(column_type, values, fast_decimal, careful_decimal)
-
-
 def fast_decimal(texts: pa.Array, arrow: pa.Decimal128Type) -> pa.Array:
     before, after = arrow.precision - arrow.scale, arrow.scale
     integer = f"(?:0|[1-9][0-9]{{0,{before - 1}}})" if before else "0"
@@ -65,6 +60,9 @@ def careful_decimal(text: bytes, arrow: pa.Decimal128Type) -> Decimal | None:
     integer, fraction = parts[1].lstrip(b"0"), parts[2] or b""
     fits = len(integer) <= arrow.precision - arrow.scale and len(fraction) <= arrow.scale
     return Decimal(text.decode("ascii")) if fits else None
+
+
+load_decimal = TwoPathLoader(fast_decimal, careful_decimal)
 
 
 def numeric_text(value: bytes) -> bytes:
@@ -102,6 +100,13 @@ def numeric_type(typmod: int) -> ColumnType:
     return string_type(name, numeric_text)
 
 
+def money_text(value: bytes) -> bytes:
+    cents = number(INT64, value, "an amount of money of 8 bytes")
+    whole, fraction = divmod(abs(cents), 100)
+    return f"{'-' if cents < 0 else ''}${whole:,}.{fraction:02d}".encode("ascii")
+
+
 TYPES: TypeTable = {
+    790: always(string_type("money", money_text)),
     1700: numeric_type,
 }

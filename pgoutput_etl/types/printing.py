@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.types.arrays import array_text
-from pgoutput_etl.types.column import ColumnType
+from pgoutput_etl.types.column import ColumnType, load_binary
 from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
+from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps have no zone
@@ -51,3 +53,17 @@ def _print(column_type: ColumnType, value: Any) -> bytes:
             return array_text([None if v is None else _print(element, v) for v in value], element.delimiter)
         case _:
             raise TypeError(type(value).__name__)
+
+
+def canonical_texts(column_type: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None]:
+    """The texts of values that were sent in any form, under any settings; floats with their shortest exact digits.
+
+    Raises ValueTextError for a value that is not of the type, and OverflowError for more than a column holds.
+    """
+    loaded = (load_binary if binary else load_text)(column_type, values)
+    is_text = pa.types.is_string(column_type.arrow) and column_type.printer is None
+    array = loaded.array
+    texts: list[bytes | None] = array.cast(pa.binary()).to_pylist() if is_text else print_text(column_type, array)
+    for i, text in loaded.unrepresentable.items():
+        texts[i] = text.encode()
+    return texts

@@ -17,7 +17,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.types import datetimes, integers, numeric
+from pgoutput_etl.types import datetimes, numbers, numeric
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import (
     BinaryText,
@@ -30,7 +30,7 @@ from pgoutput_etl.types.column import (
     binary_array,
     bounded,
 )
-from pgoutput_etl.types.quoting import quoted
+from pgoutput_etl.types.composites import quoted
 from pgoutput_etl.types.strings import load_string, string_type
 
 _EMPTY, _LOWER_INCLUSIVE, _UPPER_INCLUSIVE, _LOWER_INFINITE, _UPPER_INFINITE = 1, 2, 4, 8, 16
@@ -54,9 +54,7 @@ _MULTIRANGE_FORM = re.compile(rb"\{(?:%b(?:,%b)*)?\}" % (_FULL_RANGE, _FULL_RANG
 
 _PLAIN_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
-_PLAIN_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
-
-_PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {_PLAIN_TIME}"
+_PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {datetimes.PLAIN_TIME}"
 
 # A bound's text -> its canonical text; raises RefusedError.
 Canonical = Callable[[bytes], bytes]
@@ -163,26 +161,24 @@ _WITH_SETTINGS: Mapping[pa.DataType, tuple[str, Canonical]] = {
 
 
 def range_type(name: str, bound: ColumnType) -> ColumnType:
-    if bound.arrow not in _WITH_SETTINGS:
-        return string_type(name, RangeText(bound.binary_text))
-    plain, canonical = _WITH_SETTINGS[bound.arrow]
-    loader = RangeLoader(rf"^(?:empty|[\[(](?:{plain})?,(?:{plain})?[\])])$", CanonicalRange(_RANGE_FORM, canonical))
-    return _type_with_settings(name, bound, loader, RangeText(bound.binary_text))
+    return _type(name, bound, RangeText(bound.binary_text), "^(?:empty|{0})$", _RANGE_FORM)
 
 
 def multirange_type(name: str, bound: ColumnType) -> ColumnType:
     binary_text = MultirangeText(RangeText(bound.binary_text))
+    return _type(name, bound, binary_text, r"^\{{(?:{0}(?:,{0})*)?\}}$", _MULTIRANGE_FORM)
+
+
+def _type(
+    name: str, bound: ColumnType, binary_text: BinaryText, plain_form: str, form: re.Pattern[bytes]
+) -> ColumnType:
+    """plain_form: the RE2 pattern of the plain form, with {0} for a single range."""
     if bound.arrow not in _WITH_SETTINGS:
         return string_type(name, binary_text)
-    plain, canonical = _WITH_SETTINGS[bound.arrow]
-    one = rf"[\[(](?:{plain})?,(?:{plain})?[\])]"
-    loader = RangeLoader(rf"^\{{(?:{one}(?:,{one})*)?\}}$", CanonicalRange(_MULTIRANGE_FORM, canonical))
-    return _type_with_settings(name, bound, loader, binary_text)
-
-
-def _type_with_settings(name: str, bound: ColumnType, loader: RangeLoader, binary_text: BinaryText) -> ColumnType:
-    in_utc = loader.canonical if bound.to_utc else None
-    return ColumnType(name, pa.string(), False, loader, binary_text, to_utc=in_utc)
+    plain_bound, canonical = _WITH_SETTINGS[bound.arrow]
+    plain = plain_form.format(rf"[\[(](?:{plain_bound})?,(?:{plain_bound})?[\])]")
+    loader = RangeLoader(plain, CanonicalRange(form, canonical))
+    return ColumnType(name, pa.string(), False, loader, binary_text, to_utc=loader.canonical if bound.to_utc else None)
 
 
 # No message has the subtype of a user-defined range. These are PostgreSQL's documented examples ("8.17.8. Defining New
@@ -203,8 +199,8 @@ def _types(oid: int, multirange_oid: int, name: str, bound: Callable[[int], Colu
 
 
 TYPES: TypeTable = {
-    **_types(3904, 4451, "int4", integers.TYPES[23]),
-    **_types(3926, 4536, "int8", integers.TYPES[20]),
+    **_types(3904, 4451, "int4", numbers.TYPES[23]),
+    **_types(3926, 4536, "int8", numbers.TYPES[20]),
     **_types(3906, 4532, "num", numeric.TYPES[1700]),
     **_types(3912, 4535, "date", datetimes.TYPES[1082]),
     **_types(3908, 4533, "ts", datetimes.TYPES[1114]),

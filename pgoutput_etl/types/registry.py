@@ -2,6 +2,8 @@
 
 A built-in type is identified by its OID, any other by its name in a Type message. pgoutput sends a domain's OID with
 the name of its base type: a domain over int4 arrives as pg_catalog.int4.
+
+To add a type, add it to `TYPES` of its family's module, and its array to `arrays.ELEMENTS`. Kernels are optional.
 """
 
 from __future__ import annotations
@@ -16,45 +18,33 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.types import (
     arrays,
-    bits,
-    boolean,
-    bytea,
     composites,
     datetimes,
     documents,
     extensions,
-    floats,
     geometric,
     identifiers,
-    integers,
-    money,
     network,
+    numbers,
     numeric,
     ranges,
     strings,
     text_search,
     times,
     variants,
-    vectors,
 )
 from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
 
 _TYPES: TypeTable = {
-    **boolean.TYPES,
-    **integers.TYPES,
-    **floats.TYPES,
+    **numbers.TYPES,
     **numeric.TYPES,
-    **money.TYPES,
     **datetimes.TYPES,
     **times.TYPES,
-    **bytea.TYPES,
-    **bits.TYPES,
     **strings.TYPES,
     **documents.TYPES,
     **text_search.TYPES,
     **identifiers.TYPES,
-    **vectors.TYPES,
     **network.TYPES,
     **geometric.TYPES,
     **ranges.TYPES,

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.types.binary import INT64, number, unpacked
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, TypeTable, load_fast_then_careful
+from pgoutput_etl.types.column import ColumnType, RefusedError, TwoPathLoader, TypeTable
 from pgoutput_etl.types.datetime_format import DAY_US, time_of_day
-from pgoutput_etl.types.strings import string_type
+from pgoutput_etl.types.strings import string_with_modifier
 
 _TIMETZ = struct.Struct(">qi")
 
@@ -54,10 +53,6 @@ _INTERVAL_TEXT = re.compile(
 )
 
 
-def load_interval(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    return load_fast_then_careful(column_type, values, fast_interval, careful_interval)
-
-
 def fast_interval(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     plain = pc.and_not(pc.match_substring_regex(texts, _PLAIN), pc.match_substring_regex(texts, _ZERO_TIME))
     return pc.if_else(plain, texts, None).cast(arrow)
@@ -83,6 +78,9 @@ def _parse(parts: re.Match[bytes]) -> tuple[int, int, int]:
 def _is_printed(text: bytes, microseconds: int, days: int, months: int) -> bool:
     in_range = -(2**63) <= microseconds < 2**63 and all(-(2**31) <= count < 2**31 for count in (days, months))
     return in_range and _print(microseconds, days, months) == text
+
+
+load_interval = TwoPathLoader(fast_interval, careful_interval)
 
 
 def interval_text(value: bytes) -> bytes:
@@ -135,14 +133,6 @@ def _time(microseconds: int) -> str:
     return time_of_day(microseconds)
 
 
-def time_type(typmod: int) -> ColumnType:
-    return string_type(f"time({typmod})" if typmod >= 0 else "time", time_text)
-
-
-def timetz_type(typmod: int) -> ColumnType:
-    return string_type(f"timetz({typmod})" if typmod >= 0 else "timetz", timetz_text)
-
-
 # Bits of the typmod's upper half, numbered as in INTERVAL_MASK.
 _FIELDS = (
     (1 << 2, "year"),
@@ -170,7 +160,7 @@ def interval_type(typmod: int) -> ColumnType:
 
 
 TYPES: TypeTable = {
-    1083: time_type,
+    1083: string_with_modifier("time", time_text),
     1186: interval_type,
-    1266: timetz_type,
+    1266: string_with_modifier("timetz", timetz_text),
 }

@@ -1,4 +1,4 @@
-"""Every column of real archives hashed: equal to the hash of the text that the server printed, in text and binary."""
+"""Every column of real archives, text and binary, is hashed: equal to the hash of the text that the server printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignore
 from tests.support.protected_replay import as_sent, config_with, hashed, protected_replay
 from tests.support.truth import read_csv
 
-# Its columns are renamed, retyped and filled by defaults: what that means for hashes, other tests show.
+# Its columns are renamed, retyped, and filled by defaults; other tests cover hashes of such columns.
 CHANGED = {"public.evo"}
 SLOTS = [
     "pg16/v1",
@@ -23,7 +23,7 @@ SLOTS = [
 
 
 @pytest.mark.parametrize("slot", SLOTS)
-def test_hashes_are_those_of_the_texts_that_the_server_printed(slot: str, tmp_path: Path) -> None:
+def test_hashes_are_of_the_texts_that_the_server_printed(slot: str, tmp_path: Path) -> None:
     server = slot.partition("/")[0]
     files = [path.read_bytes() for path in files_of(CAPTURES / slot)]
     sent = as_sent(files)
@@ -33,17 +33,17 @@ def test_hashes_are_those_of_the_texts_that_the_server_printed(slot: str, tmp_pa
     for table in truths:
         versions, _ = described.unmasked(holders[table.schema, table.name])
         for relation in versions.relations:  # under all names that the table had
-            of_table = columns.setdefault(f"{relation.namespace}.{relation.name}", {})
-            of_table |= {column.name: {"hash": "sha256"} for column in relation.columns}
-    rules = [{"match": name, "columns": of_table} for name, of_table in columns.items()]
+            rule = columns.setdefault(f"{relation.namespace}.{relation.name}", {})
+            rule |= {column.name: {"hash": "sha256"} for column in relation.columns}
+    rules = [{"match": name, "columns": rule} for name, rule in columns.items()]
     replay = protected_replay(config_with(tmp_path, json.dumps(rules)), files)
     holders = replay.name_holders()
-    found = replay.tables()
+    tables = replay.tables()
     compared = 0
     for table in truths:
         header, expected = read_csv(table.truth)
         names = [name for name in header if name not in ignored_columns(server)]
-        rows = found[oid].rows if (oid := holders[table.schema, table.name]) in found else []
+        rows = tables[oid].rows if (oid := holders[table.schema, table.name]) in tables else []
         want = Counter(
             tuple(None if text is None else hashed(text) for n, text in zip(header, row, strict=True) if n in names)
             for row in expected

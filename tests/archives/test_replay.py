@@ -1,6 +1,6 @@
-"""Real archives, replayed without Spark: every table equals what the server held.
+"""Real archives, replayed without Spark: every table equals the server's.
 
-The archives' own notes say what no archive can tell (tests/support/captures.py). `make soak` takes more of them.
+tests/support/captures.py lists values that the archives don't contain. `make soak` replays more archives.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.replay.mirror import Replay
-from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables
+from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, ignored_columns, truth_tables
+from tests.support.replays import replay_of, replay_of_slot
 from tests.support.truth import assert_equals_truth
 
 Step = tuple[list[Path], Path]
@@ -45,20 +45,15 @@ def archives() -> Iterator[tuple[str, list[Step]]]:
         yield f"random16-{slot}", [(files, CAPTURES / "random16" / "truth")]
 
 
-def read(replay: Replay, files: list[Path]) -> Replay:
-    for path in files:
-        replay.add_file(str(path), path.read_bytes())
-    return replay
-
-
 ARCHIVES = dict(archives())
 
 
 @pytest.mark.parametrize("steps", ARCHIVES.values(), ids=ARCHIVES.keys())
-def test_every_table_equals_what_the_server_held(steps: list[Step]) -> None:
-    replay = Replay()
+def test_every_table_equals_the_servers(steps: list[Step]) -> None:
+    landed_so_far: list[Path] = []
     for files, truth in steps:
-        read(replay, files)
+        landed_so_far += files
+        replay = replay_of(*landed_so_far)
         holders = replay.name_holders()
         rows = {oid: table.rows for oid, table in replay.tables().items()}
         for table in truth_tables(truth):
@@ -92,7 +87,7 @@ def test_every_slot_exists() -> None:
 
 @pytest.mark.parametrize("slot", ["v3_twophase", "v3_twophase_only"])
 def test_prepared_transactions_stay_open_and_out_of_the_tables(slot: str) -> None:
-    replay = read(Replay(), [landed("pg16", slot, name) for name in ("000.copydata", "001.copydata")])
+    replay = replay_of_slot(CAPTURES / "pg16" / slot)
     assert [outcome.gid for outcome in replay.assembly.open_outcomes()] == ["gid-5"]
 
 
@@ -108,12 +103,11 @@ BINARY_AND_TEXT = [
 @pytest.mark.parametrize(("binary", "text"), BINARY_AND_TEXT)
 def test_a_binary_slot_gives_the_same_values_as_a_text_slot(binary: str, text: str) -> None:
     """Compares types, values and unrepresentable texts bit by bit, not through the server's text."""
-    of_binary, of_text = (read(Replay(), files_of(CAPTURES / slot)) for slot in (binary, text))
-    have, want = of_binary.tables(), of_text.tables()
+    have, want = (replay_of_slot(CAPTURES / slot).tables() for slot in (binary, text))
     assert have.keys() == want.keys()
     for oid, table in want.items():
         assert have[oid].shape.columns == table.shape.columns
-        rows, expected = (sorted(map(_bits, found[oid].rows)) for found in (have, want))
+        rows, expected = (sorted(map(_bits, tables[oid].rows)) for tables in (have, want))
         assert rows == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from pgoutput_etl.cli import JOBS, command, main
 
 ROOT = Path(__file__).parents[2]
-WITH_CONFIG = sorted(set(JOBS) - {"inspect", "show"})
+WITH_CONFIG = sorted(set(JOBS) - {"init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
     "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
@@ -32,7 +33,19 @@ def test_help_has_an_example_of_the_job(job: str, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert ended.value.code == 0
     assert f"usage: pgoutput-etl {job}" in printed
-    assert f"jobs/{job}.py" in printed.partition("example:")[2]
+    assert f"pgoutput-etl {job} " in printed.partition("example:")[2]
+    assert not re.search(r"spark-submit|conf/|build/", printed)
+    assert printed.endswith("terms: docs/glossary.md\n")
+
+
+def test_examples_in_a_clone_name_files_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `make demo`, which writes build/demo."""
+    monkeypatch.setattr(sys, "argv", ["jobs/inspect.py"])
+    for job in JOBS:
+        example = command(job).parser(job).format_help().partition("example:")[2]
+        assert f"jobs/{job}.py" in example
+        paths = re.findall(r"\b(?:jobs|conf|tests)/[\w./]+", example)
+        assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("job", WITH_CONFIG)

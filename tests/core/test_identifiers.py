@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pgoutput_etl.console import Progress, print_error
+from pgoutput_etl.console import ProgressPrinter, print_error
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import MAX_SEGMENT, is_within, path_segment, printable, quoted
 from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
@@ -100,7 +100,7 @@ def test_an_error_is_printed_without_commands_and_without_lines_of_its_own(capsy
 
 
 def test_progress_is_printed_without_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress()(f"writing {CONTROLS}")
+    ProgressPrinter()(f"writing {CONTROLS}")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isprintable()
 

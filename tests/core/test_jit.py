@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: shared by processes, never stale, and optional."""
+"""The cache of compiled kernels, shared by processes, never stale, and optional; and the kernel that copies bytes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pgoutput_etl import jit
+from pgoutput_etl.jit import PADDING, copy_bytes
 
 ROOT = Path(__file__).parents[2]
 needs_kernels = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
@@ -108,10 +110,29 @@ def test_importing_kernels_does_not_import_numba(tmp_path: Path) -> None:
 
 
 def test_an_unavailable_kernel_raises_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit, "_loaded", [(None, "no reason")])
+    monkeypatch.setattr(jit, "_numba", lambda: (None, "no reason"))
     with pytest.raises(RuntimeError, match="identity can't be compiled: no reason"):
         jit.compiled(identity)(1)
 
 
 def identity(number: int) -> int:
     return number
+
+
+@needs_kernels
+@pytest.mark.parametrize("after", [0, 1, 31, 32, 33])
+@pytest.mark.parametrize("before", [0, 1, 40])
+def test_bytes_of_any_size_are_copied_and_checked_to_the_end(before: int, after: int) -> None:
+    for size in range(100):
+        data = np.arange(before + size + after, dtype=np.uint8) % 127
+        data[:before] = data[before + size :] = 0xFF
+        content = data[before : before + size].tobytes()
+        out = np.full(3 + size + PADDING + 1, 7, np.uint8)
+        assert copy_bytes(data, np.uint64(before), np.uint64(before + size), out, np.uint64(3)) == 0
+        assert out[:3].tolist() == [7, 7, 7]
+        assert out[3 : 3 + size].tobytes() == content
+        assert out[-1] == 7
+        for at in {0, size // 2, size - 1} if size else set():
+            changed = data.copy()
+            changed[before + at] = 0x80
+            assert copy_bytes(changed, np.uint64(before), np.uint64(before + size), out, np.uint64(0)) != 0

@@ -1,4 +1,4 @@
-"""What the benchmarks measure with: the generators' bytes are pgoutput's, and what they expect is what is in them."""
+"""The benchmarks' generators write valid pgoutput messages, and their expected tables match those messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.encoder import encode
 
 
 @pytest.fixture(autouse=True)
-def built_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def build_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpora, "BUILD", tmp_path)
 
 
 def messages(folder: Path) -> list[PgoutputMessage]:
-    """Each is also encoded again, by the tests' encoder, to the bytes that were read."""
-    found, in_stream = [], False
+    """The messages of a folder. Also checks that the tests' encoder gives the same bytes."""
+    decoded, in_stream = [], False
     for path in sorted(folder.iterdir()):
         data = path.read_bytes()
         for frame in frames(data, detect(data), in_stream):
@@ -36,8 +36,8 @@ def messages(folder: Path) -> list[PgoutputMessage]:
             message = decode(body, in_stream)
             assert encode(message) == body
             in_stream = stands_in_stream(body[0], in_stream)
-            found.append(message)
-    return found
+            decoded.append(message)
+    return decoded
 
 
 def kinds(folder: Path) -> dict[str, int]:
@@ -51,7 +51,7 @@ def test_pgbench() -> None:
     assert corpus.landed.messages == len(messages(corpus.second))
 
 
-def test_what_is_expected_of_pgbench_is_what_its_messages_say() -> None:
+def test_expected_rows_of_pgbench_match_its_messages() -> None:
     corpus = pgbench(300, 40, 2)
     balance: dict[int, int] = {}
     for folder in (corpus.first, corpus.second):
@@ -67,32 +67,32 @@ def test_what_is_expected_of_pgbench_is_what_its_messages_say() -> None:
 
 
 def table(corpus: Corpus, name: str, key: str, value: str) -> dict[object, object]:
-    """What a table is expected to hold in the end."""
-    files = next(of for of in corpus.tables if of.name == name)
+    """The expected values of a table, by key."""
+    files = next(files for files in corpus.tables if files.name == name)
     rows = pq.read_table(files.net).to_pylist()
-    found = {row[key]: row[value] for row in rows if not row["_delete"]}
+    values = {row[key]: row[value] for row in rows if not row["_delete"]}
     if files.kept is not None:
-        found |= {row[key]: row[value] for row in pq.read_table(files.kept).to_pylist()}
-    assert len(found) == files.final_rows
-    return found
+        values |= {row[key]: row[value] for row in pq.read_table(files.kept).to_pylist()}
+    assert len(values) == files.final_rows
+    return values
 
 
 def test_a_streamed_transaction() -> None:
     corpus = streamed(26_000, 3)
-    found = kinds(corpus.second)
-    assert found["StreamStart"] == found["StreamStop"] == 3
-    assert found["Insert"] + found["Update"] + found["Delete"] == 26_000
-    assert (found["StreamCommit"], found["Relation"]) == (1, 1)
-    assert found["StreamAbort"] > 0
+    counts = kinds(corpus.second)
+    assert counts["StreamStart"] == counts["StreamStop"] == 3
+    assert counts["Insert"] + counts["Update"] + counts["Delete"] == 26_000
+    assert (counts["StreamCommit"], counts["Relation"]) == (1, 1)
+    assert counts["StreamAbort"] > 0
     assert len([*corpus.second.iterdir()]) == 3
 
 
-def test_what_is_expected_of_a_streamed_transaction_is_what_its_messages_say() -> None:
+def test_expected_rows_of_a_streamed_transaction_match_its_messages() -> None:
     corpus = streamed(26_000, 3)
     rows: dict[int, str] = {}
-    of_second = messages(corpus.second)
-    aborted = {m.subxid for m in of_second if type(m).__name__ == "StreamAbort"}  # type: ignore[union-attr]
-    for message in [*messages(corpus.first), *of_second]:
+    second_night = messages(corpus.second)
+    aborted = {m.subxid for m in second_night if type(m).__name__ == "StreamAbort"}  # type: ignore[union-attr]
+    for message in [*messages(corpus.first), *second_night]:
         kind = type(message).__name__
         if kind not in ("Insert", "Update", "Delete") or message.xid in aborted:  # type: ignore[union-attr]
             continue
@@ -116,10 +116,10 @@ def test_many_tables() -> None:
     assert kinds(corpus.second) == {
         "Begin": 50, "Relation": 2, "Update": 60, "Insert": 20, "Delete": 20, "Commit": 50
     }  # fmt: skip
-    assert [of.name for of in corpus.tables] == ["table_000", "table_001"]
+    assert [table.name for table in corpus.tables] == ["table_000", "table_001"]
 
 
-def test_the_corpus_of_the_decoders() -> None:
+def test_the_decoders_corpus() -> None:
     corpus = decoder_corpus(4)
     assert kinds(corpus.second) == {"Begin": 4, "Relation": 1, "Insert": 400, "Update": 120, "Delete": 20, "Commit": 4}
     assert detect(next(corpus.second.iterdir()).read_bytes()) is Framing.LENGTH_PREFIXED

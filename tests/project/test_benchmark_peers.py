@@ -1,4 +1,4 @@
-"""The decoders in other languages are left out, with a word, where their tools are missing."""
+"""The benchmarks leave out decoders in other languages whose tools are missing, and report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation says what the code does."""
+"""The documentation matches the code."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _TESTED = re.compile(r"<!-- tested -->\n```yaml\n(.*?)```\n", re.DOTALL)
 _LINK = re.compile(r"\]\(([^):#]+)(?:#[^)]*)?\)")
 
 
-def test_the_table_of_types_is_the_codes() -> None:
+def test_the_table_of_types_matches_the_code() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert text == page(text), "make it anew: python -m tools.types_table"
+    assert text == page(text), "regenerate it: python -m tools.types_table"
 
 
-def test_the_table_of_the_configuration_is_the_codes() -> None:
+def test_the_table_of_the_configuration_matches_the_code() -> None:
     text = configuration_page.PAGE.read_text(encoding="utf-8")
-    assert text == configuration_page.page(text), "make it anew: python -m tools.configuration_page"
+    assert text == configuration_page.page(text), "regenerate it: python -m tools.configuration_page"
 
 
 def test_every_key_of_the_configuration_is_explained() -> None:
-    there = {key.path for _, found in configuration_page.all_keys() for key in found}
-    assert there == set(configuration_page.MEANINGS), "tools/configuration_page.py says what each key is for"
+    paths = {key.path for _, keys in configuration_page.all_keys() for key in keys}
+    assert paths == set(configuration_page.MEANINGS), "tools/configuration_page.py explains the keys"
 
 
-def test_the_least_configuration_can_be_run(tmp_path: Path) -> None:
+def test_the_smallest_configuration_is_valid(tmp_path: Path) -> None:
     (text,) = _TESTED.findall(configuration_page.PAGE.read_text(encoding="utf-8"))
     path = tmp_path / "shop.yaml"
     path.write_text(text, encoding="utf-8")
@@ -44,7 +44,7 @@ def test_the_least_configuration_can_be_run(tmp_path: Path) -> None:
     assert config.source.landing == "s3a://lake/shop"
 
 
-def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:
+def test_the_configuration_of_types_is_valid(tmp_path: Path) -> None:
     (text,) = _TESTED.findall(PAGE.read_text(encoding="utf-8"))
     path = tmp_path / "types.yaml"
     path.write_text(text, encoding="utf-8")
@@ -52,7 +52,7 @@ def test_the_configuration_of_types_can_be_run(tmp_path: Path) -> None:
     assert config.types["public.heights"] == "range(float8)"
 
 
-def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
+def test_the_configuration_of_modes_is_valid(tmp_path: Path) -> None:
     (text,) = _TESTED.findall((ROOT / "docs" / "modes.md").read_text(encoding="utf-8"))
     path = tmp_path / "modes.yaml"
     path.write_text(text, encoding="utf-8")
@@ -60,8 +60,8 @@ def test_the_configuration_of_modes_can_be_run(tmp_path: Path) -> None:
     assert [rule.mode.value for rule in config.tables] == ["history", "soft_delete", "append"]
 
 
-def test_the_configuration_of_columns_can_be_run(tmp_path: Path) -> None:
-    (text,) = _TESTED.findall((ROOT / "docs" / "columns.md").read_text(encoding="utf-8"))
+def test_the_configuration_of_columns_is_valid(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "mask-columns.md").read_text(encoding="utf-8"))
     path = tmp_path / "columns.yaml"
     path.write_text(text, encoding="utf-8")
     config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
@@ -69,17 +69,17 @@ def test_the_configuration_of_columns_can_be_run(tmp_path: Path) -> None:
     assert config.tables[0].target_name == ("crm", "customer")
 
 
-@pytest.mark.parametrize("page", ["messages", "metrics"])
-def test_the_configurations_of_messages_and_metrics_can_be_run(tmp_path: Path, page: str) -> None:
+@pytest.mark.parametrize("page", ["ledger", "runbook"])
+def test_the_configurations_of_origins_and_metrics_can_be_run(tmp_path: Path, page: str) -> None:
     (text,) = _TESTED.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
     path = tmp_path / f"{page}.yaml"
     path.write_text(text, encoding="utf-8")
     config = load_config(str(path), environ={})
-    assert config.source.origins.accepts("elsewhere") == (page == "metrics")
-    assert config.metrics.opentelemetry == (page == "metrics")
+    assert config.source.origins.accepts("elsewhere") == (page == "runbook")
+    assert config.metrics.opentelemetry == (page == "runbook")
 
 
-def test_the_configurations_of_object_storage_can_be_run_and_keep_their_secrets(tmp_path: Path) -> None:
+def test_configurations_of_object_storage_are_valid_and_hide_secrets(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "storage.md").read_text(encoding="utf-8")
     adls, gcs = re.findall(r"<!-- configuration -->\n```yaml\n(.*?)```\n", page, re.DOTALL)
     s3 = (ROOT / "conf" / "s3.yaml").read_text(encoding="utf-8")
@@ -97,13 +97,13 @@ def test_the_configurations_of_object_storage_can_be_run_and_keep_their_secrets(
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.name)
-def test_every_file_that_is_linked_is_there(path: Path) -> None:
-    named = _LINK.findall(path.read_text(encoding="utf-8"))
-    assert [name for name in named if not (path.parent / name).exists()] == []
+def test_every_linked_file_exists(path: Path) -> None:
+    links = _LINK.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in links if not (path.parent / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
-def test_every_test_that_is_named_is_there(path: Path) -> None:
+def test_every_named_test_file_exists(path: Path) -> None:
     named = re.findall(r"`(tests/[\w/]+(?:\.py)?)`", path.read_text(encoding="utf-8"))
     assert [name for name in named if not (ROOT / name).exists()] == []
 
@@ -113,7 +113,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
 
 
-def test_the_first_commands_without_spark_can_be_run() -> None:
+def test_the_first_commands_without_spark_work() -> None:
     (commands,) = blocks("getting-started.md", "sh")
     script = commands.replace("python ", f"{sys.executable} ")
     done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -121,7 +121,7 @@ def test_the_first_commands_without_spark_can_be_run() -> None:
     assert "public.acct" in done.stdout
 
 
-def test_the_first_lines_of_python_say_what_the_demo_says() -> None:
+def test_the_first_lines_of_python_print_the_demos_row_counts() -> None:
     (code,) = blocks("getting-started.md", "python")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -130,16 +130,16 @@ def test_the_first_lines_of_python_say_what_the_demo_says() -> None:
     ]
 
 
-def test_the_drawing_names_modules_that_are_there() -> None:
+def test_the_drawing_names_existing_modules() -> None:
     drawing = (ROOT / "docs" / "img" / "architecture.svg").read_text(encoding="utf-8")
     named = [name for text in re.findall(r"monospace\"[^>]*>([^<]*)<", drawing) for name in text.split()]
     assert len(named) > 8
-    there = {path.stem for path in (ROOT / "pgoutput_etl").rglob("*")}
-    assert [name for name in named if name not in there] == []
+    modules = {path.stem for path in (ROOT / "pgoutput_etl").rglob("*")}
+    assert [name for name in named if name not in modules] == []
 
 
 @pytest.mark.parametrize(
-    ("of", "link", "on_the_site"),
+    ("source", "link", "on_the_site"),
     [
         ("README.md", "[types](docs/types.md)", "[types](types.md)"),
         ("README.md", "[why](docs/adr)", "[why](adr/index.md)"),
@@ -155,23 +155,23 @@ def test_the_drawing_names_modules_that_are_there() -> None:
         ("docs/adr/0001-a.md", "[front](../../README.md)", "[front](../index.md)"),
     ],
 )
-def test_links_of_the_repository_are_right_on_the_site(of: str, link: str, on_the_site: str) -> None:
-    assert site_pages.for_site(link, PurePosixPath(of)) == on_the_site
+def test_links_of_the_repository_work_on_the_site(source: str, link: str, on_the_site: str) -> None:
+    assert site_pages.for_site(link, PurePosixPath(source)) == on_the_site
 
 
 def test_every_page_is_on_the_site() -> None:
     pages = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    made = {*site_pages.PAGES.values(), site_pages.DECISIONS}
-    assert sorted(pages) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | made)
+    generated = {*site_pages.PAGES.values(), site_pages.DECISIONS}
+    assert sorted(pages) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | generated)
 
 
-@pytest.mark.skipif(find_spec("mkdocs") is None, reason="`make docs` has it")
-def test_the_site_builds_and_refuses_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="`make docs` installs mkdocs")
+def test_the_site_builds_and_refuses_a_broken_link(tmp_path: Path) -> None:
     for name in ("conf", "docs", "notebooks", "tools", "mkdocs.yml", *site_pages.PAGES):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode == 0
-    with (tmp_path / "docs" / "plan.md").open("a", encoding="utf-8") as page:
-        page.write("\n[nowhere](operations.md#no-such-heading)\n")
+    with (tmp_path / "docs" / "verify.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nowhere](maintain.md#no-such-heading)\n")
     assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode != 0

@@ -1,4 +1,4 @@
-"""What is released: the sdist, and the wheel that is made from it."""
+"""The release: the sdist, and the wheel built from it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("packages")
-    matrix.copied(folder / "source")
-    return matrix.built(folder / "source", folder)
+    matrix.copy_repository(folder / "source")
+    return matrix.build(folder / "source", folder)
 
 
-def metadata_of(wheel: Path) -> Message:
+def read_metadata(wheel: Path) -> Message:
     with ZipFile(wheel) as files:
         [name] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
         return Parser().parsestr(files.read(name).decode())
@@ -41,32 +41,32 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path])
         [entry] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
         assert "pgoutput-etl = pgoutput_etl.cli:main" in files.read(entry).decode()
         assert [name for name in files.namelist() if name.endswith("/licenses/LICENSE")]
-    assert names == {*sources, "pgoutput_etl/py.typed"}
+    assert names == {*sources, "pgoutput_etl/py.typed", "pgoutput_etl/spark/log4j2.properties"}
     with tarfile.open(sdist) as archive:
         assert names <= {PurePosixPath(*PurePosixPath(name).parts[1:]).as_posix() for name in archive.getnames()}
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
-def test_what_it_says_of_itself(packages: tuple[Path, Path]) -> None:
-    said = metadata_of(packages[1])
-    assert (said["Name"], said["Version"]) == ("pgoutput-etl", __version__)
+def test_the_metadata_of_the_wheel(packages: tuple[Path, Path]) -> None:
+    metadata = read_metadata(packages[1])
+    assert (metadata["Name"], metadata["Version"]) == ("pgoutput-etl", __version__)
     assert f"## [{__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "Typing :: Typed" in said.get_all("Classifier", [])
-    assert str(said.get_payload()).startswith("# pgoutput_etl")
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert str(metadata.get_payload()).startswith("# pgoutput_etl")
 
 
-def test_the_matrix_has_every_spark_that_the_package_takes() -> None:
-    """And spark-submit.sh a Delta Lake for each."""
+def test_the_matrix_has_every_supported_spark() -> None:
+    """And spark-submit.sh has a Delta Lake for each."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     [pyspark] = re.findall(r'^    "(pyspark>=[^"]+)"', text, re.MULTILINE)
-    takes: SpecifierSet = Requirement(pyspark).specifier
+    supported: SpecifierSet = Requirement(pyspark).specifier
     minors = [f"{major}.{minor}" for major in (3, 4, 5) for minor in range(10)]
-    assert tuple(minor for minor in minors if takes.contains(f"{minor}.0")) == matrix.SPARKS
+    assert tuple(minor for minor in minors if supported.contains(f"{minor}.0")) == matrix.SPARKS
     script = (ROOT / "spark-submit.sh").read_text(encoding="utf-8")
     assert f'delta_sparks=" {" ".join(matrix.SPARKS)} "' in script
 
 
-def test_of_the_pinned_versions_it_changes_spark_alone() -> None:
+def test_the_matrix_changes_only_sparks_pinned_version() -> None:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     before, after = lock.splitlines(), matrix.pins("4.1", lock).splitlines()
     assert [line for line in after if line not in before] == ["pyspark[connect]==4.1.*"]

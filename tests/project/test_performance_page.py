@@ -1,15 +1,15 @@
-"""The figures in docs/performance.md are what the benchmarks wrote."""
+"""The figures in docs/performance.md come from the benchmarks."""
 
 from __future__ import annotations
 
 from benchmarks.page import PAGE, page
 
 
-def test_figures_stand_between_their_marks() -> None:
+def test_figures_are_written_between_their_marks() -> None:
     text = "Words.\n<!-- figures: merge -->\nold\n<!-- end -->\nMore words.\n"
     costs = [{"question": "vectors", "variant": "on", "seconds": 2.0, "ratio": 1.0}]
-    found = {"merge": {"scale": 0.5, "runs": 3, "cores": 2, "found": costs}}
-    assert page(text, found) == (
+    parts = {"merge": {"scale": 0.5, "runs": 3, "cores": 2, "found": costs}}
+    assert page(text, parts) == (
         "Words.\n<!-- figures: merge -->\n"
         "|  | seconds | ratio |\n| --- | ---: | ---: |\n| vectors: on | 2 | 1 |\n"
         "\nScale 0.5, medians of 3, 2 cores.\n<!-- end -->\nMore words.\n"
@@ -21,9 +21,9 @@ def test_a_part_that_was_not_measured_keeps_its_figures() -> None:
     assert page(text, {}) == text
 
 
-def test_a_terabyte_is_worked_out_from_archives_that_are_large() -> None:
+def test_a_terabyte_is_computed_from_large_archives_only() -> None:
     text = "<!-- figures: terabyte -->\n<!-- end -->\n"
     small, large = ({"scenario": name, "bytes": size, "job": 90.0} for name, size in (("a", 10**8), ("b", 10**9)))
-    told = page(text, {"job": {"scale": 1, "runs": 2, "cores": 2, "found": [small, large]}})
-    assert "| b | 5.56 | 50 | 9 |" in told, "180 seconds of a core for a gigabyte"
-    assert "| a |" not in told
+    written = page(text, {"job": {"scale": 1, "runs": 2, "cores": 2, "found": [small, large]}})
+    assert "| b | 5.56 | 50 | 9 |" in written, "180 seconds of a core for a gigabyte"
+    assert "| a |" not in written

@@ -1,4 +1,4 @@
-"""The public API: lazy, documented, and all that notebooks and docs import."""
+"""The public API is lazy, documented, and the only API that notebooks and docs import."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def snippets() -> Iterator[tuple[str, str]]:
             yield path.name, code
 
 
-def test_importing_the_package_loads_none_of_its_libraries() -> None:
+def test_importing_the_package_loads_no_libraries() -> None:
     heavy = "('pyspark', 'delta', 'pyarrow', 'numpy', 'numba', 'yaml', 'rich')"
     code = f"import sys, pgoutput_etl; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
     assert subprocess.run([sys.executable, "-c", code], check=False, stderr=subprocess.PIPE).stderr == b""
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_what_type_checkers_see(name: str) -> None:
+def test_a_name_is_the_one_that_type_checkers_see(name: str) -> None:
     value = getattr(pg, name)
     modules = {module for module, imported in declared() if imported == name}
     assert [getattr(sys.modules[module], name) is value for module in modules] == [True]
@@ -63,7 +63,7 @@ def test_the_page_documents_every_name() -> None:
     assert sorted(re.findall(r"^::: pgoutput_etl\.(\w+)$", page, re.MULTILINE)) == NAMES
 
 
-def test_notebooks_and_docs_import_from_the_package_alone() -> None:
+def test_notebooks_and_docs_import_only_from_the_package() -> None:
     imports = [(name, line) for name, code in snippets() for line in code.splitlines() if "pgoutput_etl" in line]
     assert imports, "no snippet found"
     private = [(name, line) for name, line in imports if re.search(r"(from|import) pgoutput_etl\.", line)]

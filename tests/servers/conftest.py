@@ -1,4 +1,4 @@
-"""Servers that several modules ask for. Each module has its own, as it leaves types and tables behind."""
+"""Servers for several modules. Each module has its own, as tests leave types and tables behind."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def bits(array: pa.Array) -> pa.Array:
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_the_binary_form_is_the_same_value_as_the_text(connection: Connection, name: str) -> None:
+def test_the_binary_form_has_the_same_value_as_the_text(connection: Connection, name: str) -> None:
     send, values = SCALARS[name]
     column, texts, sent = ask(connection, name, send, [*values(random.Random(name), COUNT), None])
     assert [None if value is None else column.binary_text(value) for value in sent] == texts
@@ -76,7 +76,7 @@ def test_instants_are_the_same_in_any_time_zone(connection: Connection, time_zon
     assert_same(load_binary(column, sent), load_text(column, texts))
 
 
-def test_the_ends_of_interval_are_infinite_since_17(server: Server, connection: Connection) -> None:
+def test_the_limits_of_interval_are_infinite_since_17(server: Server, connection: Connection) -> None:
     since_17 = server.version >= 17
     most = "infinity" if since_17 else "178956970 years 7 mons 2147483647 days 2562047788:00:54.775807"
     column, texts, sent = ask(connection, "interval", "interval_send", [most])
@@ -130,7 +130,7 @@ def test_every_scalar_type_with_a_send_function_is_read(connection: Connection) 
     assert len(rows) >= 60
 
 
-def test_pgoutput_sends_what_the_send_functions_write(connection: Connection) -> None:
+def test_pgoutput_sends_the_output_of_send_functions(connection: Connection) -> None:
     """Rows with all types, sent through a publication and decoded with binary values and with texts."""
     names = [name for name in SCALARS if "::" not in name] + ["refcursor", "aclitem"]
     connection.execute(f"create table every ({', '.join(f'c{i} {name}' for i, name in enumerate(names))})")

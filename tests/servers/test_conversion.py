@@ -1,7 +1,7 @@
 """Conversion of stored values after a type change, compared with the server's ALTER TABLE … TYPE.
 
-For every pair of types a real server converts hundreds of values. Where the conversion is certain of a value, the
-target must hold what it would hold if the server had sent that value; elsewhere, the old text is kept.
+For every pair of types, a real server converts hundreds of values. If our conversion is certain of a value, it must
+equal the server's; otherwise the target keeps the old text.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Altered:
     has_cast: bool
 
 
-# The conversion must be certain of every value of these pairs, so that it can't pass by being certain of nothing.
+# The conversion must be certain of every value of these pairs, so that a conversion without certainty fails.
 CERTAIN_PAIRS = [
     ("int2", "int8"), ("int4", "numeric"), ("int4", "text"), ("int8", "text"), ("numeric(12,3)", "numeric(20,4)"),
     ("numeric(12,3)", "numeric"), ("numeric(12,3)", "text"), ("float4", "float8"), ("float8", "text"), ("bool", "text"),

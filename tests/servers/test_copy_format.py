@@ -1,4 +1,4 @@
-"""COPY's text and binary files, and pg_dump's table of contents: as servers write them, and damaged."""
+"""COPY's text and binary files, and pg_dump's table of contents, from real servers and damaged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS: list[list[Field]] = [
 
 
 @pytest.mark.parametrize("version", [16, 18])
-def test_what_pg_dump_writes(version: Version, tmp_path: Path) -> None:
+def test_a_dump_of_pg_dump_is_read(version: Version, tmp_path: Path) -> None:
     with Server(version) as server:
         server.psql(SETUP)
         server.pg_dump(tmp_path / "plain", "--compress=0")
@@ -47,8 +47,8 @@ def test_what_pg_dump_writes(version: Version, tmp_path: Path) -> None:
     assert by_name["public", "empty"].columns == ("a",)
     assert by_name["public", "none"].columns == ()
     assert sorted(text_rows((tmp_path / "plain" / odd.file).read_bytes(), "", 3)) == ROWS
-    found = list(text_rows((tmp_path / "plain" / one.file).read_bytes(), "", 1))
-    assert found == [[b""], [None], [b""], [b"\\."]]
+    fields = list(text_rows((tmp_path / "plain" / one.file).read_bytes(), "", 1))
+    assert fields == [[b""], [None], [b""], [b"\\."]]
     assert not list(text_rows((tmp_path / "plain" / by_name["public", "empty"].file).read_bytes(), "", 1))
     assert list(text_rows((tmp_path / "plain" / by_name["public", "none"].file).read_bytes(), "", 0)) == [[]]
     packed = gzip.decompress((tmp_path / "packed" / f"{odd.file}.gz").read_bytes())
@@ -68,7 +68,7 @@ def toc(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "toc.dat").read_bytes()
 
 
-def test_a_toc_that_is_cut_off_anywhere_is_refused(toc: bytes) -> None:
+def test_a_toc_truncated_anywhere_is_refused(toc: bytes) -> None:
     for end in range(len(toc)):
         with pytest.raises(ArchiveError, match=r"toc\.dat, offset \d+: expected "):
             read_toc(toc[:end], "toc.dat")
@@ -81,7 +81,7 @@ def test_another_version_of_pg_dump_is_refused(toc: bytes, version: tuple[int, i
 
 
 @given(st.lists(st.lists(st.none() | st.binary(max_size=9), min_size=2, max_size=2)))
-def test_binary_rows_are_what_was_written(rows: list[list[Field]]) -> None:
+def test_binary_rows_equal_the_written_ones(rows: list[list[Field]]) -> None:
     written = b"".join(
         b"\0\2" + b"".join(b"\xff" * 4 if f is None else len(f).to_bytes(4, "big") + f for f in row) for row in rows
     )
@@ -98,15 +98,15 @@ def test_binary_rows_are_what_was_written(rows: list[list[Field]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"1\t2\n3\n", "offset 4: expected 2 fields in row 1, found 1"),
-        (b"1\t2", "offset 0: expected a newline behind row 0: the file is cut off"),
-        (b"1\t2\\\n", "expected a character behind a backslash"),
+        (b"1\t2", "offset 0: expected a newline after row 0: the file is truncated"),
+        (b"1\t2\\\n", "expected a character after a backslash"),
     ],
 )
-def test_text_that_is_no_copy_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(ArchiveError, match=said):
+def test_invalid_copy_text_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ArchiveError, match=message):
         list(text_rows(data, "f", 2))
 
 

@@ -1,4 +1,4 @@
-"""From a server that is worked on to Delta tables that hold what it holds: nothing in between is made up."""
+"""From a real server with a workload to Delta tables with the same rows."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ NONE = [b"alone", b"beside one", b"beside gone", b"beside streamed"]
 
 
 def received(server: Server, streaming: str) -> bytes:
-    """All that a slot that is never confirmed has."""
+    """All changes of a slot, without confirming any."""
     options = {"proto_version": "2", "publication_names": "p", "messages": "true", "streaming": streaming}
     for attempt in range(50):
         try:
             with WalsenderClient(server, "slot", options) as client:
                 return b"".join(client.frames(1.5))
-        except WalsenderGoneError as error:  # the walsender before it may not have noticed yet that nobody listens
+        except WalsenderGoneError as error:  # the previous walsender may not have noticed its closed connection yet
             if "is active for PID" not in str(error) or attempt == 49:
                 raise
             time.sleep(0.1)
@@ -76,22 +76,22 @@ def received(server: Server, streaming: str) -> bytes:
 
 
 def messages_in(content: bytes) -> tuple[list[tuple[int | None, Message]], int]:
-    """With the LSNs of their frames; and how many stood in stream segments."""
-    found, in_stream, streamed = [], False, 0
+    """The Messages with the LSNs of their frames, and the number of Messages in stream segments."""
+    logical_messages, in_stream, streamed = [], False, 0
     for frame in frames(content, Framing.COPYDATA):
         body = content[frame.start : frame.end]
         if body[:1] == b"M":
             message = decode(body, in_stream)
             assert isinstance(message, Message)
-            assert message.transactional or not in_stream, "none in a segment belongs to no transaction"
-            found.append((frame.lsn, message))
+            assert message.transactional or not in_stream, "in a segment, every Message belongs to a transaction"
+            logical_messages.append((frame.lsn, message))
             streamed += in_stream
         in_stream = stands_in_stream(body[0], in_stream)
-    return found, streamed
+    return logical_messages, streamed
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])
-def test_each_message_counts_once_however_often_it_is_received(version: Version) -> None:
+def test_a_message_received_twice_counts_once(version: Version) -> None:
     settings = {"logical_decoding_work_mem": "64kB", "max_replication_slots": "4"}
     with Server(version, settings) as server:
         server.psql(SCRIPT)
@@ -99,21 +99,21 @@ def test_each_message_counts_once_however_often_it_is_received(version: Version)
         server.psql(HISTORY)
         contents = [received(server, streaming) for streaming in ("off", "on")]
 
-    told, _ = messages_in(contents[0])
-    assert all(lsn == message.lsn for lsn, message in told), "a frame has its Message's LSN"
+    first, _ = messages_in(contents[0])
+    assert all(lsn == message.lsn for lsn, message in first), "a frame has its Message's LSN"
     again, streamed = messages_in(contents[1])
     assert streamed > 0
-    assert {m.lsn for _, m in told} <= {m.lsn for _, m in again}, "what is sent again has the LSN that it had"
+    assert {m.lsn for _, m in first} <= {m.lsn for _, m in again}, "a resent Message has the same LSN"
 
     replay = Replay()
     for number, content in enumerate(contents):
         replay.add_file(f"{number:03}.copydata", content)
-    found = replay.logical_messages()
-    assert sorted(m["content"] for m in found if m["transactional"]) == sorted(OUTBOX)
-    assert [m["content"] for m in found if not m["transactional"]] == NONE
-    by_content = {m["content"]: m for m in found}
+    stored = replay.logical_messages()
+    assert sorted(m["content"] for m in stored if m["transactional"]) == sorted(OUTBOX)
+    assert [m["content"] for m in stored if not m["transactional"]] == NONE
+    by_content = {m["content"]: m for m in stored}
     assert by_content[b"one"]["xid"] == by_content[b"\0\xff"]["xid"] is not None
-    assert len({m["lsn"] for m in found}) == len(found), "one LSN, one Message"
+    assert len({m["lsn"] for m in stored}) == len(stored), "one LSN, one Message"
 
     for origins, expected in ((Origins(), True), (Origins(accepted=frozenset()), False)):
         replay = Replay(origins=origins)

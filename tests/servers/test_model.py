@@ -1,4 +1,4 @@
-"""The model server's walsender against real ones: the same statements, the same messages in the same order."""
+"""The model server's walsender sends the same messages for the same statements, in the same order, as real ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ID, V = "i1", "t2"
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """The receiver connects again; the server sends from behind the statement of this number."""
+    """The receiver connects again; the server sends everything after the statement with this number."""
 
     since: int
     two_phase: bool = False
@@ -60,11 +60,11 @@ def whole(*statements: RunsOnServer) -> Script:
 
 
 SCRIPTS: dict[str, Script] = {
-    "a column that is added in a transaction": [
+    "a column added in a transaction": [
         *whole(insert(T, 2), ddl.AddColumn(T, "i3", INT4), insert(T, 3, i3="3"), insert(U, 2)),
         *whole(insert(T, 4, i3="4")),
     ],
-    "a change of the catalog in a savepoint that is released": [
+    "a catalog change in a released savepoint": [
         *whole(
             insert(T, 2),
             do.Savepoint(),
@@ -75,7 +75,7 @@ SCRIPTS: dict[str, Script] = {
         ),
         *whole(insert(T, 5)),
     ],
-    "a change of the catalog in a savepoint that is rolled back": [
+    "a catalog change in a rolled-back savepoint": [
         *whole(
             insert(T, 2),
             do.Savepoint(),
@@ -86,7 +86,7 @@ SCRIPTS: dict[str, Script] = {
         ),
         *whole(insert(T, 5)),
     ],
-    "savepoints in savepoints": [
+    "nested savepoints": [
         *whole(
             *(do.Savepoint(), insert(T, 2), do.Savepoint(), insert(T, 3), do.ReleaseSavepoint(2), do.Savepoint()),
             *(insert(T, 4), do.RollBackToSavepoint(2), insert(T, 5), do.RollBackToSavepoint(1), insert(T, 6)),
@@ -100,7 +100,7 @@ SCRIPTS: dict[str, Script] = {
             do.RollBack(),
         ),
     ],
-    "names that are exchanged": [
+    "swapped names": [
         *whole(
             ddl.RenameTable(T, "public", "between"),
             ddl.RenameTable(U, "public", "t"),
@@ -109,7 +109,7 @@ SCRIPTS: dict[str, Script] = {
         ),
         *whole(insert(U, 2)),
     ],
-    "names that are exchanged, and rolled back": [
+    "swapped names, rolled back": [
         do.Begin(),
         ddl.RenameTable(T, "public", "between"),
         ddl.RenameTable(U, "public", "t"),
@@ -117,15 +117,15 @@ SCRIPTS: dict[str, Script] = {
         do.RollBack(),
         *whole(insert(T, 3), insert(U, 3)),
     ],
-    "a table that moves to another schema": [
+    "a table moved to another schema": [
         *whole(ddl.RenameTable(T, "other", "t"), insert(T, 2)),
         *whole(insert(T, 3)),
     ],
-    "a table that is made anew under its name": [
+    "a table dropped and created again": [
         *whole(ddl.DropTable(T), create(T + 9, "t"), insert(T + 9, 2)),
         *whole(insert(T + 9, 3)),
     ],
-    "prepared with a change of the catalog, and committed": [
+    "a catalog change, prepared and committed": [
         do.Begin(),
         insert(T, 2),
         ddl.AddColumn(T, "i3", INT4),
@@ -135,7 +135,7 @@ SCRIPTS: dict[str, Script] = {
         do.CommitPrepared("one"),
         *whole(insert(T, 4)),
     ],
-    "prepared with a change of the catalog, and rolled back": [
+    "a catalog change, prepared and rolled back": [
         do.Begin(),
         ddl.RetypeColumn(T, ID, INT8),
         insert(T, 3),
@@ -158,7 +158,7 @@ SCRIPTS: dict[str, Script] = {
         do.PrepareTransaction("unknown"),
         do.CommitPrepared("unknown"),
     ],
-    "side by side, one of them with a change of the catalog that is rolled back": [
+    "concurrent transactions, one with a rolled-back catalog change": [
         *(
             (0, do.Begin()),
             (1, do.Begin()),
@@ -174,7 +174,7 @@ SCRIPTS: dict[str, Script] = {
         ),
         *whole(insert(T, 5), insert(U, 5)),
     ],
-    "side by side, one of them with a change of the catalog that is committed": [
+    "concurrent transactions, one with a committed catalog change": [
         *(
             (0, do.Begin()),
             (1, do.Begin()),
@@ -190,7 +190,7 @@ SCRIPTS: dict[str, Script] = {
         ),
         *whole(insert(T, 5), insert(U, 5)),
     ],
-    "a subtransaction's table lock is free again when it is rolled back": [
+    "a rollback releases a subtransaction's table lock": [
         *(
             (0, do.Begin()),
             (0, do.Savepoint()),
@@ -205,7 +205,7 @@ SCRIPTS: dict[str, Script] = {
             (0, do.Commit()),
         ),
     ],
-    "Messages, also in a savepoint that is rolled back": [
+    "Messages, also in a rolled-back savepoint": [
         do.EmitMessage(False, "p", b"outside"),
         *whole(
             *(insert(T, 2), do.EmitMessage(True, "p", b"inside"), do.EmitMessage(False, "p", b"not part of it")),
@@ -225,7 +225,7 @@ SCRIPTS: dict[str, Script] = {
         *whole(ddl.SetIdentity(T, ReplicaIdentity.INDEX, (V,)), insert(T, 3, t2="~long"), insert(T, 4, t2="b")),
         *whole(ddl.SetKey(T, (ID,)), insert(T, 8, t2="eight")),
     ],
-    "transactions of another server": [
+    "transactions from another server": [
         *(
             do.Begin("elsewhere 0", 0x123),
             insert(T, 2),
@@ -272,7 +272,7 @@ def play(twin: Twin, script: Script) -> None:
 
 
 def assert_equal(twin: Twin) -> None:
-    """A walsender may send Relation messages more often than it has to, as it hears of changes ahead of the WAL."""
+    """A walsender may send more Relation messages than necessary, as it hears of changes ahead of the WAL."""
     for sent, expected in zip(comparable(twin.sent), comparable(twin.expected), strict=True):
         assert without_repeated_relations(sent) == without_repeated_relations(expected)
         assert is_within(expected, sent)
@@ -298,7 +298,7 @@ def test_scripts(servers: dict[Version, Server], version: Version, slot: str) ->
 BEGUN = len(TABLES)
 RECONNECTED: dict[str, Script] = {
     "after a commit, and from before it": [*whole(insert(T, 2)), Reconnect(BEGUN), *whole(insert(T, 3))],
-    "from behind the commit": [*whole(insert(T, 2)), Reconnect(BEGUN + 3), *whole(insert(T, 3))],
+    "from after the commit": [*whole(insert(T, 2)), Reconnect(BEGUN + 3), *whole(insert(T, 3))],
     "in a transaction": [
         *(
             do.Begin(),
@@ -313,7 +313,7 @@ RECONNECTED: dict[str, Script] = {
             *whole(insert(T, 5)),
         ),
     ],
-    "in a transaction, from where it is": [
+    "in a transaction, from the current position": [
         *(
             do.Begin(),
             insert(T, 2),
@@ -327,7 +327,7 @@ RECONNECTED: dict[str, Script] = {
             *whole(insert(T, 5)),
         ),
     ],
-    "in a transaction, to which nothing is added": [
+    "in a transaction without further changes": [
         *(
             do.Begin(),
             insert(T, 2),
@@ -349,7 +349,7 @@ RECONNECTED: dict[str, Script] = {
             *whole(insert(T, 3)),
         ),
     ],
-    "from behind a Prepare": [
+    "from after a Prepare": [
         *(
             do.Begin(),
             insert(T, 2),
@@ -362,7 +362,7 @@ RECONNECTED: dict[str, Script] = {
             *whole(insert(T, 4)),
         ),
     ],
-    "from behind a Prepare that is rolled back": [
+    "from after a Prepare that is rolled back": [
         *(
             do.Begin(),
             ddl.AddColumn(T, "i3", INT4),
@@ -388,7 +388,7 @@ RECONNECTED: dict[str, Script] = {
             *whole(insert(T, 3)),
         ),
     ],
-    "two-phase from now on, from behind a Prepare": [
+    "two-phase from now on, from after a Prepare": [
         *(
             do.Begin(),
             insert(T, 2),
@@ -464,7 +464,7 @@ def test_random_histories(servers: dict[Version, Server], version: Version, seed
             twin.run(action)
             if chance.random() < 0.05:
                 aborts = [record.lsn for record in twin.model.wal if isinstance(record, Abort)]
-                # What has been rolled back since, the server knows, and may send in part or not at all.
+                # The server knows of later rollbacks, and may send those transactions in part or not at all.
                 since = chance.randint(max(map(statement_at, aborts), default=0), twin.statements)
                 twin.reconnect(max(since, 1), two_phase=is_later)
         assert_equal(twin)

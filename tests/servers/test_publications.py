@@ -1,5 +1,5 @@
-"""What a publication makes of tables that change, on real servers: each scenario's archive, replayed, holds what the
-server holds, or what the publication publishes of it. Where an archive can't tell, the test says what comes out.
+"""Publications of changing tables on real servers: a replay of each scenario's archive has the server's rows, or those
+that are published. If the archive is ambiguous, the test asserts the defined result.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def begin(request: pytest.FixtureRequest, servers: dict[Version, Server], tmp_pa
 # Names
 
 
-def test_a_table_that_is_renamed_keeps_its_rows_and_one_that_is_made_anew_has_none(begin: Begin) -> None:
+def test_a_renamed_table_keeps_its_rows_and_a_recreated_one_has_none(begin: Begin) -> None:
     scene = begin()
     scene.run("create table <s>.t (id int primary key, v text)", ROWS.format(1, 3))
     scene.assert_is_followed("<s>.t")
@@ -104,7 +104,7 @@ def test_a_schema_is_renamed(begin: Begin) -> None:
     scene.assert_is_followed("<s>_new.t")
 
 
-def test_a_rename_shows_with_the_first_row_behind_it(begin: Begin) -> None:
+def test_a_rename_takes_effect_with_the_first_row_after_it(begin: Begin) -> None:
     scene = begin()
     scene.run("create table <s>.t (id int primary key, v text)", ROWS.format(1, 3), "alter table <s>.t rename to u")
     scene.land()
@@ -121,7 +121,7 @@ PARTITIONED = (
     "create table <s>.south partition of <s>.t for values in ('s')",
     "insert into <s>.t values (1, 'n', 'one'), (2, 's', 'two'), (3, 's', 'three')",
 )
-# Made by itself, with its columns in another order and one that went.
+# Created separately, with another column order and a dropped column.
 ATTACHED = (
     "create table <s>.west (gone int, v text, region text not null, id int not null, primary key (id, region))",
     "alter table <s>.west drop gone",
@@ -129,7 +129,7 @@ ATTACHED = (
 )
 
 
-def test_partitions_are_tables_of_their_own(begin: Begin) -> None:
+def test_partitions_are_separate_tables(begin: Begin) -> None:
     scene = begin()
     scene.run(*PARTITIONED)
     scene.land()
@@ -163,8 +163,8 @@ def test_partitions_through_their_root(begin: Begin) -> None:
     assert set(scene.replay.tables()) == {scene.oid("<s>.t")}
 
 
-def test_rows_that_come_and_go_with_a_partition_are_not_sent_through_the_root(begin: Begin) -> None:
-    """ATTACH brings rows, DETACH, DROP and TRUNCATE of a partition take some: the archive says nothing of any."""
+def test_attached_and_detached_rows_are_not_sent_through_the_root(begin: Begin) -> None:
+    """ATTACH adds a partition's rows; DETACH, DROP, and TRUNCATE remove some. The archive has none of these changes."""
     scene = begin("for tables in schema <s> with (publish_via_partition_root = true)")
     scene.run(*PARTITIONED)
     scene.run(
@@ -178,7 +178,7 @@ def test_rows_that_come_and_go_with_a_partition_are_not_sent_through_the_root(be
 
 
 def test_publish_via_partition_root_is_switched_on_and_off(begin: Begin) -> None:
-    """Rows come under the OID of the root or of the leaf: each table has what was sent of it, and keeps the rest."""
+    """Rows are sent with the OID of the root or of the leaf: each table has the rows sent with its OID."""
     scene = begin()
     scene.run(*PARTITIONED)
     scene.land()
@@ -206,7 +206,7 @@ def test_generated_columns_are_not_published(begin: Begin) -> None:
         "create table <s>.t (id int primary key, g int generated always as (id * 2) stored, v text)",
         ROWS.format(1, 3),
         "update <s>.t set v = 'x' where id = 2",
-        *(FULL_AND_DELETE if scene.server.version < 18 else ()),  # which refuses it: they would be in the identity
+        *(FULL_AND_DELETE if scene.server.version < 18 else ()),  # 18 refuses generated columns in the identity
     )
     scene.land()
     scene.assert_holds("<s>.t", "select id, v from <s>.t", key=("id",))
@@ -214,15 +214,15 @@ def test_generated_columns_are_not_published(begin: Begin) -> None:
     scene.land()
     odd = {row["id"]: (row["g"], row["_pg_unrepresentable"]) for row in scene.table("<s>.t", key=("id",)).rows}
     assert odd[1] == (2, None)
-    assert odd[2] == (None, {"g": None})  # not sent, and said to be so
+    assert odd[2] == (None, {"g": None})  # not sent, and recorded as unknown
     scene.run("update <s>.t set v = 'z'")
     scene.assert_is_followed("<s>.t", key=("id",))
 
 
-def test_generated_columns_that_are_published(begin: Begin) -> None:
+def test_published_generated_columns(begin: Begin) -> None:
     scene = begin()
     if scene.server.version < 18:
-        pytest.skip("PostgreSQL 18 is the first that can")
+        pytest.skip("requires PostgreSQL 18")
     scene.run("alter publication <s> set (publish_generated_columns = stored)")
     scene.run(
         "create table <s>.t (id int primary key, g int generated always as (id * 2) stored, v text,"
@@ -253,7 +253,7 @@ def test_a_column_list_changes(begin: Begin) -> None:
     scene.assert_holds("<s>.t", "select a, id from <s>.t")
     scene.run("alter publication <s> set table <s>.t (id, a, c)", "insert into <s>.t values ('a3', 3, 'b3', 3)")
     scene.land()
-    # As an added column: what was sent of it before went with it.
+    # Like an added column: its earlier values went with the dropped one.
     assert scene.rows("<s>.t", "id", "c") == [(1, None), (2, None), (3, 3)]
     scene.run("update <s>.t set a = a")
     scene.land()
@@ -271,7 +271,7 @@ def test_a_column_list_and_a_filter_change_within_a_transaction(begin: Begin) ->
     scene.land()
     have = dict(scene.rows("<s>.t", "id", "w"))
     assert len(have) == 1800
-    # From where on the list holds is the server's matter; what was sent is right.
+    # The server decides from which change on the list applies; all sent values are correct.
     assert {w for key, w in have.items() if key % 7} == {None}
     assert all(w == key for key, w in have.items() if w is not None)
     scene.run("update <s>.t set w = id")
@@ -290,13 +290,13 @@ def test_a_row_filter_makes_inserts_and_deletes_of_updates(begin: Begin) -> None
     scene.run("alter publication <s> set table <s>.t where (id > 7)")
     scene.run("update <s>.t set v = 'y' where id in (-13, 9, 11)", "update <s>.t set id = 1 where id = 8")
     scene.land()
-    # What the new filter doesn't let through stays as it was sent last.
+    # Rows that the new filter excludes keep their last sent values.
     now = [(-13, "x"), (-14, "x"), (11, "y"), (7, "x"), (9, "y")]
     assert scene.rows("<s>.t", "id", "v") == sorted(now, key=repr)
 
 
-def test_a_column_list_lets_another_column_through(begin: Begin) -> None:
-    """In front of others it can't be a new one: what it has in the rows there are was never sent, and that is said."""
+def test_a_column_list_adds_another_column(begin: Begin) -> None:
+    """A column before existing ones can't be new: its values in existing rows are recorded as never sent."""
     scene = begin("")
     scene.run("create table <s>.t (id int primary key, a text, b text, c text)")
     scene.run("alter publication <s> add table <s>.t (id, c)", "insert into <s>.t values (1, 'a1', 'b1', 'c1')")
@@ -310,8 +310,8 @@ def test_a_column_list_lets_another_column_through(begin: Begin) -> None:
     scene.assert_is_followed("<s>.t")
 
 
-def test_a_column_list_gives_one_column_for_another(begin: Begin) -> None:
-    """This looks like a rename, which is all that it can be without column lists: the configuration says otherwise."""
+def test_a_column_list_replaces_one_column_by_another(begin: Begin) -> None:
+    """This looks like a rename, unless the configuration declares otherwise."""
     scene = begin("")
     scene.run("create table <s>.t (id int primary key, a text, b text, c text)")
     scene.run("alter publication <s> add table <s>.t (id, a, c)", "insert into <s>.t values (1, 'a1', 'b1', 'c1')")
@@ -386,7 +386,7 @@ def changing(scene: Scene, begin_id: int) -> None:
     )
 
 
-def test_a_transaction_goes_on_before_and_behind_its_ddl(begin: Begin) -> None:
+def test_a_transaction_with_rows_before_and_after_its_ddl(begin: Begin) -> None:
     scene = begin()
     scene.run("create table <s>.t (id int primary key, v text)", ROWS.format(1, 3))
     with scene.connection.transaction():
@@ -445,12 +445,12 @@ def test_an_enum_and_a_domain_change(begin: Begin) -> None:
     scene.assert_is_followed("<s>.t")
     scene.run("alter type <s>.feeling rename value 'ok' to 'fine'", "insert into <s>.t values (6, 'fine', 6)")
     scene.land()
-    # Rows that were sent before keep the label that they were sent with.
+    # Rows keep the label with which they were sent.
     assert scene.rows("<s>.t", "id", "m")[3:] == [(4, "ok"), (5, "ok"), (6, "fine")]
 
 
-def test_what_is_filled_in_by_the_server_is_not_sent(begin: Begin) -> None:
-    """ADD COLUMN … DEFAULT; the last column dropped and another added under its name; a USING clause that computes."""
+def test_values_computed_by_the_server_are_not_sent(begin: Begin) -> None:
+    """ADD COLUMN … DEFAULT; the last column dropped and added again; a USING clause that computes values."""
     scene = begin()
     scene.run(
         "create table <s>.t (id int primary key, n int, v text)",
@@ -469,8 +469,8 @@ def test_what_is_filled_in_by_the_server_is_not_sent(begin: Begin) -> None:
     scene.assert_is_followed("<s>.t")
 
 
-def test_a_column_takes_the_name_of_one_that_went(begin: Begin) -> None:
-    """Told by its place or its type; not where both are the same."""
+def test_a_column_takes_the_name_of_a_dropped_one(begin: Begin) -> None:
+    """Its position or its type reveals it, unless both are the same."""
     scene = begin()
     scene.run(
         "create table <s>.t (id int primary key, a int, b text, c int)", "insert into <s>.t values (1, 10, 'b', 30)"
@@ -479,12 +479,12 @@ def test_a_column_takes_the_name_of_one_that_went(begin: Begin) -> None:
     scene.assert_is_followed("<s>.t")
     scene.run("alter table <s>.t drop c", "alter table <s>.t rename a to c", "insert into <s>.t values (3, 'b', 40)")
     scene.land()
-    # c was another column's name, and where only names and types are sent this looks as if `a` had been dropped.
+    # c was another column's name; as only names and types are sent, this looks as if `a` had been dropped.
     assert scene.rows("<s>.t", "id", "c") == [(1, 30), (2, 31), (3, 40)]
 
 
 def held(scene: Scene, table: str) -> str:
-    """Why the job would hold the table."""
+    """The reason for which the job would hold the table."""
     oid = scene.oid(table)
     written = scene.folder / "job.yaml"
     written.write_text(f"source: {{name: test, landing: '{scene.folder}'}}\ntarget: {{root: tables}}\n")
@@ -494,7 +494,7 @@ def held(scene: Scene, table: str) -> str:
     return " ".join(table.reason for table in plan.held)
 
 
-def test_names_that_no_delta_table_can_have_hold_their_table(begin: Begin) -> None:
+def test_names_that_delta_refuses_hold_their_table(begin: Begin) -> None:
     scene = begin()
     scene.run(
         'create table <s>.t (id int primary key, "A" text, a text)',
@@ -505,13 +505,13 @@ def test_names_that_no_delta_table_can_have_hold_their_table(begin: Begin) -> No
         "insert into <s>.w values (1, 2, 'three', 4, 'five')",
     )
     scene.land()
-    assert held(scene, "<s>.t") == "columns 'A' and 'a' differ in nothing but case, which Delta can't hold"
-    assert held(scene, "<s>.u") == "column '_pg_commit_lsn' is named as one that every target has already"
+    assert held(scene, "<s>.t") == "columns 'A' and 'a' differ only in case, which Delta ignores"
+    assert held(scene, "<s>.u") == "the column name '_pg_commit_lsn' is reserved in every mode"
     assert held(scene, "<s>.w") == ""
     scene.assert_holds("<s>.w")
 
 
-def test_a_truncate_ends_all_doubts(begin: Begin) -> None:
+def test_a_truncate_ends_all_uncertainty(begin: Begin) -> None:
     scene = begin()
     scene.run("create table <s>.t (id int primary key, a int, b int)", "insert into <s>.t values (1, 10, 20)")
     scene.land()

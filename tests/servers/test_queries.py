@@ -1,4 +1,4 @@
-"""What a real server answers to the queries, against digests of the rows that it prints itself."""
+"""Results of the queries on a real server, compared with digests of the rows that it prints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def asked(server: Server) -> Iterator[Connection]:
+def connection(server: Server) -> Iterator[Connection]:
     with server.connect() as connection:
         connection.execute("set timezone = 'America/New_York'")
         connection.execute(queries.SESSION)
@@ -65,10 +65,10 @@ def printed(server: Server, table: str, folder: Path) -> tuple[list[str], list[t
 
 
 def expected(rows: Sequence[Sequence[str | None]], ranges: Ranges) -> dict[int, Digest]:
-    found: dict[int, Digest] = {}
+    digests: dict[int, Digest] = {}
     for row in rows:
-        found.setdefault(ranges.range_of(row), Digest()).add(row)
-    return found
+        digests.setdefault(ranges.range_of(row), Digest()).add(row)
+    return digests
 
 
 @pytest.mark.parametrize(
@@ -82,63 +82,61 @@ def expected(rows: Sequence[Sequence[str | None]], ranges: Ranges) -> dict[int, 
         ("loose", Ranges((0,), (2, 10)), 2),
     ],
 )
-def test_a_server_computes_the_digests_of_what_it_prints(
-    server: Server, asked: Connection, tmp_path: Path, name: str, ranges: Ranges, used: int
+def test_a_server_computes_the_digests_of_its_printed_rows(
+    server: Server, connection: Connection, tmp_path: Path, name: str, ranges: Ranges, used: int
 ) -> None:
     header, rows = printed(server, f"public.{name}", tmp_path)
     table = ServerTable("public", name, tuple(header))
     want = expected(rows, ranges)
-    assert merge_digests(answers(asked, table.digests(ranges))) == want
-    assert abs(len(want) - used) <= 12, "the rows are spread"
+    assert merge_digests(answers(connection, table.digests(ranges))) == want
+    assert abs(len(want) - used) <= 12, "the rows are distributed"
 
     some = sorted(want)[::2]
-    found = answers(asked, table.rows(ranges, some))
-    texts = Counter(tuple(row[f"t{i}"] for i in range(len(header))) for row in found)
+    result = answers(connection, table.rows(ranges, some))
+    texts = Counter(tuple(row[f"t{i}"] for i in range(len(header))) for row in result)
     assert texts == Counter(row for row in rows if ranges.range_of(row) in some)
-    assert {row["range"] for row in found} == set(some)
-    assert all(row["xmin"] > 0 for row in found)
+    assert {row["range"] for row in result} == set(some)
+    assert all(row["xmin"] > 0 for row in result)
 
 
-def test_a_column_that_is_not_compared_is_not_read(asked: Connection) -> None:
+def test_a_column_excluded_from_the_comparison_is_not_read(connection: Connection) -> None:
     table = ServerTable("public", 'Odd "one', ("short", "the %s key"))
-    first = next(row for row in answers(asked, table.rows(Ranges((1,), ()), [0])) if row["t1"] == "10")
+    first = next(row for row in answers(connection, table.rows(Ranges((1,), ()), [0])) if row["t1"] == "10")
     assert set(first) == {"range", "t0", "t1", "xmin"}
-    assert first["t0"] == "ab   ", "with its blanks, which a cast to text would cut off"
+    assert first["t0"] == "ab   ", "with its blanks, which a cast to text would remove"
 
 
-def test_an_index_finds_the_ranges_of_a_key_that_is_never_null(server: Server, asked: Connection) -> None:
+def test_an_index_finds_the_ranges_of_a_not_null_key(server: Server, connection: Connection) -> None:
     server.psql(
         "create table big as select i as id from generate_series(1, 20000) i; alter table big add primary key (id);"
         "analyze big;"
     )
     ranges = Ranges((0,), (5000, 10000))
     for query in (ServerTable("public", "big", ("id",), False).rows(ranges, [1]),):
-        plan = "\n".join(row["QUERY PLAN"] for row in answers(asked, f"explain {query}"))
+        plan = "\n".join(row["QUERY PLAN"] for row in answers(connection, f"explain {query}"))
         assert "Index" in plan, plan
 
 
-def test_spark_asks_for_a_share_of_the_ranges_and_the_columns_that_it_wants(
-    server: Server, asked: Connection, tmp_path: Path
-) -> None:
+def test_spark_reads_part_of_the_ranges_and_columns(server: Server, connection: Connection, tmp_path: Path) -> None:
     header, rows = printed(server, 'public.Odd "one', tmp_path)
     table, ranges = ServerTable("public", 'Odd "one', tuple(header), False), Ranges((0,), (-400, -100, 200))
     want = expected(rows, ranges)
     share = f'SELECT "range","rows","first","second" FROM ({table.digests(ranges)}) AS q  WHERE range IN (1, 3)'
-    assert merge_digests(answers(asked, share)) == {number: want[number] for number in (1, 3)}
+    assert merge_digests(answers(connection, share)) == {number: want[number] for number in (1, 3)}
     one = f'SELECT "t0","xmin" FROM ({table.rows(ranges, [1, 3])}) AS q  WHERE range IN (3)'
     keys = [int(row[0] or "") for row in rows if int(row[0] or "") >= 200]
-    assert sorted(int(row["t0"]) for row in answers(asked, one)) == sorted(keys)
+    assert sorted(int(row["t0"]) for row in answers(connection, one)) == sorted(keys)
     everything = f"SELECT * FROM ({queries.COLUMNS}) AS q  WHERE true"
-    assert {row["name"] for row in answers(asked, everything)} >= {'Odd "one', "bag", "loose"}
+    assert {row["name"] for row in answers(connection, everything)} >= {'Odd "one', "bag", "loose"}
 
 
-def test_columns_and_where_the_wal_ends(server: Server, asked: Connection) -> None:
-    columns = [row for row in answers(asked, queries.COLUMNS) if row["name"] == 'Odd "one']
+def test_columns_and_the_end_of_the_wal(server: Server, connection: Connection) -> None:
+    columns = [row for row in answers(connection, queries.COLUMNS) if row["name"] == 'Odd "one']
     assert [row["column_name"] for row in sorted(columns, key=lambda row: row["position"])][:3] == [
         "the %s key",
         "flag",
         "short",
     ]
     assert [row["not_null"] for row in sorted(columns, key=lambda row: row["position"])][:2] == [True, False]
-    [position] = answers(asked, queries.POSITION)
+    [position] = answers(connection, queries.POSITION)
     assert (position["lsn"], position["version"] // 10000) == (server.current_lsn(), 16)

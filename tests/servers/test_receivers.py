@@ -1,4 +1,4 @@
-"""Receivers that are killed over and over during a workload: what they leave comes to what the server holds."""
+"""Receivers are killed repeatedly during a workload: a replay of their files equals the server's tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.scan_file import scan_file
@@ -23,7 +23,7 @@ from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.core.transactions.test_assembly import through_the_night
 from tests.support.jobs import Job, held
 from tests.support.servers.postgres import Server, Version
-from tests.support.servers.receivers import Reception, killed_over_and_over
+from tests.support.servers.receivers import Reception, run_killed_receivers
 from tests.support.servers.workload import TABLES, Workload
 from tests.support.truth import assert_equals_truth
 
@@ -60,17 +60,17 @@ def truth(tmp_path: Path) -> Path:
 
 
 def recorded(version: Version, seed: int, framing: Framing, lives: int, landing: Path, truth: Path) -> Counter[str]:
-    """Landed files, and what the server held in the end as CSV; what was done to the receivers."""
+    """Writes landed files, and the server's final rows as CSV. Returns counts of the receivers' events."""
     chance = random.Random(seed)
     with Server(version) as server:
-        receivers = killed_over_and_over(server, chance, reception_of(version, chance, framing), landing, lives)
+        receivers = run_killed_receivers(server, chance, reception_of(version, chance, framing), landing, lives)
         for table in TABLES:
             server.copy_csv(f"public.{table}", truth / f"{table}.csv")
-    return receivers.did
+    return receivers.events
 
 
 @pytest.mark.parametrize(("version", "seed", "framing", "lives"), RUNS)
-def test_what_killed_receivers_leave_comes_to_what_the_server_holds(
+def test_killed_receivers_leave_all_of_the_servers_changes(
     version: Version,
     seed: int,
     framing: Framing,
@@ -79,22 +79,22 @@ def test_what_killed_receivers_leave_comes_to_what_the_server_holds(
     truth: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    did = recorded(version, seed, framing, lives, landing, truth)
+    events = recorded(version, seed, framing, lives, landing, truth)
     for nightly in (False, True):
         replay = Replay(salvages=True)
         for file in sorted(landing.iterdir()):
             replay.add_file(str(file), file.read_bytes())
             if nightly:
                 replay.assembly = through_the_night(replay.assembly)
-        did["rows compared"] += assert_holds(replay, truth)
-        did["resent"] += resent(replay)
+        events["rows compared"] += assert_holds(replay, truth)
+        events["resent"] += resent(replay)
         assert TransactionStatus.QUARANTINED not in {outcome.status for outcome in replay.assembly.outcomes}
         assert replay.assembly.unreadable_ranges == []
-    for name, count in did.items():
+    for name, count in events.items():
         record_property(name, count)
 
 
-def test_a_workload_ends_whether_or_not_the_server_restarted_after_its_last_statement() -> None:
+def test_a_workload_ends_even_if_the_server_has_restarted() -> None:
     class Always(random.Random):
         def random(self) -> float:
             return 0.0
@@ -123,16 +123,16 @@ def assert_holds(replay: Replay, truth: Path) -> int:
 
 
 def resent(replay: Replay) -> int:
-    """How many sendings of transactions did not count, as another did."""
+    """The number of resent transactions, which did not count."""
     marks = {(mark.file, mark.epoch): mark.lsn for mark in replay.assembly.watermarks}
     commits = [row for row in replay._messages if row["tag"] == "C" and row["commit_lsn"] is not None]
-    whole = [row for row in commits if row["commit_lsn"] <= marks.get((row["file"], row["stretch"]), -1)]
-    return len(whole) + sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+    old = [row for row in commits if row["commit_lsn"] <= marks.get((row["file"], row["stretch"]), -1)]
+    return len(old) + sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
 
 
 @pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])
 def test_facts_of_pg_recvlogical(version: Version, tmp_path: Path) -> None:
-    """It appends; SIGHUP makes it open its file anew; what it has not confirmed comes again, after SIGINT too."""
+    """It appends; SIGHUP makes it open a new file; unconfirmed changes are sent again, even after SIGINT."""
     path, renamed = tmp_path / "current", tmp_path / "renamed"
     with Server(version) as server:
         server.psql("create table t (id int primary key); create publication p for all tables")
@@ -159,20 +159,20 @@ def test_facts_of_pg_recvlogical(version: Version, tmp_path: Path) -> None:
         wait_for_commits(path, 0)
         insert(3)
         assert commits(wait_for_commits(path, 1)) == [3]
-        assert commits(renamed.read_bytes()) == [1, 1, 2], "up to the signal the renamed file grows"
+        assert commits(renamed.read_bytes()) == [1, 1, 2], "the renamed file grows until the signal"
         receiver.send_signal(signal.SIGINT)
         assert receiver.wait(20) == 0
         wait_until_inactive(server)
         insert(4)
         server.recvlogical("slot", path, publications=["p"])
-        assert commits(path.read_bytes()) == [3, 1, 2, 3, 4], "the end of a run is no confirmation"
+        assert commits(path.read_bytes()) == [3, 1, 2, 3, 4], "the end of a run confirms nothing"
         insert(5)
         server.recvlogical("slot", path, publications=["p"])
-        assert commits(path.read_bytes()) == [3, 1, 2, 3, 4, 5], "reaching --endpos is one"
+        assert commits(path.read_bytes()) == [3, 1, 2, 3, 4, 5], "reaching --endpos confirms"
 
 
 def commits(data: bytes) -> list[int]:
-    """The ids that the committed transactions inserted, one each, in order."""
+    """The ids that committed transactions inserted, one per transaction, in order."""
     rows = [row for batch in scan_file("current", 0, data).batches for row in batch.to_pylist()]
     return [int(row["new"][7:]) for row in rows if row["tag"] == "I"]
 
@@ -184,7 +184,7 @@ def wait_for_commits(path: Path, count: int) -> bytes:
             data = path.read_bytes()
             if data[-1:] in (b"", b"\n") and scan_file("current", 0, data).summary.messages.get("C", 0) >= count:
                 return data
-        assert time.monotonic() < until, f"{count} commits don't come"
+        assert time.monotonic() < until, f"{count} commits were not received"
         time.sleep(0.01)
 
 
@@ -204,7 +204,7 @@ def wait_until_inactive(server: Server) -> None:
         *(pytest.param(v, seed, 4, marks=pytest.mark.soak) for v in PROTOCOLS for seed in (20, 21, 22)),
     ],
 )
-def test_what_killed_receivers_leave_through_the_job(
+def test_files_of_killed_receivers_through_the_job(
     version: Version, seed: int, nights: int, landing: Path, truth: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     recorded(version, seed, Framing.RECVLOGICAL, 4 + nights, landing, truth)
@@ -216,7 +216,7 @@ def test_what_killed_receivers_leave_through_the_job(
         for file in files[len(files) * number // nights : len(files) * (number + 1) // nights]:
             file.rename(night / file.name)
         summary = job.run()
-        assert (held(summary), summary.quarantined_transactions) == ({}, 0), "what was torn has come again"
+        assert (held(summary), summary.quarantined_transactions) == ({}, 0), "torn messages were sent again"
         assert summary.exit_code == (EXIT_QUARANTINE if summary.damages else EXIT_DONE)
     for table in TABLES:
         assert_equals_truth(job.rows("public", table), truth / f"{table}.csv")

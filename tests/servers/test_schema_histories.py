@@ -1,4 +1,4 @@
-"""Random changes of a table's schema on a real server: what the archive comes to equals what the server holds."""
+"""Random schema changes of a table on a real server: a replay of the archive equals the server's table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def landed(tmp_path: Path) -> Path:
 
 
 def nights_of(seed: int, servers: dict[Version, Server], landed: Path) -> Iterator[SchemaHistory]:
-    """After every eight steps, with what the slot has since landed as one more file."""
+    """Yields the history after every eight steps, when the slot's new changes have landed as another file."""
     version, protocol, options = OPTIONS[seed % len(OPTIONS)]
     server, slot = servers[version], f"{landed.parent.name}_{seed}".lower()[-40:]
     server.create_slot(slot)

@@ -1,4 +1,4 @@
-"""The PostgreSQL that the other tests of this folder stand on: does it start, and does it land anything?"""
+"""The PostgreSQL server of the other tests in this folder starts and lands changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.servers.postgres import Server
 
 
 @pytest.mark.e2e
-def test_pg_recvlogical_lands_what_was_committed(tmp_path: Path) -> None:
+def test_pg_recvlogical_lands_committed_changes(tmp_path: Path) -> None:
     landed = tmp_path / "recv.bin"
     with Server(18) as server:
         server.psql("create table t (id int primary key, v text); create publication p for table t;")
@@ -24,5 +24,5 @@ def test_pg_recvlogical_lands_what_was_committed(tmp_path: Path) -> None:
 
     assert first.startswith(b"B"), "a Begin comes first"
     assert b"one" in first
-    assert landed.read_bytes().startswith(first), "the file is continued"
+    assert landed.read_bytes().startswith(first), "the receiver appends to the file"
     assert landed.stat().st_size > len(first)

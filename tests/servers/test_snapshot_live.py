@@ -1,4 +1,4 @@
-"""Snapshots of a server that is written to all the while, by every way that docs/snapshot.md tells."""
+"""Snapshots of a server during writes, in every way that docs/snapshot.md describes."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def assert_equal(job: Job, server: Server, names: Sequence[str] = TABLES) -> Non
         path = job.folder / f"truth-{name}.csv"
         server.copy_csv(f"public.{name}", path)
         request = VerifyRequest(csv=str(path), table=f"public.{name}")
-        [found] = verify(job.spark, job.loaded(), request, lambda _: None).tables
-        assert found.why_not is None
-        assert (found.differing, found.ranges_differing) == (0, 0), name
-        assert found.rows == found.other_rows > 0
+        [verified] = verify(job.spark, job.loaded(), request, lambda _: None).tables
+        assert verified.why_not is None
+        assert (verified.differing, verified.ranges_differing) == (0, 0), name
+        assert verified.rows == verified.other_rows > 0
 
 
-def written_in_the_docs(which: str) -> str:
-    """A block of docs/snapshot.md, without the jobs in it: these run in this process."""
-    found = re.search(rf"<!-- tested: {which} -->\n```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert found is not None
-    return "\n".join(line for line in found[1].splitlines() if not line.startswith("./spark-submit.sh"))
+def docs_block(name: str) -> str:
+    """A block of docs/snapshot.md without its jobs, which run in this process."""
+    match = re.search(rf"<!-- tested: {name} -->\n```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert match is not None
+    return "\n".join(line for line in match[1].splitlines() if not line.startswith("./spark-submit.sh"))
 
 
-def typed(script: str, server: Server, folder: Path) -> None:
-    """As somebody types it, with the server's programs at hand, whose database is called shop."""
+def run_script(script: str, server: Server, folder: Path) -> None:
+    """Runs a shell script with the server's programs and connection."""
     programs = f"{server.programs}:{Path(ROOT / 'jobs').parent}:{os.environ['PATH']}"
     reached = {"PGHOST": str(server.folder), "PGPORT": str(server.port), "PGUSER": "postgres"}
     script = script.replace("jobs/snapshot.py", str(ROOT / "jobs/snapshot.py"))
@@ -59,8 +59,8 @@ def typed(script: str, server: Server, folder: Path) -> None:
     assert "ERROR" not in done.stderr, done.stderr
 
 
-def load(job: Job, *tables: str, **asked: Any) -> SnapshotSummary:
-    request = SnapshotRequest(tuple(f"public.{name}" for name in tables), **asked)
+def load(job: Job, *tables: str, **options: Any) -> SnapshotSummary:
+    request = SnapshotRequest(tuple(f"public.{name}" for name in tables), **options)
     done = snapshot(job.spark, job.loaded(), request, lambda _: None)
     assert done.exit_code == 0, done.tables
     return done
@@ -83,25 +83,27 @@ def test_files_taken_while_others_write(spark: SparkSession, tmp_path: Path, lan
     job = Job(spark, tmp_path, landing)
     with writers(server):
         server.create_slot("slot")
-        typed(written_in_the_docs("catalog"), server, tmp_path)
-        typed(written_in_the_docs("dump"), server, tmp_path)
+        slot_lsn = parse_lsn(server.psql("select confirmed_flush_lsn from pg_replication_slots").strip())
+        run_script(docs_block("catalog"), server, tmp_path)
+        run_script(docs_block("dump"), server, tmp_path)
         land(job, server, 0)
-        typed(written_in_the_docs("copy"), server, tmp_path)
+        run_script(docs_block("copy"), server, tmp_path)
     dumped, copied = (parse_lsn((tmp_path / f"{name}.lsn").read_text().strip()) for name in ("dump", "copy"))
     catalog = str(tmp_path / "catalog.json")
 
-    # Before anything of the archive is applied; then ahead of it; then behind it.
-    load(job, *TABLES, lsn=dumped, files=str(tmp_path / "dump"), format=RowFormat.DUMP, catalog=catalog)
+    # Before anything of the archive is applied; then ahead of it; then after it.
+    dump: dict[str, Any] = {"lsn": dumped, "files": str(tmp_path / "dump"), "format": RowFormat.DUMP}
+    load(job, *TABLES, **dump, slot_lsn=slot_lsn, catalog=catalog)
     job.run()
     ahead = load(job, "orders", lsn=copied, files=str(tmp_path / "orders.copy"), format=RowFormat.BINARY)
     assert ahead.waits
     land(job, server, 1)
     job.run()
     assert_equal(job, server)
-    behind = load(job, "lines", lsn=copied, files=str(tmp_path / "lines.csv"))
-    assert not behind.waits
+    after = load(job, "lines", lsn=copied, files=str(tmp_path / "lines.csv"))
+    assert not after.waits
     assert_equal(job, server)
-    load(job, *TABLES, lsn=dumped, files=str(tmp_path / "dump"), format=RowFormat.DUMP)
+    load(job, *TABLES, **dump, slot_lsn=slot_lsn)
     assert_equal(job, server)
 
 

@@ -1,6 +1,6 @@
-"""A snapshot of a server that is written to, and the archive from its LSN on: together they are the server's rows.
+"""A snapshot taken during writes, and the archive from its LSN on, together give the server's rows.
 
-In memory, by the reference that replays archives: so that many snapshots can be tried against one archive.
+Uses the in-memory replay, to test many snapshots with one archive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @dataclass(slots=True)
 class Snapshot:
-    """What was read by an exported snapshot: by table, its file."""
+    """The files of an exported snapshot, by table."""
 
     lsn: int
     copied: dict[str, Path]
@@ -37,18 +37,18 @@ class Snapshot:
 
 @dataclass(slots=True)
 class FromSnapshot(Replay):
-    """The reference, begun with a snapshot. shift: of its LSN, to see that it matters."""
+    """A replay that begins with a snapshot. shift: changes the snapshot's LSN, to show that it matters."""
 
     lsn: int = 0
     loaded: list[dict[str, Any]] = field(default_factory=list)
 
-    def load(self, taken: Snapshot, catalog: str, shift: int = 0) -> None:
-        self.lsn = taken.lsn + shift
+    def load(self, snapshot: Snapshot, catalog: str, shift: int = 0) -> None:
+        self.lsn = snapshot.lsn + shift
         relations = [t.relation for t in read_catalog(catalog, (), lambda _: True).tables]
         entries = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
         self.assembly = Assembly(RelationHistory.of(entries))
         for relation in relations:
-            rows = text_rows(taken.copied[relation.name].read_bytes(), relation.name, len(relation.columns))
+            rows = text_rows(snapshot.copied[relation.name].read_bytes(), relation.name, len(relation.columns))
             for number, fields in enumerate(rows):
                 place = {"file": BEFORE_FILES, "ordinal": number, "offset": number, "scope": None}
                 row = {
@@ -75,35 +75,35 @@ def take(server: Server, folder: Path) -> Snapshot:
 
 
 @pytest.mark.parametrize(("version", "count"), [(18, 3), pytest.param(16, 15, marks=pytest.mark.soak)])
-def test_taken_at_any_time(version: Version, count: int, tmp_path: Path) -> None:
+def test_snapshots_taken_at_any_time(version: Version, count: int, tmp_path: Path) -> None:
     with Server(version) as server:
         server.psql(SETUP)
         server.create_slot("slot")
         catalog = server.psql(f"{QUERY};")
         with writers(server, 8):
-            taken = [take(server, tmp_path / f"{number}") for number in range(count)]
+            snapshots = [take(server, tmp_path / f"{number}") for number in range(count)]
         server.recvlogical("slot", tmp_path / "archive", publications=["p"], proto_version=2, streaming="on")
         last = take(server, tmp_path / "last")
     archive = (tmp_path / "archive").read_bytes()
     truth = rows_of(last, archive, catalog)
     assert all(len(rows) > 300 for rows in truth.values())
-    spans = [snapshot.lsn for snapshot in taken]
+    spans = [snapshot.lsn for snapshot in snapshots]
     assert len(set(spans)) == len(spans)
-    for snapshot in taken:
-        found = rows_of(snapshot, archive, catalog)
-        assert {name: counted(rows) for name, rows in found.items()} == {
+    for snapshot in snapshots:
+        rows_by_table = rows_of(snapshot, archive, catalog)
+        assert {name: counted(rows) for name, rows in rows_by_table.items()} == {
             name: counted(rows) for name, rows in truth.items()
         }
-    wrong = rows_of(taken[0], archive, catalog, -(1 << 16))
-    assert counted(wrong["bag"]) != counted(truth["bag"]), "commits before the LSN are in the snapshot already"
+    wrong = rows_of(snapshots[0], archive, catalog, -(1 << 16))
+    assert counted(wrong["bag"]) != counted(truth["bag"]), "the snapshot already has commits before its LSN"
 
 
-def rows_of(taken: Snapshot, archive: bytes, catalog: str, shift: int = 0) -> Rows:
+def rows_of(snapshot: Snapshot, archive: bytes, catalog: str, shift: int = 0) -> Rows:
     replay = FromSnapshot()
-    replay.load(taken, catalog, shift)
+    replay.load(snapshot, catalog, shift)
     replay.add_file("archive", archive)
-    own = {}
+    rows_by_table = {}
     for table in replay.tables().values():
         names = [column.name for column in table.shape.columns] + ["_pg_unrepresentable"]
-        own[table.shape.relation.name] = [{name: row[name] for name in names} for row in table.rows]
-    return own
+        rows_by_table[table.shape.relation.name] = [{name: row[name] for name in names} for row in table.rows]
+    return rows_by_table

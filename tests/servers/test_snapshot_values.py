@@ -1,4 +1,4 @@
-"""A value is the same whichever way it came: a snapshot's rows have the very bytes that replication sends."""
+"""A snapshot's values have the same bytes as replicated ones."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PEEK += "'publication_names', 'p', 'binary', '{}')"
 
 
 @pytest.mark.parametrize("version", [18, pytest.param(16, marks=pytest.mark.soak)])
-def test_every_type_as_it_is_replicated(version: Version, tmp_path: Path) -> None:
+def test_values_of_every_type_equal_the_replicated_ones(version: Version, tmp_path: Path) -> None:
     columns = cases(version, "binary")
     with Server(version) as server:
         server.psql(USER_TYPES)
         create(server, columns)
         server.create_slot("slot")
         fill(server, columns)
-        raw = {form: [bytes(row[0]) for row in _asked(server, PEEK.format(form))] for form in ("off", "on")}
+        raw = {form: [bytes(row[0]) for row in _query(server, PEEK.format(form))] for form in ("off", "on")}
         sent = {form: [decode(data, False) for data in messages] for form, messages in raw.items()}
         as_text, as_binary = ([data[len("I....N") :] for data in raw[form] if data[:1] == b"I"] for form in raw)
         assert len(as_text) == len(as_binary) > 20
@@ -44,33 +44,33 @@ def test_every_type_as_it_is_replicated(version: Version, tmp_path: Path) -> Non
 
         names = [column.name for column in relation.columns]
         server.psql("copy matrix to stdout", output=tmp_path / "t")
-        found = text_rows((tmp_path / "t").read_bytes(), "t", len(names))
-        assert by_id(tuple_of(fields, b"t") for fields in found) == by_id(as_text)
+        copied_rows = text_rows((tmp_path / "t").read_bytes(), "t", len(names))
+        assert by_id(tuple_of(fields, b"t") for fields in copied_rows) == by_id(as_text)
 
         query = queries.snapshot_rows("public", "matrix", names, False, None, None)
-        texts = [[None if v is None else str(v).encode() for v in row] for row in _asked(server, query)]
+        texts = [[None if v is None else str(v).encode() for v in row] for row in _query(server, query)]
         assert by_id(tuple_of(fields, b"t") for fields in texts) == by_id(as_text)
 
-        # What has no send function comes as text, and COPY refuses it.
+        # Values without a send function are sent as text, and COPY refuses them.
         rows = [message.new for message in sent["on"] if isinstance(message, Insert)]
         sendable = [i for i in range(len(names)) if all(row.kinds[i : i + 1] != b"t" for row in rows)]
         assert len(names) - 5 < len(sendable) < len(names)
-        chosen = sql.SQL(", ").join(sql.Identifier(names[i]) for i in sendable)
-        copy = sql.SQL("copy matrix ({}) to stdout (format binary)").format(chosen).as_string()
+        column_list = sql.SQL(", ").join(sql.Identifier(names[i]) for i in sendable)
+        copy = sql.SQL("copy matrix ({}) to stdout (format binary)").format(column_list).as_string()
         server.psql(copy, output=tmp_path / "b")
         copied = binary_rows((tmp_path / "b").read_bytes(), "b", len(sendable))
-        wanted = [tuple_of([row.values[i] for i in sendable], b"b") for row in rows]
-        assert by_id(tuple_of(fields, b"b") for fields in copied) == by_id(wanted)
+        replicated = [tuple_of([row.values[i] for i in sendable], b"b") for row in rows]
+        assert by_id(tuple_of(fields, b"b") for fields in copied) == by_id(replicated)
 
 
 def by_id(tuples: Iterable[bytes]) -> dict[bytes | None, tuple[bytes | None, ...]]:
-    """A table's rows are in no order."""
-    found = {row.values[0]: row.values for row in map(read_tuple, tuples)}
-    assert None not in found
-    return found
+    """Rows by id, as a table's rows have no order."""
+    rows = {row.values[0]: row.values for row in map(read_tuple, tuples)}
+    assert None not in rows
+    return rows
 
 
-def _asked(server: Server, query: str) -> list[tuple[Any, ...]]:
+def _query(server: Server, query: str) -> list[tuple[Any, ...]]:
     with server.connect() as connection:
         connection.execute(queries.SESSION.encode())
         return [*connection.execute(query.encode())]

@@ -84,7 +84,7 @@ def test_integers(connection: Connection, source: str, send: str, form: str) -> 
     assert [struct.pack(form, value).hex() for value in loaded.array.to_pylist()] == sent
 
 
-def test_the_ends_of_the_integer_types(connection: Connection) -> None:
+def test_the_limits_of_the_integer_types(connection: Connection) -> None:
     for name, bits in (("int2", 15), ("int4", 31), ("int8", 63)):
         values = [-(2**bits), 2**bits - 1, 0, -1]
         loaded, _ = ask_about(connection, name, [str(value) for value in values], "null")

@@ -1,4 +1,4 @@
-"""Delta against the server that it came from: by COPY's CSV, and by JDBC."""
+"""Delta tables compared with their server, by COPY's CSV and by JDBC."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ insert into account values (9999, 'NEW', 1, null, null, null);
 """
 
 
-def of_csv(job: Job, csv: Path, name: str, at_lsn: int | None = None) -> VerifiedTable:
+def compare_csv(job: Job, csv: Path, name: str, at_lsn: int | None = None) -> VerifiedTable:
     request = VerifyRequest(csv=str(csv), table=name, at_lsn=at_lsn)
-    [found] = verify(job.spark, job.loaded(), request, lambda _: None).tables
-    assert found.why_not is None
-    return found
+    [table] = verify(job.spark, job.loaded(), request, lambda _: None).tables
+    assert table.why_not is None
+    return table
 
 
 @pytest.mark.soak
-def test_what_a_server_copied_is_what_delta_holds(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+def test_delta_equals_the_servers_csv(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     with Server(18) as server:
         server.psql(SETUP)
@@ -47,20 +47,20 @@ def test_what_a_server_copied_is_what_delta_holds(spark: SparkSession, tmp_path:
         for number, name in enumerate(TABLES):
             copied[name] = tmp_path / f"{number}.csv"
             server.copy_csv(name, copied[name])
-            found = of_csv(job, copied[name], name)
-            assert (found.differing, found.ranges_differing) == (0, 0), name
-            assert found.rows == found.other_rows > 0
+            table = compare_csv(job, copied[name], name)
+            assert (table.differing, table.ranges_differing) == (0, 0), name
+            assert table.rows == table.other_rows > 0
         server.psql(CHANGES)
         changed = tmp_path / "changed.csv"
         server.copy_csv("public.account", changed)
-        found = of_csv(job, changed, "public.account")
-        assert (found.only_delta, found.only_other, found.differs) == (1, 1, 2)
-        assert found.columns == {"owner": 2, "balance": 2}
+        table = compare_csv(job, changed, "public.account")
+        assert (table.only_delta, table.only_other, table.differs) == (1, 1, 2)
+        assert table.columns == {"owner": 2, "balance": 2}
 
         server.recvlogical("slot", landing / "1.bin", publications=["p"])
         job.run()
-        assert of_csv(job, changed, "public.account").differing == 0
-        assert of_csv(job, copied["public.account"], "public.account", lsn).differing == 0
+        assert compare_csv(job, changed, "public.account").differing == 0
+        assert compare_csv(job, copied["public.account"], "public.account", lsn).differing == 0
 
 
 @pytest.mark.soak
@@ -81,14 +81,14 @@ def test_a_server_by_jdbc(spark: SparkSession, tmp_path: Path, landing: Path, mo
 
         without = run(*submit, *verifying, "--jdbc", url)
         assert (without.returncode, without.stdout) == (2, ""), without.stderr
-        assert "PostgreSQL's JDBC driver is not there: ./spark-submit.sh --packages" in without.stderr
+        assert "PostgreSQL's JDBC driver is missing: ./spark-submit.sh --packages" in without.stderr
 
         same = run(*submit, "--packages", DRIVER, *verifying, "--jdbc", url)
         assert same.returncode == 0, same.stderr
-        told = json.loads(same.stdout)
-        assert {f"{t['schema']}.{t['table']}" for t in told["tables"]} == set(TABLES)
-        assert all(t["ranges_differing"] == 0 for t in told["tables"])
-        assert told["server_lsns"][0] <= told["server_lsns"][1]
+        summary = json.loads(same.stdout)
+        assert {f"{t['schema']}.{t['table']}" for t in summary["tables"]} == set(TABLES)
+        assert all(t["ranges_differing"] == 0 for t in summary["tables"])
+        assert summary["server_lsns"][0] <= summary["server_lsns"][1]
 
         server.psql(CHANGES.replace("id in (3, 4)", "id in (8, 9)").replace("id = 5", "id = 10"))
         other = run(*submit, "--packages", DRIVER, *verifying, "--jdbc", url, "--tables", "public.acc*")
@@ -96,7 +96,7 @@ def test_a_server_by_jdbc(spark: SparkSession, tmp_path: Path, landing: Path, mo
         [account] = json.loads(other.stdout)["tables"]
         assert (account["only_delta"], account["only_other"], account["differs"]) == (1, 1, 2)
         assert account["columns"] == {"owner": 2, "balance": 2}
-        assert account["written_since"] == 3, "by a transaction that is not landed yet; what was deleted has no xmin"
+        assert account["written_since"] == 3, "by a transaction that has not landed yet; deleted rows have no xmin"
         for done in (without, same, other):
             assert "SECRET" not in done.stdout + done.stderr
             assert "CHANGED" not in done.stdout + done.stderr

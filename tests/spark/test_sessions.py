@@ -1,4 +1,4 @@
-"""Sessions of their own for writes and for few rows: like the one that was given, in all that matters."""
+"""Separate sessions for writes and for few rows have the settings of the original session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 CREDENTIAL = "fs.azure.account.key.shop.dfs.core.windows.net"
 
 
-def test_what_a_notebook_sets_for_storage_holds_in_them(spark: SparkSession) -> None:
+def test_separate_sessions_have_storage_settings_of_a_notebook(spark: SparkSession) -> None:
     spark.conf.set(CREDENTIAL, "secret")
     try:
         with session_settings(spark, {"spark.sql.shuffle.partitions": "7"}) as writing:
@@ -32,7 +32,7 @@ def test_what_a_notebook_sets_for_storage_holds_in_them(spark: SparkSession) -> 
     assert spark.conf.get("spark.sql.shuffle.partitions") != "7"
 
 
-def test_a_ledger_that_is_not_there_is_empty_and_stays_away(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_ledger_is_empty_and_is_not_created(spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger(spark, str(tmp_path / "ledger"), "shop")
     assert ledger.last_batch() is None
     assert ledger.file_index(None).next_number == 0
@@ -41,8 +41,8 @@ def test_a_ledger_that_is_not_there_is_empty_and_stays_away(spark: SparkSession,
     assert not (tmp_path / "ledger").exists()
 
 
-def test_asking_whether_commits_are_marked_leaves_the_session_as_it_is(spark: SparkSession) -> None:
-    """Also if several ask at once, as the tables of a run that goes on after one that died do."""
+def test_checking_for_commit_marks_leaves_the_session_unchanged(spark: SparkSession) -> None:
+    """Even if several threads check at once, as for the tables of a resumed batch."""
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: marks_commits(spark), range(40)))
     assert value_of(spark, MARK) is None

@@ -1,10 +1,12 @@
-"""spark-submit.sh: what a job gets, and what of it comes out again."""
+"""spark-submit.sh: the job's environment, arguments, output, and exit code."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "spark-submit.sh"
 
 JOB = """
 import sys
-from inspect import signature  # beside this job there is an inspect.py, as in jobs/
+from inspect import signature  # an inspect.py is next to this job, as in jobs/
 
 from pgoutput_etl.spark.session import start_session
 
@@ -43,7 +45,7 @@ def spark_submit(*arguments: str | Path, **environment: str) -> subprocess.Compl
 
 
 @pytest.mark.spark
-def test_a_job_gets_delta_our_code_and_its_arguments_and_its_output_and_exit_code_come_back(tmp_path: Path) -> None:
+def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text(JOB)
     (tmp_path / "inspect.py").write_text("raise ImportError('not the standard library')")
@@ -56,33 +58,151 @@ def test_a_job_gets_delta_our_code_and_its_arguments_and_its_output_and_exit_cod
     )
 
     assert done.returncode == 3, done.stderr
-    chosen = "3 4\n"  # of settings that have a default, what spark-submit was given, and before that ours
-    assert done.stdout == chosen + "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
+    settings = "3 4\n"  # spark-submit's setting, and the job's own
+    assert done.stdout == settings + "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
     assert done.stderr.splitlines()[-1] == "working"
     assert "resolving dependencies" not in done.stderr
     assert (tmp_path / "table" / "_delta_log").is_dir()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "said"),
+    ("arguments", "environment", "message"),
     [
-        ([], {}, "which job?"),
-        (["jobs/nothing.py"], {}, "there is no job jobs/nothing.py"),
+        ([], {}, "expected a job; usage: ./spark-submit.sh [Spark's options] JOB"),
+        (["jobs/nothing.py"], {}, "no such job: jobs/nothing.py"),
         (["--master"], {}, "--master needs a value"),
-        ([SCRIPT], {"SPARK_HOME": "/nowhere"}, "there is no Spark in /nowhere"),
+        ([SCRIPT], {"SPARK_HOME": "/nowhere"}, "no Spark in /nowhere"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_line(arguments: list[str], environment: dict[str, str], said: str) -> None:
+def test_a_refusal_is_one_line(arguments: list[str], environment: dict[str, str], message: str) -> None:
     done = spark_submit(*arguments, **environment)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_java_is_said_in_a_line() -> None:
+def test_a_missing_java_is_reported_in_one_line() -> None:
     done = spark_submit(SCRIPT, JAVA_HOME="/nowhere")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Java 17 or newer is needed")
+    assert done.stderr.startswith("Java 17 or newer is required, and none was found")
     assert done.stderr.count("\n") == 1
+
+
+RECORDS = '#!/bin/sh\necho "$(basename "$0")" >>"$CALLS"\n'
+JAVA = f"{RECORDS}echo 'openjdk version \"17.0.1\"' >&2\n"
+
+
+@dataclass(frozen=True, slots=True)
+class NoSpark:
+    """A Java and a spark-submit that record their calls; spark-submit ends with 5."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        for name, script in (("java", JAVA), ("spark-submit", f"{RECORDS}exit 5\n")):
+            program = self.folder / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(script)
+            program.chmod(0o755)
+        jars = self.folder / "jars"
+        jars.mkdir()
+        for jar in ("spark-core_2.13-4.2.0.jar", "delta-spark.jar"):
+            (jars / jar).touch()
+
+    def submit(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        ours = {"SPARK_HOME": str(self.folder), "JAVA_HOME": str(self.folder), "CALLS": str(self.folder / "calls")}
+        return spark_submit(*arguments, **{**ours, **environment})
+
+    @property
+    def calls(self) -> list[str]:
+        calls = self.folder / "calls"
+        return calls.read_text().split() if calls.exists() else []
+
+
+@pytest.fixture
+def no_spark(tmp_path: Path) -> NoSpark:
+    folder = tmp_path / "spark"
+    folder.mkdir()
+    return NoSpark(folder)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text("source: {name: a, landing: b}\ntarget: {root: c}\n")
+    return file
+
+
+def job(name: str) -> Path:
+    return SCRIPT.with_name("jobs") / f"{name}.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code", "message"),
+    [
+        ("apply", ["--set", "source.nam=b"], 2, "source.nam: unknown key 'nam'; did you mean 'name'?"),
+        ("apply", ["--set", "types.a=b"], 2, "types.a: expected"),
+        ("apply", ["--set", "metrics.json=/nowhere/a"], 2, "metrics.json: expected a file in an existing folder"),
+        ("plan", ["--conf"], 2, "spark-submit.sh: --conf needs a value"),
+        ("plan", ["--no"], 2, "unrecognized arguments: --no"),
+        ("backfill", ["--tables", "a", "--into", "b", "--from-lsn", "0/1"], 2, "--into: builds tables from their"),
+        ("maintain", ["--keep-days", "1"], 2, "--keep-days: expected 7 or more"),
+        ("snapshot", ["--tables", "a", "--jdbc", "a"], 2, "expected jdbc:postgresql"),
+        ("verify", ["--tables", "a", "--csv", "b"], 2, "expected --table schema.table"),
+        ("apply", ["--help"], 0, ""),
+        ("show", ["--help"], 0, ""),
+        ("snapshot", ["--catalog-query"], 0, ""),
+        ("inspect", ["landing", "--values"], 2, "--values needs --messages"),
+    ],
+)
+def test_a_mistake_or_a_question_starts_no_jvm(
+    no_spark: NoSpark, config: Path, name: str, options: list[str], code: int, message: str
+) -> None:
+    with_config: list[str | Path] = [] if name in ("show", "inspect") else ["--config", config]
+    done = no_spark.submit(job(name), *with_config, *options)
+    assert (done.returncode, no_spark.calls) == (code, []), done.stderr
+    assert message in done.stderr
+    assert bool(done.stdout) == (code == 0)
+
+
+def test_a_mistake_is_reported_as_without_spark_submit(no_spark: NoSpark, tmp_path: Path) -> None:
+    options: list[str | Path] = ["--config", tmp_path / "none.yaml"]
+    done = no_spark.submit(job("apply"), *options)
+    env = {**os.environ, "PYTHONPATH": str(SCRIPT.parent)}
+    command: list[str | Path] = [sys.executable, job("apply"), *options]
+    direct = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (direct.returncode, direct.stdout, direct.stderr)
+    assert done.returncode == 2
+
+
+def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, config: Path) -> None:
+    done = no_spark.submit(job("apply"), "--config", config)
+    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"]), done.stderr
+
+
+@pytest.mark.parametrize("cluster", [["--deploy-mode", "cluster"], ["--properties-file", "FILE"]])
+def test_a_configuration_on_a_cluster_is_not_checked_here(
+    no_spark: NoSpark, tmp_path: Path, cluster: list[str]
+) -> None:
+    file = tmp_path / "spark.conf"
+    file.write_text("spark.submit.deployMode cluster\n")
+    options = [option.replace("FILE", str(file)) for option in cluster]
+    done = no_spark.submit(*options, job("apply"), "--config", "elsewhere.yaml")
+    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"]), done.stderr
+
+
+def test_a_job_that_needs_no_spark_starts_none(no_spark: NoSpark) -> None:
+    archive = SCRIPT.parent / "tests/data/pg16/v1"
+    done = no_spark.submit("--master", "yarn", job("inspect"), archive, "--json", "--quiet")
+    assert (done.returncode, no_spark.calls) == (0, []), done.stderr
+    assert json.loads(done.stdout)["transactions"]
+    assert no_spark.submit(job("inspect"), "s3a://lake/landing").returncode == 5
+
+
+def test_a_foreign_script_runs_only_in_spark(no_spark: NoSpark, tmp_path: Path) -> None:
+    script = tmp_path / "apply.py"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert no_spark.submit(script, "--help").returncode == 5
+    assert not (tmp_path / "ran").exists()

@@ -38,19 +38,19 @@ def replayed_nightly(history: History, chance: random.Random) -> Replay:
 
 
 def assert_archived(history: History, replay: Replay, lsn: int = EVER) -> None:
-    """Checks that the tables have the server's rows after the commit at this LSN, as far as an archive has them."""
+    """Checks that the tables have the server's rows after the commit at this LSN, as far as the archive has them."""
     truth = history.archived_at(lsn)
     renamed: dict[str, dict[str, str]] = {}
     for table in truth.values():
         renamed.setdefault(f"{table.namespace}.{table.name}", {}).update(table.renamed)
-    found = replay.tables(declared=renamed, until=lsn)
+    tables = replay.tables(declared=renamed, until=lsn)
     for table in truth.values():
         if not table.knowable:
             continue
-        assert table.oid in found, f"no table of OID {table.oid}"
-        columns = [column.name for column in found[table.oid].shape.columns if not column.retired]
+        assert table.oid in tables, f"no table of OID {table.oid}"
+        columns = [column.name for column in tables[table.oid].shape.columns if not column.retired]
         assert tuple(columns) == table.columns
-        rows = sorted((tuple(row[name] for name in columns) for row in found[table.oid].rows), key=repr)
+        rows = sorted((tuple(row[name] for name in columns) for row in tables[table.oid].rows), key=repr)
         assert rows == loaded_rows(table), f"{table.namespace}.{table.name}, OID {table.oid}"
 
 
@@ -67,7 +67,7 @@ def assert_nothing_waits_for_what_came(history: History, replay: Replay) -> None
 
 def loaded_rows(table: Table) -> list[tuple[Any, ...]]:
     """The rows as the Python values that Arrow returns."""
-    loaded = (tuple(_loaded(text, of) for text, of in zip(row, table.types, strict=True)) for row in table.rows)
+    loaded = (tuple(_loaded(text, oid) for text, oid in zip(row, table.types, strict=True)) for row in table.rows)
     return sorted(loaded, key=repr)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 DATA = Path(__file__).parents[1] / "data"
 CAPTURES = Path(os.environ.get("PGOUTPUT_ETL_CAPTURES", DATA))
 
-# What an archive can't tell, as the captures' own notes list it.
+# Values that an archive doesn't contain, as listed in the captures' notes.
 NEVER_SENT = {"public.part"}
 NEVER_SENT_VALUES = {"public.evo": ("d", "id", "3")}  # a column, of the row with this key: a default of ADD COLUMN
 NEVER_SENT_ON_10 = frozenset({"c_f4", "c_f8"})  # that walsender sends fewer digits than the truth was taken with
@@ -30,7 +30,7 @@ class Table:
 
 
 def truth_tables(folder: Path) -> list[Table]:
-    """The tables of a truth folder that an archive can tell whole."""
+    """The tables of a truth folder whose rows an archive has completely."""
     tables = []
     for path in sorted(folder.glob("*.csv")):
         schema, _, name = path.stem.partition(".")

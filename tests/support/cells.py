@@ -1,4 +1,4 @@
-"""Cells of columns of any type, valid or nearly so: on these, kernels are compared with the readable code."""
+"""Cells of any type, valid or almost valid, on which tests compare kernels with the readable code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OTHER_TYPES = {
 }
 TYPES = KERNEL_TYPES | OTHER_TYPES
 
-# Each at an end of what a kernel takes, or just past it.
+# Each at a limit of the kernel's input, or just past it.
 EDGES: dict[str, tuple[str, ...]] = {
     "bool": ("t", "f", "true", "T", "", "1"),
     "int2": ("32767", "32768", "-32768", "-32769", "-0", "007", "+1", "-", "", "1 ", "0x1F", "1e2"),
@@ -70,7 +70,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "oid": ("4294967295", "4294967296", "-0", "-1", "0000000001"),
     "float4": (
         *("3.4028235e+38", "3.4028236e+38", "1e-45", "1e-46", "0.1", "16777217", "-0", "1.17549435e-38"),
-        # just below and above what is halfway between two, and so rounds to it as a float8
+        # just below and above the midpoint of two float4 values, to which it rounds as a float8
         *("1.000000178813934326", "1.000000059604644776", "-1.000000059604644776"),
         *("8388609.5", "0.50000002980232238769531", "1.00000005960464477539", "NaN", "Infinity", "1e+22", "1e-22"),
     ),
@@ -146,8 +146,8 @@ _SOURCES |= {"int4[]": "int4", "text[]": "text", "oid 999": "text"}
 
 def _sampled(name: str) -> list[bytes]:
     values = SCALARS[_SOURCES.get(name, name)][1](random.Random(name), 60)
-    found = [value for value in islice(values, 3000) if len(value) < 200]
-    return [value.encode() for value in random.Random(1).sample(found, min(len(found), 200))]
+    short_values = [value for value in islice(values, 3000) if len(value) < 200]
+    return [value.encode() for value in random.Random(1).sample(short_values, min(len(short_values), 200))]
 
 
 def _texts(name: str) -> st.SearchStrategy[bytes]:
@@ -161,14 +161,14 @@ def _texts(name: str) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def _nearly(draw: st.DrawFn, values: st.SearchStrategy[bytes]) -> bytes:
-    """One byte of it is another, one too many, or one is missing."""
+    """A value with one byte changed, added, or removed."""
     value = draw(values)
     at = draw(st.integers(0, len(value)))
     byte = draw(st.sampled_from([b"", *(bytes([byte]) for byte in _BYTES)]))
     return value[:at] + byte + value[at + draw(st.integers(0, 1)) :]
 
 
-_NUMBERS_SENT: dict[str, tuple[str, int]] = {  # form, bits of it
+_NUMBERS_SENT: dict[str, tuple[str, int]] = {  # type -> format of the number, bits
     "int2": (">h", 16), "int4": (">i", 32), "int8": (">q", 64), "date": (">i", 32), "timestamp": (">q", 64),
     "timestamptz": (">q", 64),
 }  # fmt: skip
@@ -179,7 +179,7 @@ _SENT_ENDS = (
 
 
 def _groups(name: str) -> st.SearchStrategy[bytes]:
-    """As numeric_send writes it, or nearly."""
+    """As numeric_send writes it, or almost."""
     scale = int(name.rstrip(")").partition(",")[2] or 2)
     groups = st.lists(st.sampled_from([0, 1, 99, 100, 1200, 5000, 9999, 10_000]), max_size=6)
     decimals = st.just(scale) | st.sampled_from([0, 1, scale + 1, 0x3FFF, 0x4000])
@@ -215,7 +215,7 @@ def _sent(name: str) -> st.SearchStrategy[bytes]:
 
 
 def cells(name: str, wrong: bool) -> st.SearchStrategy[Cell]:
-    """wrong: also what PostgreSQL doesn't write."""
+    """wrong: includes values that PostgreSQL doesn't write."""
     texts, sent = _texts(name), _sent(name)
     if wrong:
         texts, sent = texts | _nearly(texts), sent | _nearly(sent) | st.binary(max_size=20)
@@ -229,5 +229,5 @@ def tuple_of(*row: Cell) -> TupleData:
 
 
 def binary_array(values: Iterator[bytes | None] | list[bytes | None], offset: int = 0) -> pa.Array:
-    """offset: of the array in its memory."""
+    """offset: the array's offset in its buffers."""
     return pa.array([*[b"before"] * offset, *values], pa.binary())[offset:]

@@ -10,7 +10,7 @@ from pgoutput_etl.jobs.command import Command
 
 
 def refusal(command: Command, arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of arguments that can't be, without a session of Spark and with nothing on standard output."""
+    """The error message for invalid arguments, printed without a Spark session and without standard output."""
     config = folder / "job.yaml"
     config.write_text("source: {name: a, landing: b}\ntarget: {root: c}\n")
     code: str | int | None

@@ -1,7 +1,7 @@
-"""The tests' own encoder: message to bytes, and messages to landed files, in every framing; and messages to try it on.
+"""The tests' own encoder of messages and of landed files in every framing, and strategies that generate messages.
 
 Written from PostgreSQL's protocol chapter ("Logical Replication Message Formats", "Streaming Replication Protocol",
-COPY's "Binary Format"), without a look at the decoder.
+COPY's "Binary Format"), independently of the decoder.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _encode_streamed_or_prepared(message: PgoutputMessage) -> bytes:
         case StreamPrepare(prepare_lsn, end_lsn, prepare_timestamp, xid, gid):
             return pack(">cBQQqI", b"p", 0, prepare_lsn, end_lsn, prepare_timestamp, xid) + _string(gid)
         case _:
-            raise TypeError(f"{type(message).__name__} is no message of pgoutput")
+            raise TypeError(f"{type(message).__name__} is not a pgoutput message")
 
 
 def _xid(xid: int | None) -> bytes:
@@ -129,7 +129,7 @@ def _tuple(row: TupleData) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What pg_logical_slot_get_binary_changes returns; also, without the xid, XLogData."""
+    """A row of pg_logical_slot_get_binary_changes; without the xid, an XLogData message."""
 
     lsn: int
     xid: int
@@ -151,7 +151,7 @@ def pgcopy(rows: Iterable[Row], flags: int = 0, extension: bytes = b"") -> bytes
 
 
 def copydata(rows: Iterable[Row], keepalives: Iterable[int] = ()) -> bytes:
-    """`keepalives`: before which rows (by number) one stands; len(rows) is the end."""
+    """`keepalives`: the numbers of the rows before which to insert a keepalive; len(rows) is the end."""
     before = set(keepalives)
     parts = []
     number = -1
@@ -169,12 +169,12 @@ def _copy_data(body: bytes) -> bytes:
     return b"d" + pack(">i", 4 + len(body)) + body
 
 
-# Messages to try it on
+# Generated messages
 
 lsns = st.integers(0, 2**64 - 1)
 oids = xids = st.integers(0, 2**32 - 1)
 times = st.integers(-(2**63), 2**63 - 1)
-# The first byte of an LSN would have to be a new line to be mistaken by pg_recvlogical's readers: past 720 PB of WAL.
+# An LSN that begins with a newline would confuse readers of pg_recvlogical's files, but it is past 720 PB of WAL.
 abort_lsns = st.integers(0, 2**59)
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
 namespaces = st.sampled_from(["public", "pg_catalog", "a.b", 'q"ü']) | names.filter(bool)
@@ -203,13 +203,13 @@ outside_segments: st.SearchStrategy[PgoutputMessage] = st.one_of(
 
 
 def in_either(in_stream: bool) -> st.SearchStrategy[PgoutputMessage]:
-    """The messages that stand inside stream segments (with an xid) and outside of them (without)."""
+    """Messages inside stream segments (with an xid) or outside of them (without)."""
     xid: st.SearchStrategy[int | None] = xids if in_stream else st.none()
     old_kinds = st.sampled_from(OldTupleKind)
     identities = st.sampled_from(ReplicaIdentity)
     return st.one_of(
         st.builds(Origin, lsns, names),
-        # In segments all are transactional, and no transaction has xid 0.
+        # In segments, all Messages are transactional, and no transaction has xid 0.
         st.builds(
             Message,
             xid.filter(lambda x: x != 0),
@@ -228,7 +228,7 @@ def in_either(in_stream: bool) -> st.SearchStrategy[PgoutputMessage]:
     )
 
 
-# A message, and whether it stands inside a stream segment.
+# A message, and True if it is inside a stream segment.
 messages: st.SearchStrategy[tuple[PgoutputMessage, bool]] = st.one_of(
     st.tuples(outside_segments, st.just(False)),
     st.tuples(in_either(False), st.just(False)),
@@ -244,7 +244,7 @@ _segments = st.builds(
     st.just(StreamStop()),
 )
 _stretches = _segments | st.lists(outside_segments | in_either(False), max_size=4)
-# The messages of a whole archive, in an order that keeps segments whole; files are cut from it anywhere.
+# The messages of a whole archive, in an order that keeps segments together; tests cut it into files anywhere.
 archives: st.SearchStrategy[list[PgoutputMessage]] = st.lists(_stretches, max_size=5).map(
     lambda stretches: [message for stretch in stretches for message in stretch]
 )

@@ -1,4 +1,4 @@
-"""Three nights of a small shop, with everything that takes more than one write, or waits from one night to the next."""
+"""Three nights of a small shop, with every change that takes several writes or waits from one night to the next."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ THIRD: Messages = [
 ]
 NIGHTS = [FIRST, SECOND, THIRD]
 
-# With a table that is held on its way: its columns are changed by the time that a value turns out to be unreadable.
+# With a table that is held halfway: its columns have changed when a value turns out to be unreadable.
 NIGHTS_WITH_A_HELD_TABLE = [
     [*FIRST, *transaction(20, 101, dated, insert("1", "2024-01-31", oid=DATED))],
     [

@@ -1,4 +1,4 @@
-"""Runs with faults, and what is left of them: every table and the whole ledger, to be compared."""
+"""Runs with faults, and the tables and ledger that they leave, for comparison."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.support.jobs import Job
 from tests.support.small_archives import Messages, copydata
 
 ROOT = Path(__file__).parents[2]
-# What no two runs have in common; `claims` aside, which tells of the runs themselves.
+# Fields that differ between runs. The table `claims` differs as a whole.
 _OF_THE_RUN = {"at", "ledger_id", "modified"}
 Contents = dict[str, Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A run in a process of its own."""
+class EndedRun:
+    """The result of a run in its own process. effects: the lines of its log, see faults.py."""
 
     status: int
     output: str
@@ -47,12 +47,12 @@ class Ended:
 
 @dataclass(slots=True)
 class FaultyJob:
-    """The nightly job on one folder: some runs in the test's session, others in processes that come to grief."""
+    """The nightly job on one folder: some runs use the test's session, others their own process, with a fault."""
 
     job: Job
     runs: int = 0
     running: dict[subprocess.Popen[str], Any] = field(default_factory=dict)
-    """The drivers that work in the test's JVM, and who takes what their Python tasks have counted."""
+    """The drivers that use the test's JVM, each with the server of its accumulators."""
 
     def __enter__(self) -> FaultyJob:
         return self
@@ -69,7 +69,7 @@ class FaultyJob:
         return self.job.run()
 
     def start_alone(self) -> subprocess.Popen[str]:
-        """jobs/apply.py as it is, with its own JVM, in its own process group: to be killed with all that it has."""
+        """Starts jobs/apply.py without a fault, with its own JVM, in a process group that a test can kill."""
         self.job.write_config()
         command = [sys.executable, str(ROOT / "jobs/apply.py"), "--config", str(self.job.config), "--json"]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
@@ -85,10 +85,10 @@ class FaultyJob:
         )
 
     def start(self, fault: Fault, lease: float | None = None) -> subprocess.Popen[str]:
-        """The test's JVM, another driver: its death leaves the JVM as it is.
+        """Starts another driver on the test's JVM, which survives the driver.
 
-        Spark's scheduler tells a driver what each of its Python tasks has counted, and waits for the answer: one that
-        is stopped would stop all jobs. So they are told to a thread here.
+        Spark's scheduler sends the accumulators of each Python task to its driver and waits for the answer, so a
+        stopped driver would stop all jobs. A thread of the test receives them instead.
         """
         self.runs += 1
         self.job.write_config()
@@ -119,20 +119,20 @@ class FaultyJob:
         self.running[process] = counts
         return process
 
-    def end(self, process: subprocess.Popen[str]) -> Ended:
+    def end(self, process: subprocess.Popen[str]) -> EndedRun:
         output, errors = process.communicate(timeout=300)
         if counts := self.running.pop(process, None):
             counts.shutdown()
         log = self._log.read_text().splitlines() if self._log.exists() else []
-        return Ended(process.returncode, output, errors, tuple(log))
+        return EndedRun(process.returncode, output, errors, tuple(log))
 
-    def run_with(self, fault: Fault) -> Ended:
+    def run_with(self, fault: Fault) -> EndedRun:
         return self.end(self.start(fault))
 
     def wait_until_stopped(self, process: subprocess.Popen[str]) -> None:
-        """Until it has sent itself SIGSTOP."""
-        found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        if found is None or found.si_code != os.CLD_STOPPED:
+        """Waits until the process has sent itself SIGSTOP."""
+        change = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if change is None or change.si_code != os.CLD_STOPPED:
             raise AssertionError(self.end(process).errors)
 
     @property
@@ -147,8 +147,8 @@ class FaultyJob:
         return rows
 
     def targets(self) -> dict[str, Path]:
-        found = (log.parent for log in (self.job.folder / "tables").glob("[!_]*/*/_delta_log"))
-        return {f"{path.parent.name}.{path.name}": path for path in found}
+        paths = (log.parent for log in (self.job.folder / "tables").glob("[!_]*/*/_delta_log"))
+        return {f"{path.parent.name}.{path.name}": path for path in paths}
 
     def tables(self) -> Contents:
         read = self.job.spark.read.format("delta")
@@ -159,7 +159,7 @@ class FaultyJob:
         return {name: _counted(map(self._comparable, self.ledger(name))) for name in names if name != "claims"}
 
     def _comparable(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Without Delta's versions: a killed run may leave one more. `assert_versions_are_right` is for them."""
+        """Without Delta's versions, as a killed run may leave one more; see `assert_versions_are_right`."""
         row = {key: value for key, value in row.items() if key not in _OF_THE_RUN}
         if "files" in row:
             row["files"] = [{k: v for k, v in file.items() if k not in _OF_THE_RUN} for file in row["files"] or ()]
@@ -170,7 +170,7 @@ class FaultyJob:
         return row
 
     def assert_versions_are_right(self) -> None:
-        """The ledger's last word on where each table stands is where its rows are."""
+        """Checks that each table's version in the ledger's last closed batch has the table's current rows."""
         done = max((row for row in self.ledger("batches") if row["status"] == "done"), key=lambda row: row["batch"])
         read = self.job.spark.read.format("delta")
         for table in done["tables"]:
@@ -180,7 +180,7 @@ class FaultyJob:
                 assert _counted(at_version) == _counted(now), table["path"]
 
     def assert_as_replayed(self, replay: Replay, keys: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """What one change after the other gives, with no Spark in it."""
+        """Checks that the tables equal a replay without Spark, which applies one change after the other."""
         tables = replay.tables(keys)
         have = self.tables()
         for (schema, name), oid in replay.name_holders().items():
@@ -198,7 +198,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def forget_files(spark: SparkSession) -> None:
-    """Delta keeps what it has read of a table in memory, which is wrong once its folder was put back by hand."""
+    """Clears Delta's cached table state, which is wrong after a test has restored a table's folder."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -1,12 +1,12 @@
 """jobs/apply.py with a fault: `python -m tests.support.faults FAULT LOG ARGUMENTS…` ends or stops itself at one effect.
 
-An effect is whatever changes a Delta table, caught where Spark and Delta are called, so that none is forgotten: a
-write, a MERGE, a DELETE, a RESTORE, an ALTER TABLE. A fault is `signal moment number pattern`: `KILL after 2 write
-batches` sends this process SIGKILL once the second write to a table `batches` is done. LOG tells of each effect, before
-and after.
+An effect is a call that changes a Delta table: a write, a MERGE, a DELETE, a RESTORE, or an ALTER TABLE. Spark's and
+Delta's own methods are wrapped, so that no effect is missed. A fault is `signal moment number pattern`: `KILL after 2
+write batches` sends this process SIGKILL after the second write to a table `batches`. LOG gets a line before and after
+each effect.
 
-Where PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET and FAULTS_COUNTS are set, the driver is a process of its own that
-works in a JVM which is there already and outlives it: what was begun there is brought to its end, as on a cluster.
+With PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET, and FAULTS_COUNTS set, the driver uses an existing JVM that outlives
+it and completes its running operations, as on a cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At which of the effects that match a pattern, numbered from 1, which signal is sent."""
+    """Sends a signal before or after an effect. number: counts the effects that match the pattern, from 1."""
 
     signal: str
     moment: str
@@ -57,16 +57,16 @@ class Fault:
 
 @dataclass(slots=True)
 class Effects:
-    """Counts them, from whichever thread they come, and lets the fault happen."""
+    """Counts and logs the effects of all threads, and triggers the fault."""
 
     fault: Fault
     log: Path
     matched: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    of_thread: threading.local = field(default_factory=threading.local)
+    thread: threading.local = field(default_factory=threading.local)
 
     def around(self, owner: type, method: str, name: Callable[..., str | None]) -> None:
-        """`name` gets the method's arguments, and gives None for a call that changes nothing."""
+        """`name` maps the method's arguments to the effect's name, or to None if the call changes nothing."""
         original = getattr(owner, method)
 
         @wraps(original)
@@ -94,14 +94,14 @@ class Effects:
             log.write(f"{moment} {name}\n")
         if (moment, number) == (self.fault.moment, self.fault.number):
             os.kill(os.getpid(), getattr(signal, f"SIG{self.fault.signal}"))
-            time.sleep(1)  # another thread may be the one that is stopped first
+            time.sleep(1)  # the signal may stop another thread first
 
     def watch(self) -> None:
-        """A DeltaTable doesn't say where it is; whoever uses one has made it just before, in the same thread."""
+        """Wraps the methods. A DeltaTable has no path, but the same thread has created it just before."""
         for_path = DeltaTable.forPath.__func__  # type: ignore[attr-defined]
 
         def remember(cls: type, session: SparkSession, path: str, *more: Any) -> DeltaTable:
-            self.of_thread.path = path
+            self.thread.path = path
             table: DeltaTable = for_path(cls, session, path, *more)
             return table
 
@@ -113,16 +113,16 @@ class Effects:
         self.around(SparkSession, "sql", lambda _, text, **__: _statement(text))
 
     def _table(self) -> str:
-        return Path(self.of_thread.path).name
+        return Path(self.thread.path).name
 
 
 def _statement(text: str) -> str | None:
-    found = re.match(r"ALTER TABLE delta\.`(?P<path>[^`]*)` (?P<what>\w+ \w+)", text)
-    return None if found is None else f"alter {Path(found['path']).name} {found['what']}"
+    match = re.match(r"ALTER TABLE delta\.`(?P<path>[^`]*)` (?P<action>\w+ \w+)", text)
+    return None if match is None else f"alter {Path(match['path']).name} {match['action']}"
 
 
 def session_in_running_jvm() -> SparkSession:
-    """The JVM's one context and session, with a Python driver of its own. See FaultyJob.start for the counts."""
+    """The running JVM's context and session, for this driver. FaultyJob.start explains FAULTS_COUNTS."""
     SparkContext._ensure_initialized()
     gateway, jvm = SparkContext._gateway, SparkContext._jvm
     assert gateway is not None
@@ -150,4 +150,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    os._exit(status)  # the context is another's to stop
+    os._exit(status)  # does not stop the context, which another driver owns

@@ -1,4 +1,4 @@
-"""The nightly job as tests run it: in the test's own session, on folders of the test's own."""
+"""Runs the nightly job in the test's session, on the test's own folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.truth import assert_equals_truth
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A source, its landing folder and its target below one folder."""
+    """A source with its landing folder and its target."""
 
     spark: SparkSession
     folder: Path
@@ -35,10 +35,10 @@ class Job:
     environ: dict[str, str] = field(default_factory=dict)
 
     def run(self, *overrides: str) -> RunSummary:
-        """The last batch's summary."""
+        """Applies everything new; returns the last batch's summary."""
         summaries = apply(self.spark, self.loaded(*overrides), lambda _: None)
         for summary in summaries:
-            assert sum(summary.accounts.values()) == summary.content_bytes, "what became of every byte"
+            assert sum(summary.accounts.values()) == summary.content_bytes, "every byte is in one account"
         return summaries[-1]
 
     def backfill(self, request: BackfillRequest, *overrides: str) -> BackfillSummary:
@@ -60,7 +60,7 @@ class Job:
         return self.folder / "tables" / path_segment(schema) / path_segment(table)
 
     def rows(self, schema: str, table: str) -> list[dict[str, Any]]:
-        """As Arrow gives them to Python; none if the table was never made."""
+        """The rows as Arrow returns them; empty if the table doesn't exist."""
         path = self.path(schema, table)
         if not path.exists():
             return []
@@ -68,16 +68,14 @@ class Job:
         return rows
 
     def columns(self, schema: str, table: str) -> list[str]:
-        """PostgreSQL's, without those that the target adds."""
+        """The columns of the PostgreSQL table, without the metadata columns."""
         names = self.spark.read.format("delta").load(str(self.path(schema, table))).columns
         return [name for name in names if not name.startswith("_pg_")]
 
     def versions(self) -> dict[str, int]:
-        """The newest Delta version of every table below the target, the ledger's left out."""
-        found = {}
-        for log in sorted((self.folder / "tables").glob("[!_]*/*/_delta_log")):
-            found[log.parent.name] = max(int(path.stem) for path in log.glob("*[0-9].json"))
-        return found
+        """The newest Delta version of every table below the target, without the ledger's tables."""
+        logs = sorted((self.folder / "tables").glob("[!_]*/*/_delta_log"))
+        return {log.parent.name: max(int(path.stem) for path in log.glob("*[0-9].json")) for log in logs}
 
     def assert_equals(self, tables: list[Table], server: str) -> None:
         for table in tables:
@@ -88,7 +86,7 @@ class Job:
 
 @dataclass(slots=True)
 class Nights:
-    """A job, and files that land one after the other."""
+    """A job, and files that land one after another."""
 
     job: Job
     landed: int = 0
@@ -104,7 +102,7 @@ class Nights:
         return self.job.run()
 
     def values(self, table: str, schema: str = "public") -> list[tuple[Any, ...]]:
-        """The table's own columns, as the server has them."""
+        """The rows without metadata columns, sorted."""
         rows = self.job.rows(schema, table)
         return sorted(tuple(v for name, v in row.items() if not name.startswith("_pg_")) for row in rows)
 
@@ -112,15 +110,15 @@ class Nights:
         path = self.job.folder / "tables" / "_pgoutput_etl" / table
         if not path.exists():
             return []
-        found: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
+        return rows
 
 
 def held(summary: RunSummary) -> dict[str, str]:
     return {t.table: t.held for t in summary.tables if t.held is not None}
 
 
-def said(summary: RunSummary) -> str:
+def summary_text(summary: RunSummary) -> str:
     text = StringIO()
     print_summary(summary, Console(file=text, width=200))
     return text.getvalue()

@@ -17,8 +17,8 @@ NOTES = METADATA_COLUMNS[-1]
 
 def counted(rows: Iterable[Row], names: Iterable[str] | None = None) -> Counter[tuple[str, ...]]:
     """Counts rows. Values compare by repr, which distinguishes -0.0 and NaN. names: all columns if None."""
-    wanted = None if names is None else list(names)
-    return Counter(tuple(_comparable(row[name]) for name in wanted or sorted(row)) for row in rows)
+    columns = None if names is None else list(names)
+    return Counter(tuple(_comparable(row[name]) for name in columns or sorted(row)) for row in rows)
 
 
 def _comparable(value: Any) -> str:
@@ -40,12 +40,12 @@ def as_of(versions: Iterable[Row], lsn: int) -> list[Row]:
 
 
 def applied(changes: Iterable[Row], shape: TableShape) -> list[dict[str, Any]]:
-    """Applies the rows of a table in mode append, using nothing else, and returns the mirror's rows.
+    """Applies only the rows of a table in mode append, and returns the mirror's rows.
 
-    `shape`: of the table at the end. Keys are PostgreSQL's texts, as `_pg_old_key` has them.
+    `shape`: the final shape of the table. Keys are PostgreSQL's texts, as in `_pg_old_key`.
     """
-    own = [column.name for column in shape.columns]
-    names = [*own, *METADATA_COLUMNS]
+    columns = [column.name for column in shape.columns]
+    names = [*columns, *METADATA_COLUMNS]
     in_order = sorted(changes, key=lambda row: (row["_pg_commit_lsn"], row["_pg_seq"]))
     bag: list[dict[str, Any]] = []
     by_key: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -61,19 +61,19 @@ def applied(changes: Iterable[Row], shape: TableShape) -> list[dict[str, Any]]:
     return bag if shape.is_bag else list(by_key.values())
 
 
-def _apply_to_bag(bag: list[dict[str, Any]], op: str, row: dict[str, Any], own: list[str]) -> None:
+def _apply_to_bag(bag: list[dict[str, Any]], op: str, row: dict[str, Any], columns: list[str]) -> None:
     if op == "I":
         bag.append(row)
         return
-    gone = _content(row, own)
-    newest = next((i for i in reversed(range(len(bag))) if _content(bag[i], own) == gone), None)
+    content = _content(row, columns)
+    newest = next((i for i in reversed(range(len(bag))) if _content(bag[i], columns) == content), None)
     if newest is not None:
         del bag[newest]
 
 
-def _content(row: Row, own: list[str]) -> tuple[str, ...]:
+def _content(row: Row, columns: list[str]) -> tuple[str, ...]:
     notes = dict(row[NOTES] or {})
-    return tuple(_comparable(row[name]) + repr(notes.get(name)) for name in own)
+    return tuple(_comparable(row[name]) + repr(notes.get(name)) for name in columns)
 
 
 def _apply_to_keyed(
@@ -111,8 +111,8 @@ def _key_columns(shape: TableShape) -> list[tuple[int, str]]:
 def _text(value: Any, shape: TableShape, place: int) -> str | None:
     import pyarrow as pa
 
-    of = shape.columns[place].type
-    (text,) = print_text(of, pa.array([value], of.arrow))
+    column_type = shape.columns[place].type
+    (text,) = print_text(column_type, pa.array([value], column_type.arrow))
     return None if text is None else text.decode()
 
 

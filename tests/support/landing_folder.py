@@ -1,4 +1,4 @@
-"""A landing folder in memory, and the nightly job's reading of it without Spark: run after run, into a Replay."""
+"""A landing folder in memory, which the nightly job reads without Spark, run after run, into a Replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.small_archives import Rows, tables
 
 @dataclass
 class LandingFolder:
-    """Files by name; `known` is what the ledger keeps of them, `accounts` what became of the bytes of each part."""
+    """Files by name. known: the parts in the ledger. accounts: bytes by account, of each part."""
 
     files: dict[str, LandedFile] = field(default_factory=dict)
     content: dict[str, bytes] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class LandingFolder:
     clock: int = 0
     most: int | None = None  # transactions in one batch
     batches: int = 0
-    keyed_from: int = 0  # the first part of a version that keeps heads
-    dies: Callable[[], bool] = lambda: False  # asked between two batches of a run
-    # The last run's: the damages that it found, and the lines about tails and refused files.
+    keyed_from: int = 0  # the first part with a head; parts of older versions have none
+    dies: Callable[[], bool] = lambda: False  # called between two batches of a run
+    # The last run's damages, and its remarks about tails and refused files.
     damages: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.replay = Replay(salvages=self.salvages)
@@ -69,59 +69,59 @@ class LandingFolder:
         self.files[to] = file
 
     def data(self, name: str) -> bytes:
-        """Decompressed."""
+        """The decompressed content."""
         return read_content(self.content[name], name).data
 
     def run(self) -> FileSelection:
-        self.damages, self.said = [], []
+        self.damages, self.remarks = [], []
         index, listing = FileIndex.of(self.without_heads(self.known)), Listing.of(self.files.values())
-        looked_at = index.to_inspect(listing)
-        files = candidates(looked_at, index.known([file.path for file in looked_at]))
-        found, scanned = self._arranged_from(index, listing, files)
-        newest = max((n for n, part in found.to_read.items() if part.was_read or part.unfinished), default=None)
-        commits = {files[n].path: commits_in(each.summary) for n, each in scanned.items() if n in files}
-        for i, step in enumerate(in_steps(found, commits, self.most)):
+        unconfirmed = index.to_inspect(listing)
+        files = candidates(unconfirmed, index.known([file.path for file in unconfirmed]))
+        selection, scanned = self._select(index, listing, files)
+        newest = max((n for n, part in selection.to_read.items() if part.was_read or part.unfinished), default=None)
+        commits = {files[n].path: commits_in(result.summary) for n, result in scanned.items() if n in files}
+        for i, step in enumerate(in_steps(selection, commits, self.most)):
             if i and self.dies():
                 break
             self._apply(step, newest, scanned)
         if not files:
-            self.said = [tail_remark(part) for part in index.tails(listing)]
-        self.said += found.remarks
-        return found
+            self.remarks = [tail_remark(part) for part in index.tails(listing)]
+        self.remarks += selection.remarks
+        return selection
 
     def without_heads(self, known: dict[int, FilePart]) -> dict[int, FilePart]:
-        """As an older version left them, of the parts that it noted."""
+        """The parts, without the heads of those that an older version stored."""
         return {n: replace(part, head=None) if n < self.keyed_from else part for n, part in known.items()}
 
-    def _arranged_from(
+    def _select(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
     ) -> tuple[FileSelection, dict[int, ScanResult]]:
-        """By what matters of known files, as the job does it; which has to say what all of them together say."""
+        """Selects by few known files, as the job does, and checks that all known files give the same selection."""
         try:
-            expected = self._arranged_from_all(files)
+            expected = self._select_by_all(files)
         except PgoutputEtlError as refusal:
             with pytest.raises(type(refusal), match=f"^{re.escape(str(refusal))}$"):
-                self._arranged_by_few(index, listing, files)
+                self._select_by_few(index, listing, files)
             raise
-        found, scanned = self._arranged_by_few(index, listing, files)
-        assert found.parts == expected.parts
-        assert sorted(found.remarks) == sorted(expected.remarks)
-        return found, scanned
+        selection, scanned = self._select_by_few(index, listing, files)
+        assert selection.parts == expected.parts
+        assert sorted(selection.remarks) == sorted(expected.remarks)
+        return selection, scanned
 
-    def _arranged_from_all(self, files: dict[int, LandedFile]) -> FileSelection:
+    def _select_by_all(self, files: dict[int, LandedFile]) -> FileSelection:
         known = KnownFiles.of(self.known)
         assert files == candidates(self.files.values(), known)
         scanned, errors = self._scan(scan_tasks(files), known.contents())
         return select_files(files, _summaries(scanned), errors, known, self.files)
 
-    def _arranged_by_few(
+    def _select_by_few(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
     ) -> tuple[FileSelection, dict[int, ScanResult]]:
         tasks = scan_tasks(files)
         known = index.known(tasks)
         scanned, errors = self._scan(tasks, known.contents(index.unkeyed()))
-        found, _ = index.select(files, listing, known, _summaries(scanned), errors, self._scan_closer)
-        return found, scanned
+        selection, _ = index.select(files, listing, known, _summaries(scanned), errors, self._scan_closer)
+        return selection, scanned
 
     def _scan_closer(
         self, tasks: Mapping[str, ScanTask], contents: KnownContents
@@ -135,30 +135,31 @@ class LandingFolder:
             tasks = {part.path: ScanTask(n, part.size, n == newest, part) for n, part in step.to_read.items()}
             scanned, errors = self._scan(tasks, KnownContents({}))
             refuse(error.text for error in errors.values())
-            parts |= {n: with_scan(parts[n], each.summary) for n, each in scanned.items()}
+            parts |= {n: with_scan(parts[n], result.summary) for n, result in scanned.items()}
         self.scans |= {n: scanned[n].summary for n in step.to_read}
         for number in sorted(step.to_read):
             self.replay.add_scanned(parts[number].path, scanned[number])
         self.known |= parts
         self.batches += bool(parts)
         self._account(parts, {n: scanned[n] for n in step.to_read})
-        self.said += [tail_remark(part) for part in parts.values() if part.has_tail]
-        self.said += [part.reason or "" for part in parts.values() if part.status == FileStatus.REFUSED.value]
+        self.remarks += [tail_remark(part) for part in parts.values() if part.has_tail]
+        self.remarks += [part.reason or "" for part in parts.values() if part.status == FileStatus.REFUSED.value]
 
     def _account(self, parts: Mapping[int, FilePart], scanned: Mapping[int, ScanResult]) -> None:
         assembly = self.replay.assembly
-        fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
-        tally = BatchStatistics()
-        for each in scanned.values():
+        statuses = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+        statistics = BatchStatistics()
+        for result in scanned.values():
             packer = Packer(BlockKind.CHANGE)
-            blocks = [block for batch in each.batches for block in packer.add(batch)] + list(packer.rest())
-            for block in (row for blocks_of in blocks for row in blocks_of.to_pylist()):
-                tally.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
-        self.accounts |= tally.accounts()
+            packed = [batch for rows in result.batches for batch in packer.add(rows)] + list(packer.rest())
+            for block in (row for batch in packed for row in batch.to_pylist()):
+                rows = unpacked(block, COUNTED_KINDS)
+                statistics.add(BlockKind(block["kind"]), block["relation"], rows, 0, statuses)
+        self.accounts |= statistics.accounts()
         for number, part in parts.items():
             if part.status in (FileStatus.DUPLICATE.value, FileStatus.REFUSED.value):
                 self.accounts[number] = {part.status: part.consumed}
-        self.damages += [f"{parts[n].path}: {d.reason}" for n, each in scanned.items() for d in each.summary.damages]
+        self.damages += [f"{parts[n].path}: {d.reason}" for n in scanned for d in scanned[n].summary.damages]
 
     def _scan(
         self, tasks: Mapping[str, ScanTask], contents: KnownContents
@@ -174,7 +175,7 @@ class LandingFolder:
         return scanned, errors
 
     def scanned_again(self, number: int) -> FileScan:
-        """As a run does that goes on after one that died."""
+        """Scans a part again, as a run does that finishes the batch of a run that died."""
         part = self.known[number]
         task, content = task_again(number, part), self.content[part.path]
         return scan_part(part.path, content, task, KnownContents({}), self.framing, self.salvages).summary
@@ -187,4 +188,4 @@ class LandingFolder:
 
 
 def _summaries(scanned: Mapping[int, ScanResult]) -> dict[int, FileScan]:
-    return {number: each.summary for number, each in scanned.items()}
+    return {number: result.summary for number, result in scanned.items()}

@@ -57,7 +57,7 @@ def table_histories(
     declared: Mapping[str, Declared] | None = None,
     types: Mapping[str, str] | None = None,
 ) -> dict[int, TableHistory]:
-    """By OID. The arguments are those of Replay.tables."""
+    """Histories by OID. The arguments are those of Replay.tables."""
     histories = {}
     for oid, rows in replay.rows_by_relation().items():
         tracker = _VersionTracker()

@@ -1,4 +1,4 @@
-"""Bytes made hostile, the same ones for the same seed: real messages and files, damaged in ways that lie."""
+"""Hostile bytes: real messages and files with wrong lengths, counts, kinds, and flags, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pgoutput_etl.types import UserTypes
 from tests.support.captures import DATA, files_of
 from tests.support.encoder import Row, copydata, length_prefixed, pgcopy, recvlogical
 
-Tell = Callable[[str, object], None]  # the fixture `tell`: a figure of a long test, for docs/reliability.md
+Tell = Callable[[str, object], None]  # the fixture `tell`: prints a figure of a long test
 Mutate = Callable[[random.Random, bytes, bytes], bytes]
 
 SLOTS = (
     *("pg10/v1", "pg14/v1_binary", "pg14/v2_stream", "pg16/v1", "pg16/v1_binary", "pg16/v3_twophase"),
     *("pg16/v4_parallel", "pg16/v4_twophase_parallel_binary", "random16/v2", "random16/v4b"),
 )
-_LONGEST = 4000  # bytes of a message: longer ones differ from these in one value
+_LONGEST = 4000  # bytes of a message; longer ones differ only in one value
 _MESSAGES_OF_A_FILE = 120
 _PER_TAG = 120  # messages of one type from each slot
 # Integers that lie: lengths, counts, kinds, flags.
@@ -47,15 +47,15 @@ _NUMBERS = tuple(
 
 
 class HangError(BaseException):
-    """Not an Exception: nothing in between shall take it for an error."""
+    """Not an Exception, so that the tested code can't handle it."""
 
 
 @contextmanager
 def no_hang(seconds: float) -> Iterator[None]:
-    """Far more than it takes, so that a hang is a failure."""
+    """Fails the test if its body takes longer than this, which should be far more than it needs."""
 
     def ring(_signal: int, _frame: object) -> None:
-        raise HangError(f"no end after {seconds} s")
+        raise HangError(f"still running after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -116,14 +116,14 @@ MUTATORS: tuple[Mutate, ...] = (flip, delete, insert, swap, truncate, duplicate,
 
 
 def mutated(dice: random.Random, data: bytes, other: bytes) -> bytes:
-    """Mostly once, sometimes several times: what gets past the first check meets the second."""
+    """Mutated mostly once, sometimes several times, to reach checks behind the first one."""
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
         data = dice.choice(MUTATORS)(dice, data, other)
     return data
 
 
 def messages_of(slot: str) -> Iterator[tuple[bytes, bool]]:
-    """The messages of a slot's files, and whether each stands in a stream segment."""
+    """The messages of a slot's files, each with a flag: inside a stream segment."""
     in_stream = False
     for path in files_of(DATA / slot):
         data = decompress(path.read_bytes(), path.name)
@@ -135,16 +135,16 @@ def messages_of(slot: str) -> Iterator[tuple[bytes, bool]]:
 
 @cache
 def real_messages() -> tuple[tuple[bytes, bool], ...]:
-    """Some messages of each type from each slot; the first of each, which are of all kinds of tables."""
-    found: dict[tuple[bytes, bool], None] = {}
+    """The first messages of each type from each slot, which cover all kinds of tables."""
+    messages: dict[tuple[bytes, bool], None] = {}
     for slot in SLOTS:
         counts: dict[bytes, int] = {}
         for message, in_stream in messages_of(slot):
             tag = message[:1]
-            if counts.get(tag, 0) < _PER_TAG and len(message) <= _LONGEST and (message, in_stream) not in found:
-                found[message, in_stream] = None
+            if counts.get(tag, 0) < _PER_TAG and len(message) <= _LONGEST and (message, in_stream) not in messages:
+                messages[message, in_stream] = None
                 counts[tag] = counts.get(tag, 0) + 1
-    return tuple(found)
+    return tuple(messages)
 
 
 Seen = tuple[Relation, Insert | Update | Delete]
@@ -152,8 +152,8 @@ Seen = tuple[Relation, Insert | Update | Delete]
 
 @cache
 def real_changes() -> tuple[Seen, ...]:
-    """Changes with what describes them, as text and as binary values, of tables with all kinds of types."""
-    found: list[Seen] = []
+    """Changes with their Relations, of tables with all kinds of types, with text and binary values."""
+    changes: list[Seen] = []
     for slot in ("pg16/v1", "pg16/v1_binary"):
         relations: dict[int, Relation] = {}
         counts: dict[int, int] = {}
@@ -163,8 +163,8 @@ def real_changes() -> tuple[Seen, ...]:
                 relations[message.oid] = message
             elif isinstance(message, Insert | Update | Delete) and counts.get(message.relation_oid, 0) < 30:
                 counts[message.relation_oid] = counts.get(message.relation_oid, 0) + 1
-                found.append((relations[message.relation_oid], message))
-    return tuple(found)
+                changes.append((relations[message.relation_oid], message))
+    return tuple(changes)
 
 
 @cache
@@ -199,7 +199,7 @@ def row_of(message: Insert | Update | Delete) -> dict[str, Any]:
 
 
 def mutated_messages(seed: int, count: int) -> Iterator[tuple[bytes, bool]]:
-    """That many hostile messages, of every type as many: real ones that are mutated, sometimes in the wrong segment."""
+    """`count` hostile messages, equally many of each type: mutated real ones, sometimes in the wrong segment."""
     dice = random.Random(seed)
     by_tag: dict[bytes, list[tuple[bytes, bool]]] = {}
     for message, in_stream in real_messages():
@@ -220,8 +220,8 @@ def mutated_files(seed: int, count: int, files: Sequence[tuple[str, bytes]]) -> 
 
 @cache
 def real_files() -> tuple[tuple[str, bytes], ...]:
-    """A path and bytes: the beginnings of some slots, in every framing, plain and compressed."""
-    found: list[tuple[str, bytes]] = []
+    """Paths and bytes: the beginnings of some slots, in every framing, plain and compressed."""
+    files: list[tuple[str, bytes]] = []
     for slot in SLOTS:
         messages = [message for message, _ in islice(messages_of(slot), _MESSAGES_OF_A_FILE)]
         rows = [Row(0x1000000 + i, 700, message) for i, message in enumerate(messages)]
@@ -231,9 +231,9 @@ def real_files() -> tuple[tuple[str, bytes], ...]:
             "pgcopy": pgcopy(rows),
             "copydata": copydata(rows, keepalives=(0, 7, len(rows))),
         }
-        found += [(f"{framing}.bin", data) for framing, data in plain.items()]
-        found += [(f"copydata.bin{suffix}", compress(plain["copydata"], suffix)) for suffix in CODECS]
-    return tuple(found)
+        files += [(f"{framing}.bin", data) for framing, data in plain.items()]
+        files += [(f"copydata.bin{suffix}", compress(plain["copydata"], suffix)) for suffix in CODECS]
+    return tuple(files)
 
 
 CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}

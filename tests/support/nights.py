@@ -1,9 +1,8 @@
 """The nightly job without Spark: the same scan, assembly and batch plan, on tables and a ledger in memory.
 
-What a night leaves to the next goes through the ledger's own forms (JSON, rows), so that nothing is remembered that the
-job would forget. The plan's tables are written one event after the other, as replay.py writes them, and appended to
-where the job would append; so what is tested is everything before: which transactions, versions, names, places,
-segments, windows and ways of writing.
+State passes from night to night in the ledger's own forms (JSON, rows), so that nothing else is remembered. Tables are
+written one event after the other, as replay.py does, and appended to if the job would append. Tests therefore cover
+everything before the writing: transactions, versions, names, paths, schema spans, windows, and write methods.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]
-_STEPS = {"X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # of the two events that one message may be
+_STEPS = {"X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # the order of the two events of one message
 
 
 def blocks_of(batches: Iterable[pa.RecordBatch], kind: BlockKind = BlockKind.CHANGE) -> list[Block]:
     packer = Packer(kind)
-    found = [block for batch in batches if batch.num_rows for block in packer.add(batch)]
-    return [row for block in (*found, *packer.rest()) for row in block.to_pylist()]
+    packed = [block for batch in batches if batch.num_rows for block in packer.add(batch)]
+    return [row for block in (*packed, *packer.rest()) for row in block.to_pylist()]
 
 
 @dataclass(slots=True)
 class MemoryRows:
-    """batch_plan.BatchRows of blocks that are here."""
+    """batch_plan.BatchRows for blocks in memory."""
 
     blocks: list[Block]
     fates: StatusLookup
@@ -73,20 +72,20 @@ class MemoryRows:
         return total
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
-        found: dict[int, list[RowPositions]] = {}
+        parts_by_oid: dict[int, list[RowPositions]] = {}
         for block in self.changes():
             if block["relation"] in oids:
                 rows = self.fates.of_batch(unpacked(block, COUNTED_KINDS))
-                found.setdefault(block["relation"], []).append(
+                parts_by_oid.setdefault(block["relation"], []).append(
                     positions_in(rows, self.fates, block["relation"], windows)
                 )
-        return {oid: _together(parts) for oid, parts in found.items()}
+        return {oid: _concatenated(parts) for oid, parts in parts_by_oid.items()}
 
     def changes(self) -> list[Block]:
         return [block for block in self.blocks if block["kind"] in (BlockKind.CHANGE.value, BlockKind.WAITING.value)]
 
 
-def _together(parts: list[RowPositions]) -> RowPositions:
+def _concatenated(parts: list[RowPositions]) -> RowPositions:
     names = ("lsn", "file", "ordinal", "scope")
     return RowPositions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -104,7 +103,7 @@ class StoredTable:
 
 @dataclass(slots=True)
 class Nights:
-    """A ledger and its tables, and the reference beside them."""
+    """A ledger and its tables, and a reference replay."""
 
     config: Config = CONFIG
     replay: Replay = field(default_factory=Replay)
@@ -125,7 +124,7 @@ class Nights:
         return {row["oid"]: table_state(row) for row in self.tables}
 
     def night(self, contents: Sequence[bytes], config: Config | None = None) -> TargetPlan:
-        """One batch of these files. Raises what the job raises, and then changes nothing."""
+        """Applies these files as one batch. If it raises an error, as the job would, nothing has changed."""
         config = config or self.config
         assembly = self._assembly()
         assembly.origins = config.source.origins
@@ -180,8 +179,8 @@ class Nights:
         relation, state = held.relation, held.state
         if state is None:
             name = (relation.namespace, relation.name)
-            found = TableState(held.oid, *name, "", -1, lsn_before, status, held.reason, relation, ())
-            return replace(found, last_row=held.changes.last_row)
+            state = TableState(held.oid, *name, "", -1, lsn_before, status, held.reason, relation, ())
+            return replace(state, last_row=held.changes.last_row)
         if held.moves_to is not None:
             version = self.store.setdefault(held.moves_to, StoredTable()).write(*self._at(state.path, state.version))
             state = replace(state, path=held.moves_to, version=version)
@@ -192,14 +191,14 @@ class Nights:
     ) -> TableState:
         stored = self.store.setdefault(task.path, StoredTable())
         has_rows = task.state is not None and task.changes.truncated_at is None
-        there: list[Row] = []
+        current: list[Row] = []
         if has_rows and task.state is not None:
-            _, there = moved or self._at(task.state.path, task.state.version)
+            _, current = moved or self._at(task.state.path, task.state.version)
         for segment in task.spans:
             if segment.migration is not None:
-                there = migrated_rows(there, segment.migration)
-            before, table = there, rows_under(segment.shape)
-            for row in there:
+                current = migrated_rows(current, segment.migration)
+            before, table = current, rows_under(segment.shape)
+            for row in current:
                 table.put(row)
             window = Window(
                 task.changes.truncated_at, segment.start, segment.end, None if task.cutoff is None else task.cutoff.lsn
@@ -208,16 +207,16 @@ class Nights:
             method, is_reduced = self._method(task, segment.shape, before, events)
             for event in events:
                 table.apply(event)
-            there = list(table.events())
+            current = list(table.events())
             if method is WriteMethod.APPEND or (method is WriteMethod.OVERWRITE and not is_reduced):
-                there = [*before, *events] if method is WriteMethod.APPEND else events
+                current = [*before, *events] if method is WriteMethod.APPEND else events
         relation = task.shape.relation
         return TableState(
             task.oid,
             relation.namespace,
             relation.name,
             task.path,
-            stored.write(task.shape, there),
+            stored.write(task.shape, current),
             lsn if task.cutoff is None else task.cutoff.lsn - 1,
             APPLIED if task.cutoff is None else HELD,
             None if task.cutoff is None else task.cutoff.reason,
@@ -229,18 +228,18 @@ class Nights:
         )
 
     def _method(
-        self, task: TableTask, shape: TableShape, there: list[Row], events: list[Row]
+        self, task: TableTask, shape: TableShape, target_rows: list[Row], events: list[Row]
     ) -> tuple[WriteMethod, bool]:
-        """How the job would write these events, and whether the last one of each key is found out before. The facts are
-        proven from the keys, as the job does."""
+        """The job's write method for these events, and whether it first reduces them to the last event per key. Facts
+        are proven from the keys, as in the job."""
         changes = task.changes
         only_inserts = not (changes.updates or changes.deletes or changes.truncates)
-        facts = WriteFacts(not shape.is_bag, not there, only_inserts)
+        facts = WriteFacts(not shape.is_bag, not target_rows, only_inserts)
         if only_inserts and not shape.is_bag:
-            own, stored = (_hashes(rows, shape) for rows in (events, there))
-            if own is not None:
-                facts = replace(facts, keys_are_unique=len(np.unique(own)) == len(own))
-                facts = replace(facts, keys_are_absent=stored is not None and not np.isin(own, stored).any())
+            new, stored = (_hashes(rows, shape) for rows in (events, target_rows))
+            if new is not None:
+                facts = replace(facts, keys_are_unique=len(np.unique(new)) == len(new))
+                facts = replace(facts, keys_are_absent=stored is not None and not np.isin(new, stored).any())
         method = write_method(facts)
         self.methods[method] += 1
         return method, need_reduction(facts) or not only_inserts
@@ -251,19 +250,19 @@ class Nights:
         return sorted(repr(target_row(row, shape)) for row in rows)
 
     def assert_as_replayed(self, keys: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Every table that lacks nothing has the rows of the reference, in a place of its own that its name says."""
+        """Checks that every complete table has the reference's rows, at its own path, which follows from its name."""
         states, expected, holders = self.states, self.replay.rows_by_relation(), self.replay.name_holders()
-        places = [state.path for state in states.values() if state.path]
-        assert len(set(places)) == len(places), f"two tables in one place: {sorted(places)}"
+        paths = [state.path for state in states.values() if state.path]
+        assert len(set(paths)) == len(paths), f"two tables at one path: {sorted(paths)}"
         for oid, state in states.items():
             if not state.is_complete:
                 continue
             assert oid in expected, f"{state.path}: no committed row"
             want = sorted(repr(row) for row in self.replay.table(oid, expected[oid], keys).rows)
-            assert self.rows(oid) == want, f"{state.path}: {self.rows(oid)} where {want} is replayed"
-            bears_name = holders.get((state.schema, state.table)) == oid
-            place = f"root/{state.schema}/{state.table}" if bears_name else f"root/_pgoutput_etl/displaced/{oid}"
-            assert state.path == place
+            assert self.rows(oid) == want, f"{state.path}: expected {want}, found {self.rows(oid)}"
+            has_name = holders.get((state.schema, state.table)) == oid
+            path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/{oid}"
+            assert state.path == path
         missing = expected.keys() - states.keys()
         assert not missing, f"tables without a state: {missing}"
 
@@ -278,11 +277,11 @@ def _assemble(assembly: Assembly, scanned: list[ScanResult]) -> None:
 
 
 def _events(rows: MemoryRows, window: Window, shape: TableShape) -> list[Row]:
-    mine = [block for block in rows.changes() if block["relation"] == shape.relation.oid]
-    found = [row for batch in typed_events_of(mine, rows.fates, window, shape) for row in batch.to_pylist()]
-    for event in found:
+    blocks = [block for block in rows.changes() if block["relation"] == shape.relation.oid]
+    events = [row for batch in typed_events_of(blocks, rows.fates, window, shape) for row in batch.to_pylist()]
+    for event in events:
         event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
-    return sorted(found, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
+    return sorted(events, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
 
 
 def _hashes(rows: list[Row], shape: TableShape) -> KeyHashes | None:
@@ -295,14 +294,14 @@ def _open_units(assembly: Assembly) -> set[FragmentId]:
 
 
 def _of_units(batches: Iterable[pa.RecordBatch], units: set[FragmentId]) -> list[pa.RecordBatch]:
-    """The changes in these units."""
-    found = []
+    """The rows of these fragments."""
+    result = []
     for batch in batches:
         columns = zip(*(batch.column(name).to_pylist() for name in ("file", "unit", "tag")), strict=True)
-        chosen = [(file, unit) in units and tag in CHANGE_TAGS for file, unit, tag in columns]
-        if any(chosen):
-            found.append(batch.filter(pa.array(chosen)))
-    return found
+        is_selected = [(file, unit) in units and tag in CHANGE_TAGS for file, unit, tag in columns]
+        if any(is_selected):
+            result.append(batch.filter(pa.array(is_selected)))
+    return result
 
 
 def _advanced(state: TableState, assembly: Assembly) -> TableState:

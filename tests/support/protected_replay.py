@@ -1,4 +1,4 @@
-"""Archives applied in memory with the configuration's `columns`: read twice, as the job does."""
+"""Replays archives in memory with the configuration's masks. Archives are read twice, as the job does."""
 
 from __future__ import annotations
 

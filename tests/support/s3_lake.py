@@ -1,4 +1,4 @@
-"""A bucket on an S3 server of a test's own, and the jobs on it as they are typed."""
+"""A bucket on a test's own S3 server, and the jobs that use it, started by the documented commands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.identifiers import path_segment
 from tests.support.captures import NEVER_SENT_VALUES, Table
 from tests.support.s3_server import DOOR
-from tests.support.spark_servers import JAVA_OPTIONS, environment
+from tests.support.spark_servers import environment
 from tests.support.truth import assert_equals_truth
 
 ROOT = Path(__file__).parents[2]
@@ -35,11 +36,11 @@ _WITHIN = 600  # seconds
 
 
 def packages() -> tuple[str, str]:
-    """What the documentation's command brings for S3, and what of it is left out."""
+    """The packages and excluded packages of the documented command for S3."""
     [command] = _TESTED.findall((ROOT / "docs" / "storage.md").read_text(encoding="utf-8"))
-    [chosen] = re.findall(r"--packages (\S+)", command)
-    [left_out] = re.findall(r"--exclude-packages '(\S+)'", command)
-    return chosen, left_out
+    [included] = re.findall(r"--packages (\S+)", command)
+    [excluded] = re.findall(r"--exclude-packages '(\S+)'", command)
+    return included, excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Done:
 @dataclass(slots=True)
 class Lake:
     url: str
-    said: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
 
     @property
     def _client(self) -> Any:
@@ -73,31 +74,31 @@ class Lake:
         self._client.put_object(Bucket=BUCKET, Key=key, Body=content)
 
     def objects(self, below: str = TABLES) -> dict[str, str]:
-        """Names and what tells one content from another."""
+        """Names and ETags."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{below}/")
-        return {found["Key"]: found["ETag"] for page in pages for found in page.get("Contents", [])}
+        return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
 
-    def tell(self, meet: str | None = None, conditional: bool = True) -> None:
+    def control(self, meet: str | None = None, conditional: bool = True) -> None:
         """See s3_server.Door."""
-        told = json.dumps({"meet": meet, "conditional": conditional}).encode()
-        urlopen(Request(f"{self.url}{DOOR}", told, method="PUT")).close()
+        body = json.dumps({"meet": meet, "conditional": conditional}).encode()
+        urlopen(Request(f"{self.url}{DOOR}", body, method="PUT")).close()
 
     def requests(self) -> dict[str, int]:
         with urlopen(f"{self.url}{DOOR}") as answer:
-            counted: dict[str, int] = json.load(answer)
-        return counted
+            counts: dict[str, int] = json.load(answer)
+        return counts
 
     def start(self, job: str | Path, *arguments: str) -> subprocess.Popen[str]:
-        """In a process group of its own, by the command that the documentation has."""
-        chosen, left_out = packages()
-        small = ["--master=local[2]", "--driver-memory=2g", f"--driver-java-options={JAVA_OPTIONS}"]
+        """Starts a job by the documented command, in its own process group."""
+        included, excluded = packages()
+        small = ["--master=local[2]", "--driver-memory=2g"]
         small += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
         small += ["--conf", f"spark.hadoop.fs.s3a.endpoint={self.url}"]
         small += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
         small += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
-        small += ["--packages", chosen, "--exclude-packages", left_out]
+        small += ["--packages", included, "--exclude-packages", excluded]
         keys = {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET, "PYSPARK_PYTHON": sys.executable}
-        # Without a configuration there are Amazon's own names; a session of this machine's must not be met there.
+        # Jobs without a configuration use Amazon's variables; credentials of this machine must not leak in.
         keys |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
             [ROOT / "spark-submit.sh", *small, ROOT / "jobs" / job, *arguments],
@@ -111,15 +112,21 @@ class Lake:
 
     def end(self, process: subprocess.Popen[str]) -> Done:
         output, errors = process.communicate(timeout=_WITHIN)
-        self.said += [output, errors]
+        self.outputs += [output, errors]
         return Done(process.returncode, output, errors)
 
     def job(self, name: str, *arguments: str) -> Done:
-        """With conf/s3.yaml."""
+        """Runs a job with conf/s3.yaml."""
         return self.end(self.start_job(name, *arguments))
 
     def start_job(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         return self.start(f"{name}.py", "--config", str(ROOT / "conf" / "s3.yaml"), "--json", *arguments)
+
+    def config(self) -> Config:
+        """conf/s3.yaml, for jobs in this process."""
+        spark = {"endpoint": self.url, "path.style.access": "true", "endpoint.region": "us-east-1"}
+        overrides = [f"spark.spark.hadoop.fs.s3a.{name}={value}" for name, value in spark.items()]
+        return load_config(str(ROOT / "conf" / "s3.yaml"), overrides, {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET})
 
     def apply(self) -> dict[str, Any]:
         done = self.job("apply")
@@ -128,7 +135,7 @@ class Lake:
         return summary
 
     def wait_for(self, folder: str, name: str, process: subprocess.Popen[str]) -> None:
-        """Until there is such an object. To list all of them again and again would keep the server busy."""
+        """Waits for an object. Lists only its folder, as listing everything would keep the server busy."""
         until = time.monotonic() + _WITHIN
         while f"{folder}/{name}" not in self.objects(folder):
             assert process.poll() is None, self.end(process).errors[-3000:]
@@ -136,7 +143,7 @@ class Lake:
             time.sleep(0.05)
 
     def rows(self, path: str) -> list[dict[str, Any]]:
-        """A Delta table's, as a reader other than Spark sees it."""
+        """A Delta table's rows, read without Spark."""
         options = {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -149,7 +156,7 @@ class Lake:
         return rows
 
     def assert_equals(self, spark: SparkSession, folder: Path, tables: list[Table]) -> None:
-        """Read from a copy of what the bucket holds: delta-rs doesn't read tables whose columns were widened."""
+        """Spark reads a copy of the bucket, as delta-rs can't read tables with widened columns."""
         copy = folder / f"copy{len(list(folder.iterdir()))}"
         for key in self.objects():
             if not key.endswith("/") and "/_pgoutput_etl/" not in key:
@@ -177,9 +184,9 @@ def lake(folder: Path) -> Iterator[Lake]:
         try:
             port = server.stdout.readline().strip()
             assert port, log.read_text()
-            found = Lake(f"http://127.0.0.1:{port}")
-            found.make_bucket()
-            yield found
+            lake = Lake(f"http://127.0.0.1:{port}")
+            lake.make_bucket()
+            yield lake
         finally:
             server.stdin.close()
             server.wait(20)

@@ -1,8 +1,7 @@
 """An S3 server as a process: `python -m tests.support.s3_server` prints its port, and serves until its input ends.
 
-moto answers. Before it stands a door that lets one write in at a time, as S3 decides which of two came first; counts
-what is asked for; and can be told, by a PUT of JSON to /_door, to let two writers meet, or to be a store that doesn't
-know conditional writes. A GET of it gives the counts.
+moto answers the requests. A wrapper, the Door, counts them and serializes writes, as S3 orders concurrent writes. A PUT
+of JSON to /_door makes two writers meet, or turns conditional writes off; a GET of /_door returns the counts.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 @dataclass
 class Door:
-    """meet: a pattern of "METHOD /bucket/key": the first two requests that match wait for each other, then go in one
-    after the other; conditional: whether If-None-Match counts."""
+    """meet: a pattern of "METHOD /bucket/key"; the first two matching requests wait for each other, and are then
+    answered one after the other. conditional: False ignores If-None-Match."""
 
     inside: Application
     meet: str | None = None
@@ -40,7 +39,7 @@ class Door:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == DOOR:
-            return self._told(environ, start_response)
+            return self._control(environ, start_response)
         with self.writing:
             self.counts[_kind(method, environ.get("QUERY_STRING", ""))] += 1
         if method in ("GET", "HEAD"):
@@ -56,18 +55,18 @@ class Door:
             self.waiting.wait(_MEET_WITHIN)
             self.meet = None
 
-    def _told(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def _control(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] == "PUT":
-            told = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
-            self.meet, self.conditional = told["meet"], told["conditional"]
+            body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+            self.meet, self.conditional = body["meet"], body["conditional"]
             self.waiting.reset()
         start_response("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(self.counts).encode()]
 
 
 def _kind(method: str, query: str) -> str:
-    asked = parse_qs(query, keep_blank_values=True)
-    if method == "GET" and ("list-type" in asked or "uploads" in asked):
+    parameters = parse_qs(query, keep_blank_values=True)
+    if method == "GET" and ("list-type" in parameters or "uploads" in parameters):
         return "LIST"
     return method
 

@@ -1,4 +1,4 @@
-"""Random values of every scalar type, and those at its ends, as text that PostgreSQL reads."""
+"""Random and extreme values of every scalar type, as text that PostgreSQL reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def float_of(form: str, bits: int) -> float:
 
 
 def floats(form: str) -> Values:
-    """Any bits, sizes that people use, every power of two with its neighbours, and powers of ten."""
+    """Random bits, common magnitudes, every power of two with its neighbors, and powers of ten."""
     size = 8 * struct.calcsize(f">{form}")
     fraction_bits = {32: 23, 64: 52}[size]
 
@@ -222,7 +222,7 @@ def inets(dice: random.Random, count: int) -> Iterator[str]:
 
 
 def cidrs(dice: random.Random, count: int) -> Iterator[str]:
-    """Host bits cleared by network(), which the query does not call: whole addresses and prefixes of zeros."""
+    """Whole addresses and prefixes of zeros, which need no network() to clear host bits."""
     yield from ("10.0.0.0/8", "::/0", "0.0.0.0/0", "fe80::/10", "::ffff:0:0/96", "192.168.0.128/25")
     for _ in range(count):
         address, bits = ip_address(dice)
@@ -238,7 +238,7 @@ def mac_addresses(size: int) -> Values:
 
 
 def points(form: str, least: int, most: int) -> Values:
-    """With {} for the points' coordinates."""
+    """form: a format with {} for the points."""
 
     def values(dice: random.Random, count: int) -> Iterator[str]:
         for _ in range(count):
@@ -299,7 +299,7 @@ def snapshots(dice: random.Random, count: int) -> Iterator[str]:
 
 
 def absent_oids(dice: random.Random, count: int) -> Iterator[str]:
-    """OIDs that nothing has, and that which stands for nothing: these print as they are sent."""
+    """Unused OIDs and 0, which print as numbers."""
     yield "0"
     yield from (str(dice.randrange(2_000_000_000, 2**32)) for _ in range(min(count, 200)))
 

@@ -1,6 +1,6 @@
-"""Small archives, written out in a test: messages by hand, files of them, and the tables that they come to.
+"""Small archives for tests: messages, files of messages, and the tables that result from them.
 
-A transaction is named by its xid, a table by its OID; every column is text unless said otherwise.
+An xid identifies a transaction, an OID a table. Columns are text by default.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from pgoutput_etl.replay.mirror import Replay
 from tests.support import encoder
 
 TEXT = 25
-T = 16384  # the OID of the table that most tests are content with
+T = 16384  # the OID of the table that most tests use
 Change = Relation | Type | Insert | Update | Delete | Truncate | Message
 Messages = list[PgoutputMessage]
 Rows = list[tuple[Any, ...]]
 
 
 class Toast:
-    """The class of TOAST: a value that is unchanged, and so not sent."""
+    """The class of TOAST: an unchanged value, which is not sent."""
 
 
 TOAST = Toast()
@@ -65,7 +65,7 @@ def table(
     identity: ReplicaIdentity = ReplicaIdentity.DEFAULT,
     xid: int | None = None,
 ) -> Relation:
-    """A column is its name, or its name and its type's OID."""
+    """A column is a name, or a name and its type's OID."""
     typed = [(c, TEXT) if isinstance(c, str) else c for c in columns or ("id", "v")]
     full = identity is ReplicaIdentity.FULL
     described = tuple(RelationColumn(full or name in key, name, type_oid, -1) for name, type_oid in typed)
@@ -77,7 +77,7 @@ def insert(*values: Value, oid: int = T, xid: int | None = None) -> Insert:
 
 
 def update(*values: Value, old_key: Sequence[Value] = (), old: Sequence[Value] = (), oid: int = T) -> Update:
-    """`old_key`: a key-only old tuple, NULL where nothing is sent; `old`: a full one."""
+    """old_key: a key-only old tuple, with NULL in columns that are not sent; old: a full one."""
     if old_key:
         return Update(None, oid, OldTupleKind.KEY, tuple_data(*old_key), tuple_data(*values))
     if old:
@@ -86,7 +86,7 @@ def update(*values: Value, old_key: Sequence[Value] = (), old: Sequence[Value] =
 
 
 def delete(*key: Value, oid: int = T) -> Delete:
-    """As wide as the table: NULL where nothing is sent."""
+    """key: as wide as the table, with NULL in columns that are not sent."""
     return Delete(None, oid, OldTupleKind.KEY, tuple_data(*key))
 
 
@@ -103,7 +103,7 @@ def transaction(xid: int, lsn: int, *changes: Change) -> Messages:
 
 
 def segment(xid: int, *changes: Change, first: bool = False) -> Messages:
-    """Changes bear the transaction's xid, or their own if they are a subtransaction's."""
+    """Changes get the transaction's xid unless they have a subtransaction's."""
     inside = [change if change.xid is not None else replace(change, xid=xid) for change in changes]
     return [StreamStart(xid, first), *inside, StreamStop()]
 
@@ -150,13 +150,13 @@ def replayed(*files: Iterable[PgoutputMessage]) -> Replay:
 
 
 def tables(replay: Replay, **keys: tuple[str, ...]) -> dict[str, Rows]:
-    """Rows by table, in no particular order and so sorted; a table is under the name that it bore last."""
-    found: dict[str, Rows] = {}
-    held = replay.tables({f"public.{name}": key for name, key in keys.items()})
+    """Sorted rows by the table's last name."""
+    rows: dict[str, Rows] = {}
+    replayed_tables = replay.tables({f"public.{name}": key for name, key in keys.items()})
     for (_, name), oid in replay.name_holders().items():
-        columns = [column.name for column in held[oid].shape.columns]
-        found[name] = sorted((tuple(row[c] for c in columns) for row in held[oid].rows), key=repr)
-    return found
+        columns = [column.name for column in replayed_tables[oid].shape.columns]
+        rows[name] = sorted((tuple(row[c] for c in columns) for row in replayed_tables[oid].rows), key=repr)
+    return rows
 
 
 def rows_of(*files: Iterable[PgoutputMessage]) -> Rows:

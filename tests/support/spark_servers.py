@@ -1,4 +1,4 @@
-"""Spark's own servers as processes of a test's own, from the distribution in pyspark: for as long as it needs them."""
+"""Spark's servers as processes for the duration of a test, from the distribution in pyspark."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from pgoutput_etl.spark.session import delta_package
 
 ROOT = Path(__file__).parents[2]
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
-_STARTED_WITHIN = 180  # seconds, in which jars may have to come from afar
+_STARTED_WITHIN = 180  # seconds, in which jars may have to be downloaded
 _STOPPED_WITHIN = 20
-# Compiled lightly and collected by one thread: what runs for a minute has no time to earn more.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
 def spark_home() -> Path:
@@ -31,16 +29,16 @@ def spark_home() -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """What Spark's scripts look at, whatever the caller's shell is set up for."""
+    """The environment for Spark's scripts, without the caller's Spark settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return {**inherited, "SPARK_HOME": str(spark_home()), "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
 @contextmanager
 def server(folder: Path, name: str, *command: str | Path, started: str, **variables: str) -> Iterator[re.Match[str]]:
-    """A process of Spark's that works in `folder` and ends with the block, with all that it has started.
+    """Runs one of Spark's servers in `folder` until the end of the block, which also ends its child processes.
 
-    Its output goes to `<name>.log`; the block begins once a line there matches `started`.
+    Its output goes to `<name>.log`. The block begins when a line there matches `started`; yields the match.
     """
     log = folder / f"{name}.log"
     with log.open("wb") as output:
@@ -63,16 +61,16 @@ def _wait_for(process: subprocess.Popen[bytes], log: Path, started: str) -> re.M
     until = time.monotonic() + _STARTED_WITHIN
     while time.monotonic() < until:
         ended = process.poll() is not None
-        said = log.read_text(errors="replace")
-        if found := re.search(started, said):
-            return found
-        assert not ended, f"{log.name}: ended with {process.returncode}\n{said[-3000:]}"
+        output = log.read_text(errors="replace")
+        if match := re.search(started, output):
+            return match
+        assert not ended, f"{log.name}: ended with {process.returncode}\n{output[-3000:]}"
         time.sleep(0.1)
     raise AssertionError(f"{log.name}: no {started!r} within {_STARTED_WITHIN} s\n{log.read_text()[-3000:]}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """A worker takes its executors along; whatever of its process group is left is ended the hard way."""
+    """Terminates the process, and kills the rest of its process group. A worker ends its executors itself."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOPPED_WITHIN)
@@ -83,35 +81,35 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
-    """A master and its workers, one core each. Gives the master's URL; a worker's executors work below `worker<n>`."""
+    """A master and workers with one core each. Yields the master's URL. Executors work below `worker<n>`."""
     spark_class = spark_home() / "bin" / "spark-class"
-    small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
+    small = {"SPARK_DAEMON_MEMORY": "256m"}
     anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as running:
         master = (spark_class, "org.apache.spark.deploy.master.Master", *anywhere)
-        told = server(folder, "master", *master, started=r"Starting Spark master at (spark://\S+)", **small)
-        url = running.enter_context(told)[1]
+        started = r"Starting Spark master at (spark://\S+)"
+        url = running.enter_context(server(folder, "master", *master, started=started, **small))[1]
         for number in range(workers):
             name = f"worker{number}"
-            place = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / name))
-            worker = (spark_class, "org.apache.spark.deploy.worker.Worker", *anywhere, *place, url)
-            own = {**small, "SPARK_LOCAL_DIRS": str(folder / f"{name}.local")}
-            running.enter_context(server(folder, name, *worker, started="Successfully registered with master", **own))
+            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / name))
+            worker = (spark_class, "org.apache.spark.deploy.worker.Worker", *anywhere, *options, url)
+            env = {**small, "SPARK_LOCAL_DIRS": str(folder / f"{name}.local")}
+            running.enter_context(server(folder, name, *worker, started="Successfully registered with master", **env))
         yield url
 
 
 @contextmanager
 def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
-    """A Spark Connect server with Delta, by the command in docs/spark-connect.md. Gives its URL."""
-    [command] = _TESTED.findall((ROOT / "docs" / "spark-connect.md").read_text(encoding="utf-8"))
+    """A Spark Connect server with Delta, started by the command in docs/deploy.md. Yields its URL."""
+    [command] = _TESTED.findall((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
     assert delta_package() in command
-    chosen = {
+    properties = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         **settings,
     }
-    options = [part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")]
-    said = r"Spark Connect server started at: \S*:(\d+)"
+    options = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
+    started = r"Spark Connect server started at: \S*:(\d+)"
     shell = ("bash", "-c", f'exec {command.strip()} "$@"', "connect", *options)
-    with server(folder, "connect", *shell, started=said, PYSPARK_PYTHON=sys.executable) as found:
-        yield f"sc://127.0.0.1:{found[1]}"
+    with server(folder, "connect", *shell, started=started, PYSPARK_PYTHON=sys.executable) as match:
+        yield f"sc://127.0.0.1:{match[1]}"

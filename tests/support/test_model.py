@@ -1,4 +1,4 @@
-"""The model server itself: what it takes for the truth, what it sends, and that a history is nothing but data."""
+"""The model server: its truth, its messages, and histories as data."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows_of(history: History, oid: int = T) -> list[tuple[str | None, ...]]:
 # The truth
 
 
-def test_what_is_rolled_back_never_was() -> None:
+def test_rolled_back_changes_leave_no_trace() -> None:
     history = history_of(
         *BEGUN,
         do.Begin(),
@@ -88,7 +88,7 @@ def test_the_tables_are_as_of_a_commit() -> None:
     assert history.tables_at(first)[T].rows == [("1", "one")]
 
 
-def test_an_archive_learns_of_a_table_from_its_rows_alone() -> None:
+def test_an_archive_knows_a_table_only_from_its_rows() -> None:
     history = history_of(
         *BEGUN,
         do.Begin(),
@@ -107,7 +107,7 @@ def test_an_archive_learns_of_a_table_from_its_rows_alone() -> None:
     )
 
 
-def test_a_name_is_its_last_row_s() -> None:
+def test_a_name_belongs_to_the_table_of_its_last_row() -> None:
     swapped = history_of(
         *(do.Begin(), create(T, "t"), create(U, "u"), insert(T, 1), insert(U, 1), do.Commit(), do.Begin()),
         *(ddl.RenameTable(T, "public", "x"), ddl.RenameTable(U, "public", "t"), ddl.RenameTable(T, "public", "u")),
@@ -119,14 +119,14 @@ def test_a_name_is_its_last_row_s() -> None:
     assert swapped.holders_at(last) == {("public", "u"): T}
 
 
-def test_a_renamed_column_is_told_by_its_number() -> None:
+def test_a_renamed_column_is_identified_by_its_number() -> None:
     history = history_of(
         *BEGUN, do.Begin(), ddl.RenameColumn(T, "t2", "t3"), ddl.RenameColumn(T, "t3", "t4"), insert(T, 2), do.Commit()
     )
     assert history.archived_at(EVER)[T].renamed == {"t4": "t2"}
 
 
-def test_why_an_archive_can_not_know_a_table() -> None:
+def test_reasons_why_an_archive_can_not_know_a_table() -> None:
     def reason(*statements: RunsOnServer, **options: bool) -> str | None:
         history = history_of(*BEGUN, do.Begin(), *statements, do.Commit(), options=Options(**options))  # type: ignore[arg-type]
         return history.archived_at(EVER)[T].unknowable
@@ -208,14 +208,14 @@ def test_truncate_is_not_decoded_before_11() -> None:
 
 
 def test_old_tuples_by_replica_identity() -> None:
-    def sent(identity: ReplicaIdentity, *statements: RunsOnServer) -> list[str]:
+    def old_kinds(identity: ReplicaIdentity, *statements: RunsOnServer) -> list[str]:
         history = history_of(*BEGUN, do.Begin(), ddl.SetIdentity(T, identity), *statements, do.Commit())
         return [m.old_kind.value if m.old_kind else "-" for m in history.messages if hasattr(m, "old_kind")]
 
-    moved, kept = dml.UpdateRow(T, 3, (("i1", b"2"),)), dml.UpdateRow(T, 3, (("t2", None),))
-    assert sent(ReplicaIdentity.DEFAULT, kept, moved, dml.DeleteRow(T, 3)) == ["-", "K", "K"]
-    assert sent(ReplicaIdentity.FULL, kept, moved, dml.DeleteRow(T, 3)) == ["O", "O", "O"]
-    assert sent(ReplicaIdentity.NOTHING, kept, moved, dml.DeleteRow(T, 3)) == []
+    new_key, same_key = dml.UpdateRow(T, 3, (("i1", b"2"),)), dml.UpdateRow(T, 3, (("t2", None),))
+    assert old_kinds(ReplicaIdentity.DEFAULT, same_key, new_key, dml.DeleteRow(T, 3)) == ["-", "K", "K"]
+    assert old_kinds(ReplicaIdentity.FULL, same_key, new_key, dml.DeleteRow(T, 3)) == ["O", "O", "O"]
+    assert old_kinds(ReplicaIdentity.NOTHING, same_key, new_key, dml.DeleteRow(T, 3)) == []
 
 
 def test_xids_wrap_around() -> None:
@@ -224,28 +224,28 @@ def test_xids_wrap_around() -> None:
     assert [m.xid for m in history.messages if isinstance(m, Begin)] == [(1 << 32) - 2, (1 << 32) - 1, 3, 4]
 
 
-def test_random_histories_have_everything_in_them() -> None:
-    seen: Counter[str] = Counter()
+def test_random_histories_contain_everything() -> None:
+    counts: Counter[str] = Counter()
     for seed in range(400):
         chance = random.Random(seed)
         history = random_history(chance, random_options(chance))
         last: object = None
         for message in history.messages:
-            seen[type(message).__name__] += 1
-            seen["stray Prepare"] += isinstance(message, Prepare) and not isinstance(last, Relation | BeginPrepare)
-            seen["subtransaction aborted"] += isinstance(message, StreamAbort) and message.xid != message.subxid
-            seen["cascade"] += isinstance(message, Truncate) and message.options & 1
-            seen["not transactional"] += isinstance(message, Message) and not message.transactional
-            seen["next segment"] += isinstance(message, StreamStart) and not message.first_segment
+            counts[type(message).__name__] += 1
+            counts["stray Prepare"] += isinstance(message, Prepare) and not isinstance(last, Relation | BeginPrepare)
+            counts["subtransaction aborted"] += isinstance(message, StreamAbort) and message.xid != message.subxid
+            counts["cascade"] += isinstance(message, Truncate) and message.options & 1
+            counts["not transactional"] += isinstance(message, Message) and not message.transactional
+            counts["next segment"] += isinstance(message, StreamStart) and not message.first_segment
             last = message
         tables = history.archived_at(EVER).values()
-        seen["knowable"] += sum(table.knowable for table in tables)
-        seen["renamed columns"] += sum(bool(table.renamed) for table in tables)
-        seen["names that others had"] += len(history.names_at(EVER)) > len(history.holders_at(EVER))
+        counts["knowable"] += sum(table.knowable for table in tables)
+        counts["renamed columns"] += sum(bool(table.renamed) for table in tables)
+        counts["names that others had"] += len(history.names_at(EVER)) > len(history.holders_at(EVER))
         assert are_possible(history.connections), seed
-    assert {kind.__name__ for kind in get_args(PgoutputMessage)} <= seen.keys()
-    assert min(seen.values()) > 10, seen
-    assert seen["knowable"] > 500
+    assert {kind.__name__ for kind in get_args(PgoutputMessage)} <= counts.keys()
+    assert min(counts.values()) > 10, counts
+    assert counts["knowable"] > 500
 
 
 # Histories as data
@@ -261,7 +261,7 @@ def test_the_same_data_gives_the_same_messages() -> None:
         assert again.archived_at(EVER) == history.archived_at(EVER)
 
 
-def test_nights_are_the_messages_in_their_order() -> None:
+def test_nights_contain_the_messages_in_order() -> None:
     chance = random.Random(1)
     history = random_history(chance, Options())
     for _ in range(20):
@@ -269,7 +269,7 @@ def test_nights_are_the_messages_in_their_order() -> None:
         assert [message for night in nights for file in night for message in file] == history.messages
 
 
-def test_shrinking_leaves_what_fails() -> None:
+def test_a_shrunk_history_still_fails() -> None:
     def aborts_a_subtransaction(history: History) -> bool:
         aborts = [message for message in history.messages if isinstance(message, StreamAbort)]
         return any(message.xid != message.subxid for message in aborts)
@@ -285,7 +285,7 @@ def test_shrinking_leaves_what_fails() -> None:
     assert len(small.connections) == 1
 
 
-def test_the_source_of_messages_is_that_of_small_archives() -> None:
+def test_messages_become_source_for_small_archives() -> None:
     words = {**vars(messages), **vars(small_archives), "replace": replace}
     for seed in range(100):
         chance = random.Random(seed)
@@ -297,7 +297,7 @@ def test_the_source_of_messages_is_that_of_small_archives() -> None:
         assert source_of([files]) == source_of([[file for night in nights for file in night]])
 
 
-def test_evictions_stream_what_is_open() -> None:
+def test_evictions_stream_open_transactions() -> None:
     lsns = {record.lsn: Eviction(0) for record in history_of(*BEGUN).server.wal}
     streamed = replace(
         history_of(*BEGUN, options=Options(streaming=Streaming.ON)), connections=[Connection(evictions=lsns)]

@@ -1,4 +1,4 @@
-"""Rows that a server held, as `COPY (SELECT * …) TO STDOUT (FORMAT csv, HEADER)` wrote them, against a table's rows."""
+"""Compares a table's rows with a server's, written by `COPY (SELECT * …) TO STDOUT (FORMAT csv, HEADER)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Text = str | None
 
 
 def read_csv(path: Path) -> tuple[list[str], list[tuple[Text, ...]]]:
-    """Header and rows. Unlike the csv module it tells NULL (unquoted and empty) from an empty string (quoted)."""
+    """Header and rows. Unlike the csv module, distinguishes NULL (unquoted and empty) from an empty string (quoted)."""
     text = path.read_bytes().decode()
     records: list[list[Text]] = [[]]
     position = 0
@@ -33,7 +33,7 @@ def read_csv(path: Path) -> tuple[list[str], list[tuple[Text, ...]]]:
 
 
 def postgres_text(value: Any, pg_float4: bool = False) -> Text:
-    """What PostgreSQL prints for a value that came out of a table (DateStyle ISO, TimeZone UTC, bytea hex)."""
+    """PostgreSQL's text of a value read from a table (DateStyle ISO, TimeZone UTC, bytea hex)."""
     match value:
         case None:
             return None
@@ -59,7 +59,7 @@ def postgres_text(value: Any, pg_float4: bool = False) -> Text:
 
 
 def array_text(values: list[Any]) -> str:
-    """A one-dimensional array as PostgreSQL prints it; a list of pairs is a map: hstore's text."""
+    """PostgreSQL's text of a one-dimensional array, or hstore's text of a map, which is a list of pairs."""
     if values and isinstance(values[0], tuple):
         return ", ".join(f'"{k}"=>' + ("NULL" if v is None else f'"{v}"') for k, v in values)
     return "{" + ",".join("NULL" if v is None else _element(v) for v in values) + "}"
@@ -84,15 +84,15 @@ def assert_equals_truth(
     ignore: frozenset[str] = frozenset(),
     never_sent: tuple[str, str, str] | None = None,
 ) -> None:
-    """The rows, in any order, are the server's: no more, no fewer, every value the same.
+    """Checks that the rows are the server's, in any order.
 
-    `never_sent`: a column that is NULL here, whatever it is there, in the row whose other column has this text.
+    never_sent: a column that must be NULL, whatever the server's value, in the row whose other column has this text.
     """
     rows = list(rows)
     header, expected = read_csv(path)
     if never_sent is not None:
-        column, key, of_row = header.index(never_sent[0]), header.index(never_sent[1]), never_sent[2]
-        expected = [(*r[:column], None, *r[column + 1 :]) if r[key] == of_row else r for r in expected]
+        column, key, key_text = header.index(never_sent[0]), header.index(never_sent[1]), never_sent[2]
+        expected = [(*r[:column], None, *r[column + 1 :]) if r[key] == key_text else r for r in expected]
     floats = {name for name in header if any(isinstance(row[name], float) for row in rows)}
     want = Counter(
         tuple(_expected(name, text, floats) for name, text in zip(header, row, strict=True) if name not in ignore)
@@ -100,8 +100,8 @@ def assert_equals_truth(
     )
     have = Counter(tuple(_actual(name, row) for name in header if name not in ignore) for row in rows)
     missing, surplus = want - have, have - want
-    told = f"{path.name}: {missing.total()} rows missing, {surplus.total()} too many"
-    assert missing == surplus, f"{told}, e.g. {_difference(header, missing, surplus)}"
+    counts = f"{path.name}: {missing.total()} rows missing, {surplus.total()} too many"
+    assert missing == surplus, f"{counts}, e.g. {_difference(header, missing, surplus)}"
 
 
 def _expected(name: str, text: Text, floats: set[str]) -> Text:

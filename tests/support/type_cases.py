@@ -1,7 +1,7 @@
-"""Every type that a column can have, with the values at its ends, and what a server itself says that they are.
+"""Every type of a column with its extreme values, and SQL that computes the expected values on a server.
 
-What a value is in the Delta table is compared with what SQL says of it, not with what its text says: a float's bits,
-a date's days since 1970, a timestamp's microseconds. The loaders of pgoutput_etl have no part in that.
+Values in the Delta table are compared with results of SQL, not with texts: a float's bits, a date's days since 1970, a
+timestamp's microseconds. The comparison is independent of pgoutput_etl's loaders.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pyarrow as pa
 from tests.support.scalar_values import SCALARS
 
 Form = Literal["text", "binary"]
-TEXT_OF = "concat({0})"  # the type's output function; a cast to text pads no char(n), and says true for t
+TEXT_OF = "concat({0})"  # calls the type's output function; a cast to text doesn't pad char(n), and gives true for t
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How values of some types are compared. {0} in SQL is the value, which is not NULL."""
+    """The comparison of values of some types. {0} in SQL is the value, which is not NULL."""
 
     delta: str  # the Delta type, as Spark writes it
-    truth: str = TEXT_OF  # SQL: what the value is, as text
-    holds: str = "true"  # SQL: whether the Delta type has it
-    same: Callable[[Any], str] = str  # what `truth` says, of a value that was read
-    ticks: pa.DataType | None = None  # of dates and timestamps: the integers that they are
-    binary_truth: str = ""  # where a binary form doesn't say what the text does
+    truth: str = TEXT_OF  # SQL: the value as text
+    holds: str = "true"  # SQL: true if the Delta type can represent the value
+    same: Callable[[Any], str] = str  # the text of `truth`, for a value that was read
+    ticks: pa.DataType | None = None  # the integer type behind a date or timestamp
+    binary_truth: str = ""  # `truth` for the binary form, if that differs
 
     def sql(self, form: Form) -> str:
         return self.binary_truth if form == "binary" and self.binary_truth else self.truth
@@ -71,39 +71,39 @@ DATE = Kind(
 TIMESTAMP = _timestamp("timestamp_ntz", "")
 TIMESTAMPTZ = _timestamp("timestamp", "+00")
 BYTEA = Kind("binary", "encode({0}, 'hex')", same=lambda value: bytes(value).hex())
-REG = replace(STRING, binary_truth="concat({0}::oid)")  # the name of what an OID stands for is in no archive
+REG = replace(STRING, binary_truth="concat({0}::oid)")  # archives don't have the names of OIDs
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A column: its type in SQL, which is its name, too, and values as the type's input function reads them."""
+    """A column: its type in SQL, which is also its name, and values as texts for the type's input function."""
 
     type: str
     kind: Kind
     values: Sequence[str]
     is_array: bool = False
-    written: str = "%s"  # SQL: how a value is made of its text
-    as_array: str = "{0}"  # SQL: the array that the value is
-    configured: dict[str, str] = field(default_factory=dict)  # the configuration's `types` for it
-    since: int = 0  # the first version of the server that has it
+    written: str = "%s"  # SQL: converts the text to the value
+    as_array: str = "{0}"  # SQL: converts the value to an array
+    configured: dict[str, str] = field(default_factory=dict)  # the configuration's `types`
+    since: int = 0  # the first server version with this type
 
     @property
     def delta(self) -> str:
         return f"array<{self.kind.delta}>" if self.is_array else self.kind.delta
 
     def truth(self, column: str, form: Form) -> str:
-        """SQL: what the Delta table has in the column; of an array, the elements as JSON."""
+        """SQL: the value in the Delta table; of an array, the elements as JSON."""
         return self._unless_null(column, f"case when {self._holds(column)} then {self._truth(column, form)} end")
 
     def kept_text(self, column: str, form: Form) -> str:
-        """SQL: what _pg_unrepresentable has of it."""
-        of_oids = form == "binary" and self.kind.binary_truth and self.is_array
-        text = f"concat({column}::oid[])" if of_oids else TEXT_OF.format(column)
+        """SQL: the text in _pg_unrepresentable."""
+        has_oids = form == "binary" and self.kind.binary_truth and self.is_array
+        text = f"concat({column}::oid[])" if has_oids else TEXT_OF.format(column)
         return self._unless_null(column, f"case when not ({self._holds(column)}) then {text} end")
 
     @staticmethod
     def _unless_null(value: str, then: str) -> str:
-        """A row of NULLs is null to IS NULL, but it is a value."""
+        """num_nulls, as IS NULL is also true for a row of NULLs, which is a value."""
         return f"case when num_nulls({value}) = 0 then {then} end"
 
     def _truth(self, column: str, form: Form) -> str:
@@ -150,8 +150,8 @@ def _floats(largest: str, least_normal: str, least: str) -> tuple[str, ...]:
 
 
 def _sampled(name: str, count: int = 14) -> list[str]:
-    found = (value for value in SCALARS[name][1](random.Random(name), count) if len(value) < 1000)  # tsquery: no TOAST
-    return list(islice(found, count))
+    values = (value for value in SCALARS[name][1](random.Random(name), count) if len(value) < 1000)  # tsquery: no TOAST
+    return list(islice(values, count))
 
 
 def scalars() -> Iterator[Case]:
@@ -177,7 +177,7 @@ def scalars() -> Iterator[Case]:
     yield from (Case(name, TIMESTAMPTZ, INSTANTS) for name in ("timestamptz", "timestamptz(3)"))
     yield Case("time", STRING, ("24:00:00", "00:00:00", "23:59:59.999999", "04:05:06.7"))
     yield Case("timetz", STRING, ("24:00:00-15:59:59", "00:00:00+15:59:59", "12:00:00+00:30", "04:05:06.7-08"))
-    # before 17 the two ends of interval were 178956970 years and so on, which have the bytes of infinity
+    # before 17, the extremes of interval (178956970 years and so on) have the bytes of infinity
     yield Case("interval", STRING, _sampled("interval", 18))
     yield Case("interval hour to second(2)", STRING, ("1 day 04:05:06.789", "-1 mon 1 day -00:00:01"))
     yield Case("interval day", STRING, ("infinity", "-infinity", "3 days"), since=17)
@@ -193,7 +193,7 @@ def scalars() -> Iterator[Case]:
     documents = ("{}", "[]", "null", '""', ' {"b": 1.10,"a":2, "a": "\\u017e"} ', "1e400", '"\\ud83d\\udc18"')
     yield from (Case(name, STRING, documents) for name in ("json", "jsonb"))
     xml = ("<a/>", "", "<?xml version='1.0'?><b>ž</b>", 'plain, &amp; "quoted"')
-    # neither of the test servers has libxml, so none can read xml; but they can hold and send it
+    # the test servers have no libxml, so they can't parse xml, but they can store and send it
     yield Case("xml", STRING, xml, written="convert_to(%s, 'UTF8')::xml")
     yield Case("uuid", STRING, ("00000000-0000-0000-0000-000000000000", "f" * 32))
     yield Case("inet", STRING, _sampled("inet"))
@@ -205,12 +205,12 @@ def scalars() -> Iterator[Case]:
         yield Case(name, STRING, _sampled(name))
     yield Case("refcursor", STRING, ("", "<unnamed portal 1>"))
     yield Case("aclitem", STRING, ("postgres=arwd/postgres", "=r*/postgres"))
-    for name, found in (
+    for name, value in (
         ("regproc", "now"), ("regprocedure", "sum(integer)"), ("regoper", "||/"), ("regoperator", "+(integer,integer)"),
         ("regclass", "pg_class"), ("regtype", "integer"), ("regconfig", "english"), ("regdictionary", "simple"),
         ("regnamespace", "pg_catalog"), ("regrole", "postgres"), ("regcollation", '"C"'),
     ):  # fmt: skip
-        yield Case(name, REG, (found, "4294967295"))
+        yield Case(name, REG, (value, "4294967295"))
     yield from ranges()
 
 
@@ -257,7 +257,7 @@ def user_types() -> Iterator[Case]:
     yield from (Case(name, STRING, pairs) for name in ("pair", "place"))
     yield Case("posint", Kind("int"), ("1", "2147483647"), configured={"public.posint": "int4"})
     yield Case("label", STRING, ("", "abcde", "ž "))
-    yield Case("amount", STRING, NUMBERS)  # a domain's modifier is in no message
+    yield Case("amount", STRING, NUMBERS)  # messages don't have a domain's modifier
     lists = ("{}", "{1,NULL,-2147483648}", "{{1,2},{3,4}}", "[0:1]={1,2}")
     yield Case("numbers", Kind("int"), lists, is_array=True)
     yield Case("moods", STRING, ("{}", '{sad,NULL,"Happy, \\"very\\""}', "{{sad},{ž}}"), is_array=True)
@@ -272,7 +272,7 @@ def user_types() -> Iterator[Case]:
 
 
 def array_of(case: Case) -> Case:
-    """Each value by itself, all together, none, in two dimensions, and counted from 0."""
+    """Arrays of each single value, of all values, of none, with two dimensions, and with lower bound 0."""
     delimiter = ";" if case.type == "box" else ","
     items = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in case.values]
     first, last = items[0], items[-1]

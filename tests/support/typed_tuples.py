@@ -13,7 +13,7 @@ from pgoutput_etl.types.kernels.dispatch import load_cells
 
 
 def typed_columns(raw: RawTuples, types: Sequence[ColumnType]) -> list[LoadedColumn]:
-    """NULL stands for unchanged TOAST. Raises UnsureError and the errors of the types' loaders."""
+    """Unchanged TOAST becomes NULL. Raises UnsureError and the errors of the types' loaders."""
     tuples = split_tuples(raw, len(types))
     rows = np.arange(len(raw), dtype=np.int32)
     return [load_cells(column_type, tuples.cells(column, rows)) for column, column_type in enumerate(types)]

@@ -1,10 +1,10 @@
-// Decodes a file of length-prefixed pgoutput messages with pglogrepl, over and over, and prints how long that took:
-// seconds of processor time, which other programs on the machine don't stretch.
+// Decodes a file of length-prefixed pgoutput messages with pglogrepl, several times, and prints the seconds of processor
+// time for each, which other programs on the machine don't stretch.
 //
 //	go run . FILE RUNS
 //
-// Four ways: to pglogrepl's structs; with every value typed by pgx, in rows that are maps, as pglogrepl's example has
-// them; in rows that are slices, which is faster; and so, but with json and jsonb kept as text, as pgx makes maps of them.
+// Four ways: to pglogrepl's structs; to values typed by pgx in rows that are maps, as in pglogrepl's example; in rows that
+// are slices, which is faster; and in slices with json and jsonb as text, which pgx would otherwise turn into maps.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-type found struct {
+type result struct {
 	Decoder  string    `json:"decoder"`
 	Messages int       `json:"messages"`
 	Values   int       `json:"values"`
@@ -41,7 +41,7 @@ type reader struct {
 	types     *pgtype.Map
 	relations map[uint32]*pglogrepl.RelationMessageV2
 	values    int
-	kept      any // so that nothing is left out as unused
+	kept      any // prevents the compiler from removing unused results
 }
 
 func (r *reader) row(oid uint32, tuple *pglogrepl.TupleData) error {
@@ -143,19 +143,19 @@ func run() error {
 		"Go: pglogrepl, typed by pgx, rows as slices",
 		"Go: pglogrepl, typed by pgx, rows as slices, jsonb as text",
 	}
-	all := make([]found, 0, len(names))
+	all := make([]result, 0, len(names))
 	for how, name := range names {
-		of := found{Decoder: name}
+		measured := result{Decoder: name}
 		for range runs {
 			r := reader{how: typing(how), types: pgtype.NewMap(), relations: map[uint32]*pglogrepl.RelationMessageV2{}}
 			started := processorSeconds()
-			if of.Messages, err = r.read(data); err != nil {
+			if measured.Messages, err = r.read(data); err != nil {
 				return err
 			}
-			of.Seconds = append(of.Seconds, processorSeconds()-started)
-			of.Values = r.values
+			measured.Seconds = append(measured.Seconds, processorSeconds()-started)
+			measured.Values = r.values
 		}
-		all = append(all, of)
+		all = append(all, measured)
 	}
 	return json.NewEncoder(os.Stdout).Encode(all)
 }

@@ -1,9 +1,9 @@
-//! Decodes a file of length-prefixed pgoutput messages with two crates, over and over, and prints how long that took:
-//! seconds of processor time, which other programs on the machine don't stretch.
+//! Decodes a file of length-prefixed pgoutput messages with two crates, several times, and prints the seconds of
+//! processor time for each, which other programs on the machine don't stretch.
 //!
 //!     cargo run --release -- FILE RUNS
 //!
-//! Both leave values untyped. pg_walstream shares the file's bytes where it can, and is given them so.
+//! Both leave values untyped. pg_walstream can share the file's bytes, so it gets `Bytes`.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use pg_walstream::{LogicalReplicationMessage, LogicalReplicationParser};
 use pgoutput::events::event::{Event, EventType};
 use pgoutput::options::{BinaryValueTraitOff, StreamingValueTraitOff};
 
-/// Where each message begins and ends.
+/// An iterator over each message's start and end.
 struct Messages<'a> {
     data: &'a [u8],
     at: usize,
@@ -30,7 +30,7 @@ impl Iterator for Messages<'_> {
     }
 }
 
-/// How many messages and values there are.
+/// The numbers of messages and values.
 type Counts = (usize, usize);
 
 fn with_pg_walstream(data: &Bytes) -> Result<Counts, Box<dyn Error>> {
@@ -63,7 +63,7 @@ fn with_pgoutput(data: &Bytes) -> Result<Counts, Box<dyn Error>> {
 
 fn processor_seconds() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // Sound: the clock is one that there is, and `now` is ours.
+    // Sound: the clock exists, and `now` is a valid, exclusive pointer.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import Progress
-from pgoutput_etl.jobs.apply.metrics import RunRecorder, check
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.report import RunSummary, exit_code_of_run, print_summary, to_json
-from pgoutput_etl.jobs.command import Command, add_config, add_usual, run_job, session
+from pgoutput_etl.config.settings import Config, Metrics
+from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.jobs.command import job_command, session
 
-
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """Those of one run: the one that an earlier run left, and the new ones."""
-
-    summaries: Sequence[RunSummary]
-
-    @property
-    def exit_code(self) -> int:
-        return exit_code_of_run(self.summaries)
-
-    def to_json(self) -> str:
-        return to_json(self.summaries)
+if TYPE_CHECKING:
+    from pgoutput_etl.jobs.apply.report import RunReport
 
 
-def _show(batches: Batches) -> None:
-    for summary in batches.summaries:
-        print_summary(summary)
+def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], RunReport]:
+    if config.metrics != Metrics():
+        from pgoutput_etl.jobs.apply.metrics import check
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_usual(parser)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    def job(config: Config) -> Batches:
         check(config.metrics)
-        with RunRecorder(config.source.name, config.metrics) as measuring:
-            with session("apply", config) as spark:
-                summaries = apply(spark, config, Progress(arguments.quiet), measuring.stages)
-            measuring.done(summaries)
-        return Batches(summaries)
-
-    return run_job(arguments, job, _show)
+    return partial(_apply, arguments, config)
 
 
-COMMAND = Command(
-    "apply",
-    __doc__,
-    "./spark-submit.sh jobs/apply.py --config conf/local.yaml --set target.root=/data/shop",
-    add_arguments,
-    run,
-)
+def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
+    from pgoutput_etl.jobs.apply.metrics import RunRecorder
+    from pgoutput_etl.jobs.apply.pipeline import apply
+    from pgoutput_etl.jobs.apply.report import RunReport
+    from pgoutput_etl.jobs.next_commands import inspected
+
+    with RunRecorder(config.source.name, config.metrics) as recorder:
+        with session("apply", config) as spark, inspected(config):
+            summaries = apply(spark, config, ProgressPrinter(arguments.quiet), recorder.stages)
+        recorder.done(summaries)
+    return RunReport(summaries)
+
+
+def _print_report(report: RunReport) -> None:
+    from pgoutput_etl.jobs.apply.report import print_summary
+
+    for batch in report.batches:
+        print_summary(batch)
+
+
+EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
+
+COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report)

@@ -1,6 +1,6 @@
-"""What a run measured, and where it is told: JSON lines, a file for Prometheus' node exporter, OpenTelemetry.
+"""A run's metrics, published as JSON lines, a file for Prometheus' node exporter, or through OpenTelemetry.
 
-A run that is done stays done whatever becomes of its figures: where they can't be told, that is said.
+Metrics that can't be published cause a warning, not a failed run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pgoutput_etl.config.settings import Metrics
-from pgoutput_etl.console import exit_code_of, print_warning
+from pgoutput_etl.console import print_warning
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.apply.report import RunSummary, exit_code_of_run
-from pgoutput_etl.jobs.apply.telemetry import check_telemetry, export
-from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.exit_codes import exit_code_of
+from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
+from pgoutput_etl.jobs.apply.telemetry import Gauge, check_telemetry, export
+from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.timestamps import time_of
 
 STDERR = "stderr"
@@ -30,24 +31,32 @@ STDERR = "stderr"
 
 @dataclass(slots=True)
 class StageTimer:
-    """Seconds by stage, each begun where the one before it ends."""
+    """Seconds by stage. A stage ends where the next one begins."""
 
     clock: Callable[[], float] = time.monotonic
     seconds: dict[str, float] = field(default_factory=dict)
     _stage: str | None = None
     _since: float = 0.0
+    _lap: dict[str, float] = field(default_factory=dict)
 
     def start(self, stage: str | None) -> None:
-        """None: what follows is of no stage."""
+        """stage: None if the following time belongs to no stage."""
         now = self.clock()
         if self._stage is not None:
             self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
 
+    def lap(self) -> dict[str, float]:
+        """Seconds by stage since the last lap, with the current stage so far."""
+        self.start(self._stage)
+        lap = {stage: seconds - self._lap.get(stage, 0.0) for stage, seconds in self.seconds.items()}
+        self._lap = dict(self.seconds)
+        return {stage: seconds for stage, seconds in lap.items() if seconds > 0}
+
 
 @dataclass(frozen=True, slots=True)
-class TableFigures:
-    """rows: in the Delta table after the run; None if it is held: it was left where it stood."""
+class TableMetrics:
+    """rows: in the Delta table after the run; None if it is held."""
 
     schema: str
     table: str
@@ -59,12 +68,12 @@ class TableFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigures:
-    """One run, of all its batches together. at: of its end. seconds: of all of it, and `stages`: of its parts.
+class RunMetrics:
+    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: of its parts.
 
-    bytes: as landed; content_bytes: decompressed, by what became of them. transactions: by what became of them.
-    lag_seconds: from the archive's last commit to the run's end; None where no commit is known. error: what kind of
-    error a run failed with, of which nothing else is known.
+    bytes: as landed. content_bytes: decompressed, by account. transactions: by status. lag_seconds: from the archive's
+    last commit to the run's end; None if no commit is known. error: the class of a failed run's error; such a run has
+    no other metrics.
     """
 
     source: str
@@ -82,7 +91,7 @@ class RunFigures:
     logical_messages: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    tables: tuple[TableFigures, ...] = ()
+    tables: tuple[TableMetrics, ...] = ()
     last_commit_lsn: int | None = None
     last_commit_timestamp: float | None = None
     lag_seconds: float | None = None
@@ -92,34 +101,31 @@ class RunFigures:
         return json.dumps(asdict(self))
 
 
-def figures(summaries: Sequence[RunSummary], stages: Mapping[str, float], seconds: float, now: datetime) -> RunFigures:
-    """Of a run that is done."""
+def run_metrics(
+    summaries: Sequence[RunSummary], stages: Mapping[str, float], seconds: float, now: datetime
+) -> RunMetrics:
+    """The metrics of a finished run."""
     last = summaries[-1]
-    done = [summary for summary in summaries if summary.files]
+    batches = [summary for summary in summaries if summary.files]
     tables = _tables(summaries)
     commit = None if last.last_commit_time is None else time_of(last.last_commit_time)
-    return RunFigures(
+    statuses = ("committed", "aborted", "resent", "refused", "quarantined")
+    transactions = {status: sum(getattr(batch, f"{status}_transactions") for batch in batches) for status in statuses}
+    return RunMetrics(
         last.source,
         now.isoformat(),
         now.timestamp(),
-        exit_code_of_run(summaries),
+        RunReport(summaries).exit_code,
         seconds,
         dict(stages),
-        batches=len(done),
-        files=sum(summary.files for summary in done),
-        bytes=sum(summary.bytes for summary in done),
-        content_bytes=_summed(summary.accounts for summary in done),
-        messages=_summed(summary.messages for summary in done),
-        logical_messages=_summed(summary.logical_messages for summary in done),
-        transactions={
-            "committed": sum(summary.committed_transactions for summary in done),
-            "aborted": sum(summary.aborted_transactions for summary in done),
-            "resent": sum(summary.resent_transactions for summary in done),
-            "refused": sum(summary.refused_transactions for summary in done),
-            "quarantined": sum(summary.quarantined_transactions for summary in done),
-            "open": last.open_transactions,
-        },
-        rows={what: sum(getattr(table, what) for table in tables) for what in ("inserted", "updated", "deleted")},
+        batches=len(batches),
+        files=sum(batch.files for batch in batches),
+        bytes=sum(batch.bytes for batch in batches),
+        content_bytes=_sums(batch.accounts for batch in batches),
+        messages=_sums(batch.messages for batch in batches),
+        logical_messages=_sums(batch.logical_messages for batch in batches),
+        transactions={**transactions, "open": last.open_transactions},
+        rows={operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS},
         tables=tables,
         last_commit_lsn=last.last_commit_lsn or None,
         last_commit_timestamp=None if commit is None else commit.timestamp(),
@@ -127,111 +133,83 @@ def figures(summaries: Sequence[RunSummary], stages: Mapping[str, float], second
     )
 
 
-def figures_of_failure(
+def failure_metrics(
     source: str, error: Exception, exit_code: int, stages: Mapping[str, float], seconds: float, now: datetime
-) -> RunFigures:
-    """The error's kind alone: what it says is for people, and may be long."""
-    kind = type(error).__name__
-    return RunFigures(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), kind)
+) -> RunMetrics:
+    """Only the error's class, as its text is for people and may be long."""
+    name = type(error).__name__
+    return RunMetrics(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), name)
 
 
-def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
+    for batch_counts in counts:
+        total.update(batch_counts)
     return dict(total)
 
 
-def _tables(summaries: Sequence[RunSummary]) -> tuple[TableFigures, ...]:
-    """By name; a table that several batches wrote is one."""
-    found: dict[tuple[str, str], list[TableSummary]] = {}
+def _tables(summaries: Sequence[RunSummary]) -> tuple[TableMetrics, ...]:
+    """One entry per name, also for a table that several batches wrote."""
+    by_name: dict[tuple[str, str], list[TableSummary]] = {}
     for summary in summaries:
         for table in summary.tables:
-            found.setdefault((table.schema, table.table), []).append(table)
-    return tuple(
-        TableFigures(
-            *name,
-            each[-1].rows if each[-1].held is None else None,
-            sum(table.inserted for table in each),
-            sum(table.updated for table in each),
-            sum(table.deleted for table in each),
-            each[-1].held is not None,
-        )
-        for name, each in sorted(found.items())
-    )
+            by_name.setdefault((table.schema, table.table), []).append(table)
+    metrics = []
+    for (schema, table_name), tables in sorted(by_name.items()):
+        held, rows = tables[-1].held is not None, tables[-1].rows
+        inserted, updated, deleted = (sum(getattr(table, name) for table in tables) for name in ROW_OPERATIONS)
+        metrics.append(TableMetrics(schema, table_name, None if held else rows, inserted, updated, deleted, held))
+    return tuple(metrics)
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
-    """One metric; values by labels. All are gauges: what the last run did, not a sum over runs."""
-
-    name: str
-    help: str
-    values: tuple[tuple[dict[str, str], float], ...]
-
-
-def families(run: RunFigures) -> list[MetricFamily]:
-    """What has no value is left out."""
-    of_tables = [({"schema": table.schema, "table": table.table}, table) for table in run.tables]
-    listed = [
-        _one("run_timestamp_seconds", "When the run ended, in seconds since 1970.", run.timestamp),
-        _one("run_exit_code", "0 done, 1 failed, 2 wrong configuration, 3 done with quarantine.", run.exit_code),
-        _one("run_duration_seconds", "How long the run took.", run.seconds),
-        _each("run_stage_duration_seconds", "How long each stage of the run took.", "stage", run.stages),
+def gauges(run: RunMetrics) -> list[Gauge]:
+    """The gauges that have values. Each is about the last run, not a sum over runs."""
+    described: list[tuple[str, str, Iterable[tuple[dict[str, str], float | None]]]] = [
+        ("run_timestamp_seconds", "When the run ended, in seconds since 1970.", [({}, run.timestamp)]),
+        ("run_exit_code", "0 done, 1 failed, 2 wrong configuration, 3 done with quarantine.", [({}, run.exit_code)]),
+        ("run_duration_seconds", "How long the run took.", [({}, run.seconds)]),
+        ("run_stage_duration_seconds", "How long each stage of the run took.", _labeled("stage", run.stages)),
     ]
     if run.error is None:
-        counts = [
-            (labels | {"operation": what}, float(getattr(table, what)))
-            for labels, table in of_tables
-            for what in ("inserted", "updated", "deleted")
+        tables = [({"schema": table.schema, "table": table.table}, table) for table in run.tables]
+        changed = [
+            ({**labels, "operation": operation}, getattr(table, operation))
+            for labels, table in tables
+            for operation in ROW_OPERATIONS
         ]
-        there = [(labels, float(table.rows)) for labels, table in of_tables if table.rows is not None]
-        listed += [
-            _one("run_batches", "Batches that the run applied.", run.batches),
-            _one("run_files", "Landed files that the run read.", run.files),
-            _one("run_landed_bytes", "Bytes that the run read, as they landed.", run.bytes),
-            _each("run_content_bytes", "Bytes of content, by what became of them.", "account", run.content_bytes),
-            _each("run_messages", "Messages that the run read, by type.", "type", run.messages),
-            _each("run_transactions", "Transactions, by what became of them.", "fate", run.transactions),
-            MetricFamily(_name("run_table_rows"), "Rows that the run changed, by table.", tuple(counts)),
-            MetricFamily(_name("table_rows"), "Rows in the Delta table.", tuple(there)),
-            MetricFamily(
-                _name("table_held"),
-                "1 if the table is left as it was.",
-                tuple((x, float(t.held)) for x, t in of_tables),
-            ),
-            _one("last_commit_lsn", "LSN of the archive's last commit, as a number.", run.last_commit_lsn),
-            _one("last_commit_timestamp_seconds", "Time of the archive's last commit.", run.last_commit_timestamp),
-            _one("lag_seconds", "From the archive's last commit to the end of the run.", run.lag_seconds),
+        described += [
+            ("run_batches", "Batches that the run applied.", [({}, run.batches)]),
+            ("run_files", "Landed files that the run read.", [({}, run.files)]),
+            ("run_landed_bytes", "Bytes that the run read, as they landed.", [({}, run.bytes)]),
+            ("run_content_bytes", "Decompressed bytes by account.", _labeled("account", run.content_bytes)),
+            ("run_messages", "Messages that the run read, by type.", _labeled("type", run.messages)),
+            ("run_transactions", "Transactions by status.", _labeled("fate", run.transactions)),
+            ("run_table_rows", "Rows that the run changed, by table.", changed),
+            ("table_rows", "Rows in the Delta table.", [(labels, table.rows) for labels, table in tables]),
+            ("table_held", "1 if the table is held.", [(labels, table.held) for labels, table in tables]),
+            ("last_commit_lsn", "LSN of the archive's last commit, as a number.", [({}, run.last_commit_lsn)]),
+            ("last_commit_timestamp_seconds", "Time of the archive's last commit.", [({}, run.last_commit_timestamp)]),
+            ("lag_seconds", "From the archive's last commit to the end of the run.", [({}, run.lag_seconds)]),
         ]
-    of_source = {"source": run.source}
-    return [
-        MetricFamily(f.name, f.help, tuple((of_source | labels, value) for labels, value in f.values))
-        for f in listed
-        if f.values
-    ]
+    known = []
+    for name, description, samples in described:
+        values = [({"source": run.source, **labels}, float(value)) for labels, value in samples if value is not None]
+        known.append(Gauge(f"pgoutput_etl_{name}", description, values))
+    return [gauge for gauge in known if gauge.values]
 
 
-def _name(name: str) -> str:
-    return f"pgoutput_etl_{name}"
+def _labeled(label: str, values: Mapping[str, float]) -> list[tuple[dict[str, str], float | None]]:
+    return [({label: key}, value) for key, value in values.items()]
 
 
-def _one(name: str, about: str, value: float | None) -> MetricFamily:
-    return MetricFamily(_name(name), about, () if value is None else (({}, float(value)),))
-
-
-def _each(name: str, about: str, label: str, values: Mapping[str, float]) -> MetricFamily:
-    return MetricFamily(_name(name), about, tuple(({label: key}, float(value)) for key, value in values.items()))
-
-
-def prometheus_text(run: RunFigures) -> str:
+def prometheus_text(run: RunMetrics) -> str:
     """Prometheus' text format, version 0.0.4."""
     lines = []
-    for family in families(run):
-        lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} gauge"]
-        for labels, value in family.values:
-            told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-            lines.append(f"{family.name}{{{told}}} {value!r}")
+    for gauge in gauges(run):
+        lines += [f"# HELP {gauge.name} {gauge.description}", f"# TYPE {gauge.name} gauge"]
+        for labels, value in gauge.values:
+            pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            lines.append(f"{gauge.name}{{{pairs}}} {value!r}")
     return "\n".join(lines) + "\n"
 
 
@@ -240,37 +218,36 @@ def _escaped(text: str) -> str:
 
 
 def check(metrics: Metrics) -> None:
-    """Raises ConfigError for what could not be told, before a run has done anything."""
+    """Raises ConfigError if metrics could not be published. Called before a run does anything."""
     for key, path in (("json", metrics.json), ("prometheus", metrics.prometheus)):
         if path is None or (key == "json" and path == STDERR):
             continue
         folder = Path(path).absolute().parent
         if not folder.is_dir():
-            raise ConfigError(f"metrics.{key}: expected a file in a folder that is there")
+            raise ConfigError(f"metrics.{key}: expected a file in an existing folder")
         if Path(path).is_dir() or not os.access(folder, os.W_OK):
             raise ConfigError(f"metrics.{key}: expected a file that can be written")
     if metrics.opentelemetry:
         check_telemetry()
 
 
-def publish(run: RunFigures, metrics: Metrics, say: Callable[[str], None]) -> None:
-    """To wherever the configuration says. Raises nothing: what fails is told to `say`."""
+def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> None:
+    """Raises nothing: failures are passed to `warn`."""
     lines, prometheus = metrics.json, metrics.prometheus
     if lines is not None:
-        _try(say, "metrics.json", lambda: _append(lines, run.to_json()))
+        _try(warn, "metrics.json", lambda: _append(lines, run.to_json()))
     if prometheus is not None:
-        _try(say, "metrics.prometheus", lambda: _replace(Path(prometheus), prometheus_text(run)))
+        _try(warn, "metrics.prometheus", lambda: _replace(Path(prometheus), prometheus_text(run)))
     if metrics.opentelemetry:
-        gauges = [(family.name, family.help, family.values) for family in families(run)]
-        _try(say, "metrics.opentelemetry", lambda: export(gauges))
+        _try(warn, "metrics.opentelemetry", lambda: export(gauges(run)))
 
 
-def _try(say: Callable[[str], None], what: str, write: Callable[[], None]) -> None:
+def _try(warn: Callable[[str], None], key: str, write: Callable[[], None]) -> None:
     try:
         write()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run is done
+    except Exception as error:  # noqa: BLE001 - the run is done, whatever the error is
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-        say(f"{what}: the run's figures could not be told: {reason}")
+        warn(f"{key}: the run's metrics could not be published: {reason}")
 
 
 def _append(path: str, line: str) -> None:
@@ -282,7 +259,7 @@ def _append(path: str, line: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """At once, as it may be read at any moment: under a name that node exporter doesn't read, then renamed."""
+    """Replaces the file atomically, as it may be read at any moment. Node exporter doesn't read the temporary name."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -299,7 +276,7 @@ def _replace(path: Path, text: str) -> None:
 
 @dataclass(slots=True)
 class RunRecorder:
-    """One run, from when this is made."""
+    """Measures a run from this object's creation on, and publishes its metrics."""
 
     source: str
     metrics: Metrics
@@ -311,20 +288,12 @@ class RunRecorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
-            self.failed(error, exit_code_of(error))
+            self.stages.start(None)
+            seconds, now = time.monotonic() - self.began, datetime.now(timezone.utc)
+            run = failure_metrics(self.source, error, exit_code_of(error), self.stages.seconds, seconds, now)
+            publish(run, self.metrics, print_warning)
 
     def done(self, summaries: Sequence[RunSummary]) -> None:
         self.stages.start(None)
-        self._publish(figures(summaries, self.stages.seconds, time.monotonic() - self.began, _now()))
-
-    def failed(self, error: Exception, exit_code: int) -> None:
-        self.stages.start(None)
-        seconds = time.monotonic() - self.began
-        self._publish(figures_of_failure(self.source, error, exit_code, self.stages.seconds, seconds, _now()))
-
-    def _publish(self, run: RunFigures) -> None:
-        publish(run, self.metrics, print_warning)
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
+        seconds, now = time.monotonic() - self.began, datetime.now(timezone.utc)
+        publish(run_metrics(summaries, self.stages.seconds, seconds, now), self.metrics, print_warning)

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import no_progress
+from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, FilesChangedError, new_files, read_again, read_files, read_later
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.apply.summary import nothing_new, summarize
+from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize
 from pgoutput_etl.jobs.backfill.run import finish_backfill
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
@@ -25,26 +25,24 @@ from pgoutput_etl.ledger.claims import RELEASED
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.spark.session import background_jobs, writes_may_overlap
-from pgoutput_etl.targets.plan import held_from
+from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
 
 def apply(
-    spark: SparkSession,
-    config: Config,
-    progress: Callable[[str], None] = no_progress,
-    stages: StageTimer | None = None,
+    spark: SparkSession, config: Config, progress: Progress = no_progress, stages: StageTimer | None = None
 ) -> list[RunSummary]:
     """Brings every table to the archive's last commit; one summary per batch.
 
     A batch that an earlier run left unfinished is finished first, with the files it had. New files make one batch, or
-    several if they commit more than merge.max_transactions. progress: called with one line at a time.
-    Raises PgoutputEtlError: closed batches stay closed, and the next run finishes an open one.
+    several if they commit more than merge.max_transactions. Raises PgoutputEtlError: closed batches stay closed, and
+    the next run finishes an open one.
     """
-    run = Run.of(spark, config, progress, (stages or StageTimer()).start)
+    stages = stages or StageTimer()
+    run = Run.of(spark, config, progress, stages.start, stages.lap)
     if jit.WHY_NOT is not None:
-        progress(f"the readable decoder does all the work, many times slower than compiled code: {jit.WHY_NOT}")
+        progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
     run.enter("look")
     backlog = _find_backlog(run)
     summaries: list[RunSummary] = []
@@ -57,8 +55,7 @@ def apply(
 
 
 def _find_backlog(run: Run) -> Backlog:
-    """The backlog, after what a run that died between closing its batch and releasing its claim left behind is
-    removed."""
+    """First deletes the leftovers of a run that died between closing its batch and releasing its claim."""
     backlog = find_backlog(run)
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed or claim is None or claim.status == RELEASED:
@@ -78,7 +75,7 @@ def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSum
 
 
 def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
-    """Closes each batch before it claims the next. Looks for files anew if those of a later batch have changed."""
+    """Closes each batch before it claims the next. Lists files again if those of a later batch have changed."""
     files, listing = new_files(run.spark, run.config, backlog.index, backlog.listing)
     read = partial(read_files, run.spark, run.config, files, backlog.index, listing)
     summaries: list[RunSummary] = []
@@ -101,7 +98,7 @@ def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
 def _claim_and_apply(
     run: Run, backlog: Backlog, batch: Batch, read: Callable[[], FileBatch]
 ) -> tuple[RunSummary, tuple[FileSelection, ...]]:
-    """The batch's summary, and the files left for further batches. read: scans the batch's files, which changes nothing
+    """The batch's summary, and the files left for later batches. read: scans the batch's files, which changes nothing
     and so need not wait for the claim."""
     run.progress(f"batch {batch.number}: scanning files")
     run.enter("read")
@@ -110,7 +107,7 @@ def _claim_and_apply(
         try:
             with run.ledger.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
                 if batch.resumed:
-                    run.progress(f"batch {batch.number} was begun by an earlier run that died: finishing it")
+                    run.progress(f"batch {batch.number}: finishing the batch of a run that died")
                 files = reading.result()
                 batch = replace(batch, files=files.parts)
                 if not batch.files:
@@ -128,7 +125,7 @@ def _release(reading: Future[FileBatch]) -> None:
 def _apply_batch(
     run: Run, batch: Batch, files: FileBatch, assembly: Assembly, check_claim: Callable[[], None]
 ) -> RunSummary:
-    run.progress(f"batch {batch.number}: applying {len(batch.to_read):,} files, {batch.size:,} bytes")
+    run.progress(f"batch {batch.number}: applying {counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}")
     run.enter("prepare")
     plan = plan_batch(run, batch, files, assembly)
     run.enter("write")
@@ -139,22 +136,23 @@ def _apply_batch(
     run.enter("ledger")
     tables = [result.state for result in results]
     changes = [(r.state, position, change) for r in results for position, change in r.schema_changes]
-    accounts = plan.accounts(held_from(tables, plan.targets.cutoffs))
+    accounts = plan.accounts([table.oid for table in tables if table.status == HELD])
     scans = files.scan_output.scans
-    run.ledger.close(batch, BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts))
+    result = BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts)
+    run.ledger.close(batch, result, lambda: batch_metrics(run.lap(), plan.transactions(), results))
     return summarize(run, plan, results, accounts)
 
 
 def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[TableResult]:
-    """Writes every table of the plan. The ledger records the batch meanwhile: first its beginning, before any table is
-    written, then what does not depend on how tables are written."""
+    """Writes every table of the plan. Meanwhile the ledger records the batch's beginning, before any table is written,
+    and then everything that does not depend on the written tables."""
     changes = ChangeBlocks(plan.rows, plan.targets.cutoffs)
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(run.ledger.begin, plan.batch)
         changes.prepare(plan.tables.tasks)
         begun.result()
     last_commit_lsn = plan.assembly.last_commit_lsn
-    writer = Writer.of(run.spark, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
+    writer = Writer(run.spark, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
     with ThreadPoolExecutor(1) as pool:
         messages = plan.targets.statistics.messages
         recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, messages)

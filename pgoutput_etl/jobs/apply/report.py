@@ -1,24 +1,19 @@
-"""A run's summary: exit code, JSON and tables for people."""
+"""A run's summary: exit code, JSON and text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pgoutput_etl.console import (
-    EXIT_DONE,
-    EXIT_QUARANTINE,
-    grid,
-    own_console,
-)
-from pgoutput_etl.identifiers import is_catalog_place, printable
-from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.console import content_line, counted, grid, print_parts, shortened
+from pgoutput_etl.exit_codes import quarantine_code
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.jobs.command_line import show_line
+from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
+from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 
 _SHOWN_FILES = 10
@@ -26,11 +21,15 @@ _SHOWN_FILES = 10
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a batch did. `last_commit_lsn` is the commit through which all tables are consistent.
+    """The result of one batch. last_commit_lsn: the commit through which all tables are consistent.
 
-    bytes: as landed; content_bytes: decompressed, and what became of them is in `accounts`. damages: what can't be
-    read. logical_messages: of committed transactions ("transactional"), and of none ("others", as often as they came).
-    last_commit_time: of the last commit in the archive, in microseconds since 2000-01-01 UTC.
+    bytes: as landed. content_bytes: decompressed; `accounts` divides them. damages: unreadable ranges of bytes.
+    commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file. files_not_read:
+    remarks on files that were read before or are still being written. refused_files: files with the reasons.
+    refused_transactions: of origins that the configuration refuses. logical_messages: those of committed transactions
+    ("transactional"), and those outside transactions, as often as they came ("others"). last_commit_time: of the
+    archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive
+    has not reached yet. next: the commands that resolve what is held, in quarantine, refused, or ahead.
     """
 
     source: str
@@ -45,113 +44,94 @@ class RunSummary:
     resent_transactions: int = 0
     aborted_transactions: int = 0
     unknown_prepared: int = 0
-    commits_without_prepare: tuple[str, ...] = ()  # of those, why their Prepare may be in a missing file
+    commits_without_prepare: tuple[str, ...] = ()
     quarantined_transactions: int = 0
     skipped: tuple[str, ...] = ()
     content_bytes: int = 0
     accounts: dict[str, int] = field(default_factory=dict)
     damages: tuple[str, ...] = ()
-    files_not_read: tuple[str, ...] = ()  # what is said of files that were read before, or are still being written
-    refused_files: tuple[str, ...] = ()  # why they were
-    refused_transactions: int = 0  # of origins that the configuration refuses
+    files_not_read: tuple[str, ...] = ()
+    refused_files: tuple[str, ...] = ()
+    refused_transactions: int = 0
     logical_messages: dict[str, int] = field(default_factory=dict)
     last_commit_time: int | None = None
-    ahead: dict[str, int] = field(default_factory=dict)  # the LSN of a snapshot that the archive hasn't come to yet
+    ahead: dict[str, int] = field(default_factory=dict)
+    next: tuple[NextCommand, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        set_aside = (self.damages, self.refused_files, self.commits_without_prepare)
-        is_whole = not any(set_aside) and not any(table.held for table in self.tables)
-        return EXIT_DONE if is_whole else EXIT_QUARANTINE
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
+        held = (table.held for table in self.tables)
+        return quarantine_code(self.damages, self.refused_files, self.commits_without_prepare, *held)
 
 
-def exit_code_of_run(summaries: Iterable[RunSummary]) -> int:
-    """What any of the batches set aside, the run did."""
-    return max(summary.exit_code for summary in summaries)
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The batches of one run, at least one."""
 
+    batches: Sequence[RunSummary]
 
-def to_json(summaries: Sequence[RunSummary]) -> str:
-    """One object: the batches, and what the last one leaves behind."""
-    of_run = {**summaries[-1].to_dict(), "exit_code": exit_code_of_run(summaries)}
-    return json.dumps({"batches": [s.to_dict() for s in summaries], **of_run}, indent=2)
+    @property
+    def exit_code(self) -> int:
+        return max(batch.exit_code for batch in self.batches)
+
+    def to_json(self) -> str:
+        """One object: the last batch's summary, and all batches."""
+        batches = [
+            {**asdict(batch), "lsn": format_lsn(batch.last_commit_lsn), "exit_code": batch.exit_code}
+            for batch in self.batches
+        ]
+        return json.dumps({"batches": batches, **batches[-1], "exit_code": self.exit_code}, indent=2)
 
 
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     """Prints the summary of one batch as text and a table."""
-    console = console or own_console()
-    if not summary.files:
-        console.print(f"Nothing new in the landing folder of {summary.source}.", markup=False)
-    else:
-        console.print(
-            f"Batch {summary.batch} of {summary.source}: {summary.files:,} files, {summary.bytes:,} bytes, "
-            f"{sum(summary.messages.values()):,} messages, {summary.committed_transactions:,} committed transactions.",
-            markup=False,
+    heading = f"Nothing new in the landing folder of {summary.source}."
+    if summary.files:
+        heading = (
+            f"Batch {summary.batch} of {summary.source}: {counted(summary.files, 'file')}, "
+            f"{counted(summary.bytes, 'byte')}, {counted(sum(summary.messages.values()), 'message')}, "
+            f"{counted(summary.committed_transactions, 'committed transaction')}."
         )
     applied = [table for table in summary.tables if table.held is None]
+    rows = [(t.name, (t.rows, t.inserted, t.updated, t.deleted, t.version), ["; ".join(t.notes)]) for t in applied]
+    table = grid("table", ("rows", "inserted", "updated", "deleted", "version"), ["notes"], rows)
+    print_parts([heading, table, *_remarks(summary)], console)
     if applied:
-        console.print(_table(applied))
-    for line in _remarks(summary):
-        console.print(line, markup=False)
-    if summary.last_commit_lsn:
-        is_whole = len(applied) == len(summary.tables) and not summary.ahead
-        which = "All tables" if is_whole else "All other tables"
-        lsn = format_lsn(summary.last_commit_lsn)
-        console.print(f"{which} are consistent through LSN {lsn}.", markup=False)
-    if applied:
-        shown = max(applied, key=lambda t: t.rows)
-        look = f"./spark-submit.sh jobs/show.py '{shown.path}'"
-        if is_catalog_place(shown.path):
-            look = f"SELECT * FROM {shown.path}"
-        console.print(f"To look at one of them:\n  {look}", markup=False, soft_wrap=True)
-
-
-def _table(tables: list[TableSummary]) -> Table:
-    rows = grid("table", ("rows", "inserted", "updated", "deleted", "version"), ["notes"])
-    for t in tables:
-        counts = (f"{n:,}" for n in (t.rows, t.inserted, t.updated, t.deleted, t.version))
-        rows.add_row(Text(printable(f"{t.schema}.{t.table}")), *counts, Text(printable("; ".join(t.notes))))
-    return rows
+        path = max(applied, key=lambda t: t.rows).path
+        query = f"SELECT * FROM {path}" if is_catalog_place(path) else show_line(path)
+        print_parts(["To look at one of them:", f"  {query}"], console, soft_wrap=True)
+    print_parts(next_lines(summary.next), console, soft_wrap=True)
 
 
 def _remarks(summary: RunSummary) -> list[str]:
-    lines = [
-        f"Left where it stands: {printable(t.schema)}.{printable(t.table)}: {printable(t.held)}"
-        for t in summary.tables
-        if t.held is not None
-    ]
-    lines += [f"Ahead, by a snapshot as of LSN {format_lsn(at)}: {printable(t)}" for t, at in summary.ahead.items()]
-    lines += [f"In quarantine: {printable(damage)}" for damage in summary.damages]
+    lines = unchanged_lines(summary.tables, ())
+    lines += [f"Ahead, by a snapshot as of LSN {format_lsn(lsn)}: {table}" for table, lsn in summary.ahead.items()]
+    lines += [f"In quarantine: {damage}" for damage in summary.damages]
     if summary.quarantined_transactions:
         lines.append(
-            f"In quarantine, as a part of each can't be read: {summary.quarantined_transactions:,} transactions."
+            f"In quarantine, because partly unreadable: {counted(summary.quarantined_transactions, 'transaction')}."
         )
-    lines += [f"Not applied: {printable(line)}" for line in summary.refused_files]
-    lines += [f"Maybe missing: {printable(line)}" for line in summary.commits_without_prepare]
-    lines += _shortened([printable(line) for line in summary.files_not_read])
-    if summary.skipped:
-        lines.append(f"Skipped, as configured: {printable(', '.join(summary.skipped))}")
-    if summary.open_transactions:
-        lines.append(f"Waiting for their end, in the ledger: {summary.open_transactions:,} transactions.")
-    if summary.aborted_transactions:
-        lines.append(f"Aborted after they were sent: {summary.aborted_transactions:,} transactions.")
-    if summary.refused_transactions:
-        lines.append(f"Not applied, as their origin is refused: {summary.refused_transactions:,} transactions.")
+    lines += [f"Not applied: {file}" for file in summary.refused_files]
+    lines += [f"Possibly missing: {commit}" for commit in summary.commits_without_prepare]
+    lines += shortened(summary.files_not_read, _SHOWN_FILES, "files")
+    lines += unchanged_lines((), summary.skipped)
+    counts = (
+        (summary.open_transactions, "Waiting for their end, in the ledger"),
+        (summary.aborted_transactions, "Aborted after they were sent"),
+        (summary.refused_transactions, "Not applied, because their origin is refused"),
+    )
+    lines += [f"{text}: {counted(count, 'transaction')}." for count, text in counts if count]
     if any(summary.logical_messages.values()):
-        of_transactions, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
-        lines.append(f"Logical decoding Messages: {of_transactions:,} of transactions, {others:,} of none.")
+        transactional, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
+        lines.append(f"Logical decoding Messages: {transactional:,} transactional, {others:,} non-transactional.")
     if summary.resent_transactions:
-        lines.append(f"Sent more than once, applied once: {summary.resent_transactions:,} transactions.")
+        lines.append(f"Sent more than once, applied once: {counted(summary.resent_transactions, 'transaction')}.")
     if summary.accounts:
-        parts = ", ".join(f"{size:,} {name}" for name, size in summary.accounts.items() if size or name == "applied")
-        lines.append(f"Of {summary.content_bytes:,} bytes of content: {parts}.")
+        lines.append(content_line(summary.content_bytes, summary.accounts))
     if summary.unknown_prepared:
-        lines.append(f"Ends of prepared transactions that were never sent: {summary.unknown_prepared:,}.")
+        lines.append(f"Prepared transactions that ended but were never sent: {summary.unknown_prepared:,}.")
+    if summary.last_commit_lsn:
+        is_whole = not summary.ahead and all(table.held is None for table in summary.tables)
+        scope = "All tables" if is_whole else "All other tables"
+        lines.append(f"{scope} are consistent through LSN {format_lsn(summary.last_commit_lsn)}.")
     return lines
-
-
-def _shortened(lines: list[str]) -> list[str]:
-    more = len(lines) - _SHOWN_FILES
-    return lines if more <= 0 else [*lines[:_SHOWN_FILES], f"… and {more:,} more files"]

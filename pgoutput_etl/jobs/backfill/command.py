@@ -7,51 +7,50 @@ state in the archive: rows deleted since stay deleted, and newer changes stay. T
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from pgoutput_etl.jobs.backfill.report import print_backfill
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.backfill.run import backfill
-from pgoutput_etl.jobs.command import Command, add_config, add_usual, lsn, run_request, time, words
+from pgoutput_etl.jobs.command import job_command, lsn, request_job, time, words
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgoutput_etl.jobs.backfill.report import BackfillSummary
+
+EXAMPLE = "./spark-submit.sh jobs/backfill.py --config conf/demo.yaml --tables 'public.acct,public.line*'"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     tables = parser.add_mutually_exclusive_group(required=True)
     tables.add_argument("--tables", type=words, metavar="PATTERN,…", help="schema.table, as shell patterns")
     tables.add_argument("--from-quarantine", action="store_true", help="rebuild all held tables")
-    parser.add_argument("--from-lsn", type=lsn, metavar="LSN", help="the range's first commit, such as 16/B374D848")
-    parser.add_argument("--to-lsn", type=lsn, metavar="LSN", help="the range's last commit")
-    parser.add_argument(
-        "--from-time", type=time, metavar="TIME", help="the first commit by time: ISO 8601, UTC if no zone"
+    range_ends = (
+        ("--from-lsn", "first_lsn", lsn, "LSN", "the range's first commit, such as 16/B374D848"),
+        ("--to-lsn", "last_lsn", lsn, "LSN", "the range's last commit"),
+        ("--from-time", "first_time", time, "TIME", "the first commit by time: ISO 8601, UTC if no zone"),
+        ("--to-time", "last_time", time, "TIME", "the last commit by time"),
     )
-    parser.add_argument("--to-time", type=time, metavar="TIME", help="the last commit by time")
-    parser.add_argument("--into", metavar="ROOT", help="only build ROOT/schema/table, as of --to-lsn or --to-time")
-    parser.add_argument(
-        "--since-version",
-        type=int,
-        metavar="N",
-        help="start from the table's Delta version N, not from nothing",
-    )
-    add_usual(parser)
+    for option, field, parse, metavar, description in range_ends:
+        add(option, dest=field, type=parse, metavar=metavar, help=description)
+    add("--into", metavar="ROOT", help="only build ROOT/schema/table, as of --to-lsn or --to-time")
+    add("--since-version", type=int, metavar="N", help="start from the table's Delta version N, not from nothing")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    request = BackfillRequest(
-        None if arguments.from_quarantine else arguments.tables,
-        arguments.from_lsn,
-        arguments.to_lsn,
-        arguments.from_time,
-        arguments.to_time,
-        arguments.into,
-        arguments.since_version,
-    )
-    return run_request(arguments, "backfill", request, backfill, print_backfill)
+def _backfill(spark: SparkSession, config: Config, request: BackfillRequest, progress: Progress) -> BackfillSummary:
+    from pgoutput_etl.jobs.backfill.run import backfill
+
+    return backfill(spark, config, request, progress)
 
 
-COMMAND = Command(
-    "backfill",
-    __doc__,
-    "./spark-submit.sh jobs/backfill.py --config conf/local.yaml --tables 'public.orders,public.line*'",
-    add_arguments,
-    run,
-)
+def _print_report(report: BackfillSummary) -> None:
+    from pgoutput_etl.jobs.backfill.report import print_backfill
+
+    print_backfill(report)
+
+
+JOB = request_job("backfill", BackfillRequest, _backfill)
+
+COMMAND = job_command("backfill", __doc__, EXAMPLE, JOB, _print_report, add_options)

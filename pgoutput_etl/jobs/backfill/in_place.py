@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.jobs.backfill.commit_range import Progress, missing_commits, requested_commits
+from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
@@ -21,7 +22,6 @@ from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile, re
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
-from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -45,7 +45,7 @@ class InPlaceBackfill:
         reasons = {oid: self._rebuild_reason(oid) for oid in self.order.oids}
         if self.order.is_range:
             repairable = [oid for oid, reason in reasons.items() if reason is None]
-            return self._repair(repairable, reasons, CommitRange(self.order.first_lsn or 0, self.batch.last_commit_lsn))
+            return self._repair(repairable, reasons)
         return self._write({}, None, reasons, {})
 
     def _rebuild_reason(self, oid: int) -> str | None:
@@ -61,9 +61,9 @@ class InPlaceBackfill:
             return "no key"
         return "columns that its relation no longer has" if state.retired else None
 
-    def _repair(self, oids: list[int], reasons: dict[int, str | None], commits: CommitRange) -> BackfillSummary:
-        """commits: from the range's first commit to the last applied one."""
-        archive = self.archive
+    def _repair(self, oids: list[int], reasons: dict[int, str | None]) -> BackfillSummary:
+        """Reads the commits from the range's first one to the last applied one."""
+        archive, commits = self.archive, CommitRange(self.order.first_lsn or 0, self.batch.last_commit_lsn)
         files = archive.files_with(oids, commits)
         rows = persist(archive.committed(files, oids, commits), StorageLevel.DISK_ONLY)
         try:
@@ -115,26 +115,11 @@ class InPlaceBackfill:
         """Repairs tables with `tasks` and `rows`, and rebuilds tables that have a reason."""
         archive, batch = self.archive, self.batch
         whole = [oid for oid, reason in reasons.items() if reason is not None]
-        since = archive.since(self.order.since_version, whole)
-        commits = missing_commits(whole, since, batch.last_commit_lsn)
-        whole_files = archive.files_with(whole, commits)
-        all_rows = persist(archive.committed(whole_files, whole, commits), StorageLevel.DISK_ONLY)
-        try:
-            if whole:
-                refuse_unreadable(all_rows)
-            paths = {oid: state.path for oid, state in batch.tables.items() if oid in whole and state.path}
-            rebuild = Rebuild(
-                archive.spark,
-                archive.config,
-                archive.assembly,
-                batch.tables,
-                since,
-                self.progress,
-                self._writer(),
-                f"{archive.config.state.root.rstrip('/')}/rebuilt",
-            )
-            before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
-            missing_rows = rebuild.missing_rows(all_rows)
+        before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
+        paths = {oid: state.path for oid, state in before.items() if state.path}
+        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
+        source = archive_rebuild(archive, self.order, whole, self._writer(), scratch)
+        with source as (rebuild, missing_rows, whole_files):
             plan = rebuild.plan(missing_rows, whole, paths) if whole else TablePlan()
             if not batch.resumed:
                 if not plan.tasks and not tasks:
@@ -148,30 +133,27 @@ class InPlaceBackfill:
             rebuilt, unchanged = rebuild.write(plan, missing_rows)
             results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
             if rows is not None:
-                event_filter = partial(_events_of_changed_rows, requested_commits(self.order, batch.last_commit_lsn))
+                event_filter = partial(_events_of_changed_rows, self.order.commits(batch.last_commit_lsn))
                 writer = replace(self._writer(), event_filter=event_filter)
                 repaired = writer.write(TablePlan(list(tasks.values())), ChangeRows(rows))
                 results += [unchanged_result(r, batch.tables) if r.state.status == HELD else r for r in repaired]
             self.progress("writing the ledger")
             done = {r.state.oid: r.state for r in results if r.summary.held is None}
-            archive.ledger.close_backfill(
-                batch, done, [oid for oid in done if oid in whole], _new_schema_changes(results, before)
-            )
-        finally:
-            unpersist(all_rows)
+            schema_changes = _new_schema_changes(results, before)
+            archive.ledger.close_backfill(batch, done, [oid for oid in done if oid in whole], schema_changes)
         files = {**files, **{oid: [f for f in whole_files if oid in f.changes] for oid in whole}}
         return backfill_summary(archive, batch.number, batch.last_commit_lsn, results, files, reasons, plan.skipped)
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
-        return Writer.of(archive.spark, archive.config, batch, through, self.check_claim, path_of, self.progress)
+        return Writer(archive.spark, archive.config, batch, through, self.check_claim, path_of, self.progress)
 
 
-def _events_of_changed_rows(commits: CommitRange, events: DataFrame, shape: TableShape) -> DataFrame:
+def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
     """All events of keys that have an event within these commits; their net effect is the row's current state."""
     parts = event_key_parts(shape)
-    within = events.where(F.col("_lsn").between(commits.first, commits.last))
+    within = events.where(F.col("_lsn").between(*commits))
     changed = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
     same = all_of(part.eqNullSafe(F.col(f"_k{n}")) for n, part in enumerate(parts))
     return events.join(changed, same, "left_semi")

@@ -18,7 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import OnError
+from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.executors import rows_with_status
 from pgoutput_etl.ingest.landed_files import read_blocks
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
@@ -49,13 +51,13 @@ class Redrive:
     archive: LedgerArchive
     batch: Batch
     check_claim: Callable[[], None]
-    progress: Callable[[str], None]
+    progress: Progress
 
     def run(self) -> tuple[list[TableResult], list[str], int]:
         """The tables' results, the names of skipped tables, and the last commit's LSN."""
         spark, config = self.archive.spark, self.archive.config
         tasks, landed = self._tasks()
-        self.progress(f"batch {self.batch.number}: reading all {len(tasks):,} files")
+        self.progress(f"batch {self.batch.number}: reading the whole archive, {counted(len(tasks), 'file')}")
         lenient = replace(config, on_error=OnError.QUARANTINE)
         blocks, scan_output = read_blocks(spark, lenient, tasks)
         changes: DataFrame | None = None
@@ -77,7 +79,7 @@ class Redrive:
                 unpersist(blocks)
                 blocks, _ = read_blocks(spark, lenient, tasks, policy)
             rows = MessageRows(spark, blocks, None, frozenset(), assembly)
-            changes = persist(rows.changes_with_status(), StorageLevel.DISK_ONLY)
+            changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scans)
         finally:
             unpersist(blocks)
@@ -113,8 +115,8 @@ class Redrive:
     def _rebuild(
         self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[TableResult], list[str], int]:
-        batch, assembly = self.batch, rows.assembly
-        rebuild_all = bool(self.archive.prior_state.left_unread)
+        archive, batch, assembly = self.archive, self.batch, rows.assembly
+        rebuild_all = bool(archive.prior_state.left_unread)
         held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.status == HELD}
         cutoffs = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
@@ -122,20 +124,10 @@ class Redrive:
         applied = [oid for oid in batch.tables if oid not in held]
         is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
         committed = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
-        applicable = before_cutoffs(self.archive.spark, committed, cutoffs)
-        root = self.archive.config.state.root.rstrip("/")
-        writer = self._writer(assembly.last_commit_lsn)
-        since = self.archive.snapshots(oid for oid in held if oid not in worse)
-        rebuild = Rebuild(
-            self.archive.spark,
-            self.archive.config,
-            assembly,
-            batch.tables,
-            since,
-            self.progress,
-            writer,
-            f"{root}/rebuilt",
-        )
+        applicable = before_cutoffs(archive.spark, committed, cutoffs)
+        writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
+        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
+        rebuild = Rebuild(archive.spark, archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
         applicable = rebuild.missing_rows(applicable)
         paths = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
@@ -145,9 +137,9 @@ class Redrive:
             for oid, state in worse.items()
         ]
         if not batch.resumed:
-            refuse_existing_rows(self.archive.spark, TablePlan([task for task in plan.tasks if task.oid not in paths]))
+            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.oid not in paths]))
         self.check_claim()
-        self.archive.ledger.begin(batch)
+        archive.ledger.begin(batch)
         rebuilt, unchanged = rebuild.write(plan, applicable)
         results = [*rebuilt, *(_with_new_reason(result, batch.tables) for result in unchanged)]
 
@@ -159,7 +151,8 @@ class Redrive:
             if position is not None and (r.state.oid not in held or position[0] > held[r.state.oid].last_commit_lsn)
         ]
         tables = [result.state for result in results]
-        statistics = rows.statistics(StatisticsRequest(held_from=held_from(tables, cutoffs)))
+        still_held = [table.oid for table in tables if table.status == HELD]
+        statistics = rows.statistics(StatisticsRequest(held_from=held_from(still_held, cutoffs)))
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
@@ -170,7 +163,7 @@ class Redrive:
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
         batch = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in vanished})
         ledger = self.archive.ledger
-        ledger.redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*redriven))
+        ledger.mark_redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*redriven))
         ledger.record_ahead(batch, rows, before, statistics.messages)
         ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, statistics.accounts()))
         return results, plan.skipped, assembly.last_commit_lsn
@@ -180,9 +173,8 @@ class Redrive:
 
     def _writer(self, last_commit_lsn: int) -> Writer:
         archive, batch = self.archive, self.batch
-        return Writer.of(
-            archive.spark, archive.config, batch, last_commit_lsn, self.check_claim, self._path_of, self.progress
-        )
+        callbacks = (self.check_claim, self._path_of, self.progress)
+        return Writer(archive.spark, archive.config, batch, last_commit_lsn, *callbacks)
 
 
 def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pgoutput_etl.console import grid, own_console, summary_json
-from pgoutput_etl.identifiers import printable
-from pgoutput_etl.load.summary import TableSummary, exit_code_of_tables, print_unchanged
+from pgoutput_etl.console import counted, grid, print_parts, summary_json
+from pgoutput_etl.exit_codes import quarantine_code
+from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
+from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 
 
@@ -26,7 +25,9 @@ class BackfilledTable:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: of the tables. files: in the archive."""
+    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: of the tables. files: in the archive.
+    not_built: one line for each table that the archive can't give as of this commit. next: the commands for tables
+    that are still held."""
 
     source: str
     batch: int
@@ -36,10 +37,12 @@ class BackfillSummary:
     bytes_read: int = 0
     tables: tuple[BackfilledTable, ...] = ()
     skipped: tuple[str, ...] = ()
+    next: tuple[NextCommand, ...] = ()
+    not_built: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return exit_code_of_tables(t.table for t in self.tables)
+        return quarantine_code(self.not_built, *(t.table.held for t in self.tables))
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
@@ -47,21 +50,16 @@ class BackfillSummary:
 
 def print_backfill(summary: BackfillSummary, console: Console | None = None) -> None:
     """Prints the tables that a backfill changed."""
-    console = console or own_console()
-    if not summary.tables:
-        console.print("Nothing to do: the archive has no changes of these tables.", markup=False)
-    done = [t for t in summary.tables if t.table.held is None]
-    if done:
-        console.print(_table(done))
-    print_unchanged(console, [t.table for t in summary.tables], summary.skipped)
-    read = f"{len(summary.files_read):,} of {summary.files:,} files, {summary.bytes_read:,} bytes"
-    console.print(f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}.", markup=False)
-
-
-def _table(tables: list[BackfilledTable]) -> Table:
-    table = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"))
-    for t in tables:
-        counts = (f"{n:,}" for n in (t.table.rows, t.files, t.bytes, t.table.version))
-        name = Text(printable(f"{t.table.schema}.{t.table.table}"))
-        table.add_row(name, *counts, Text(printable(t.how)), Text(printable(t.table.path)))
-    return table
+    rows = [
+        (t.table.name, (t.table.rows, t.files, t.bytes, t.table.version), (t.how, t.table.path))
+        for t in summary.tables
+        if t.table.held is None
+    ]
+    table = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"), rows)
+    heading = [] if summary.tables else ["Nothing to do: the archive has no changes of these tables."]
+    unchanged = unchanged_lines((t.table for t in summary.tables), summary.skipped)
+    unchanged += [f"Not built: {line}" for line in summary.not_built]
+    read = f"{len(summary.files_read):,} of {counted(summary.files, 'file')}, {counted(summary.bytes_read, 'byte')}"
+    last = f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}."
+    print_parts([*heading, table, *unchanged, last], console)
+    print_parts(next_lines(summary.next), console, soft_wrap=True)

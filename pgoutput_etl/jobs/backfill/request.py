@@ -66,6 +66,10 @@ class BackfillOrder:
         fields = json.loads(text)
         return cls(**{**fields, "oids": tuple(fields["oids"])})
 
+    def commits(self, last: int) -> tuple[int, int]:
+        """The first and the last LSN of the range. last: the last applied commit."""
+        return self.first_lsn or 0, last if self.last_lsn is None else self.last_lsn
+
     @property
     def is_range(self) -> bool:
         return self.first_lsn is not None or self.last_lsn is not None

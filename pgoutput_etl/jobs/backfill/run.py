@@ -9,22 +9,22 @@ if it dies. It reads no new files and doesn't move the LSN through which all tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import no_progress
+from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.backfill.beside import SideBuild
-from pgoutput_etl.jobs.backfill.commit_range import Progress
 from pgoutput_etl.jobs.backfill.in_place import InPlaceBackfill
+from pgoutput_etl.jobs.backfill.rebuild import later_starts
 from pgoutput_etl.jobs.backfill.redrive import Redrive
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder, BackfillRequest
 from pgoutput_etl.jobs.backfill.summary import backfill_summary, file_paths
+from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
 from pgoutput_etl.jobs.snapshot.run import finish_snapshot
 from pgoutput_etl.ledger.archive import LedgerArchive
@@ -49,21 +49,33 @@ def backfill(
         finish_backfill(spark, config, ledger, last, progress)
         last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
-        raise RunError(f"nothing of {config.source.name} was applied yet: run jobs/apply.py")
+        raise RunError(f"no batch of {config.source.name} has been applied", next_job=("apply",))
     archive = LedgerArchive(spark, config, ledger, last)
     oids = _matching_oids(archive, request.tables)
-    order = _order(archive, oids, request)
+    order, not_built = _possible(archive, _order(archive, oids, request), request)
     if request.into is not None:
-        return SideBuild(archive, order, progress, request.into).run()
+        return replace(SideBuild(archive, order, progress, request.into).run(), not_built=not_built)
     if last.resumed:
-        raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py first, which finishes it")
+        raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
         return BackfillSummary(config.source.name, 0, last.last_commit_lsn, len(file_paths(archive.files)))
-    batch = replace(Batch.after(last, {}), backfill=order.to_json())
+    summary = _run_batch(archive, order, replace(Batch.after(last, {}), backfill=order.to_json()), progress)
+    return replace(summary, not_built=not_built)
+
+
+def _possible(
+    archive: LedgerArchive, order: BackfillOrder, request: BackfillRequest
+) -> tuple[BackfillOrder, tuple[str, ...]]:
+    """The order without the tables that can't be built, and why they can't. Raises ConfigError if none can."""
     if order.anew:
-        batch = replace(batch, since=batch.number)
-    with ledger.claimed(last, batch, progress) as check_claim:
-        return _in_place(archive, order, progress, batch, check_claim)
+        return order, ()
+    newest = archive.last.last_commit_lsn
+    in_place = request.into is None
+    late = later_starts(archive, order, newest if in_place else order.commits(newest)[1], in_place)
+    not_built = tuple(late[oid] for oid in sorted(late, key=archive.name))
+    if late and len(late) == len(order.oids):
+        raise ConfigError(f"no table can be built: {'; '.join(not_built)}")
+    return replace(order, oids=tuple(oid for oid in order.oids if oid not in late)), not_built
 
 
 def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillRequest) -> BackfillOrder:
@@ -79,7 +91,8 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     if redrive and request.tables is not None:
         raise RunError(
             f"{archive.name(held[0])} is held, possibly because of unreadable bytes: use --from-quarantine, which "
-            "redrives all held tables together"
+            "redrives all held tables together",
+            next_job=("backfill", "--from-quarantine"),
         )
     return BackfillOrder(oids, first, last, request.since_version, redrive)
 
@@ -92,20 +105,18 @@ def finish_backfill(
     if snapshot is not None:
         finish_snapshot(spark, config, ledger, batch, snapshot, progress)
         return BackfillSummary(config.source.name, batch.number, batch.last_commit_lsn, 0)
-    archive, order = LedgerArchive(spark, config, ledger, batch), BackfillOrder.from_json(batch.backfill or "")
-    with ledger.claimed(batch, batch, progress) as check_claim:
-        batch = replace(batch, since=batch.number) if order.anew else batch
-        return _in_place(archive, order, progress, batch, check_claim)
+    order = BackfillOrder.from_json(batch.backfill or "")
+    return _run_batch(LedgerArchive(spark, config, ledger, batch), order, batch, progress)
 
 
-def _in_place(
-    archive: LedgerArchive, order: BackfillOrder, progress: Progress, batch: Batch, check_claim: Callable[[], None]
-) -> BackfillSummary:
-    if not order.anew:
-        return InPlaceBackfill(archive, order, progress, batch, check_claim).run()
-    results, skipped, lsn = Redrive(archive, batch, check_claim, progress).run()
-    files = {result.state.oid: list(archive.files) for result in results}
-    return backfill_summary(archive, batch.number, lsn, results, files, {}, skipped)
+def _run_batch(archive: LedgerArchive, order: BackfillOrder, batch: Batch, progress: Progress) -> BackfillSummary:
+    with archive.ledger.claimed(archive.last, batch, progress) as check_claim:
+        if not order.anew:
+            return InPlaceBackfill(archive, order, progress, batch, check_claim).run()
+        batch = replace(batch, since=batch.number)
+        results, skipped, lsn = Redrive(archive, batch, check_claim, progress).run()
+        files = {result.state.oid: list(archive.files) for result in results}
+        return backfill_summary(archive, batch.number, lsn, results, files, {}, skipped)
 
 
 def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:
@@ -113,10 +124,4 @@ def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tu
     states = archive.last.tables
     if patterns is None:
         return tuple(sorted(oid for oid, state in states.items() if state.status == HELD))
-    oids: set[int] = set()
-    for pattern in patterns:
-        matching = {oid for name, oid in archive.names.items() if fnmatchcase(name, pattern)}
-        if not matching:
-            raise ConfigError(f"--tables: the archive has no table {pattern!r}")
-        oids |= matching
-    return tuple(sorted(oids))
+    return tuple(sorted({archive.names[name] for name in matching_names(patterns, archive.names, "the archive")}))

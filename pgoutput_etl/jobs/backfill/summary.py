@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from pgoutput_etl.jobs.backfill.report import BackfilledTable, BackfillSummary
+from pgoutput_etl.jobs.next_commands import Findings, next_commands
 from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
 from pgoutput_etl.load.writer import TableResult
 
@@ -36,6 +37,9 @@ def backfill_summary(
         sum(file.size for file in all_read),
         tuple(tables),
         tuple(skipped),
+        next_commands(
+            archive.config, Findings({t.table.name: t.table.held for t in tables if t.table.held is not None})
+        ),
     )
 
 

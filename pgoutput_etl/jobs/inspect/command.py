@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgoutput_etl.console import EXIT_FAILED, Progress, exit_code_of, print_error
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.inspection.archive import Runner, inspect_archive, inspection_contexts
 from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
 from pgoutput_etl.inspection.message_lines import MessageFilter
@@ -51,19 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--framing", choices=choices, default="auto", help="how the files separate messages")
     add_output(parser)
     parser.add_argument("--spark", action="store_true", help="read local files with Spark, too")
-    messages = parser.add_argument_group("messages")
-    messages.add_argument("--messages", action="store_true", help="print the messages, one per line")
-    messages.add_argument("--values", action="store_true", help="print cell values, which are hidden otherwise")
-    messages.add_argument("--table", metavar="PATTERN", help="only for these tables: schema.table, as a shell pattern")
-    messages.add_argument("--xid", type=int, help="only of this transaction or subtransaction")
-    messages.add_argument("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="either may be omitted")
-    messages.add_argument(
-        "--from-time", type=time, metavar="TIME", help="committed at or after: ISO 8601, UTC without a zone"
-    )
-    messages.add_argument("--to-time", type=time, metavar="TIME", help="committed at or before")
-    messages.add_argument(
-        "--grep", type=expression, metavar="REGEX", help="search in names of tables, columns, types, origins, prefixes"
-    )
+    add = parser.add_argument_group("messages").add_argument
+    add("--messages", action="store_true", help="print the messages, one per line")
+    add("--values", action="store_true", help="print cell values, which are hidden otherwise")
+    add("--table", metavar="PATTERN", help="only for these tables: schema.table, as a shell pattern")
+    add("--xid", type=int, help="only of this transaction or subtransaction")
+    add("--lsn", metavar="FROM..TO", type=lsns, default=(None, None), help="either may be omitted")
+    add("--from-time", type=time, metavar="TIME", help="committed at or after: ISO 8601, UTC without a zone")
+    add("--to-time", type=time, metavar="TIME", help="committed at or before")
+    names = "search in names of tables, columns, types, origins, prefixes"
+    add("--grep", type=expression, metavar="REGEX", help=names)
 
 
 def _require_messages(arguments: argparse.Namespace) -> None:
@@ -74,10 +72,15 @@ def _require_messages(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--{filters[0].replace('_', '-')} needs --messages")
 
 
+def needs_spark(arguments: argparse.Namespace) -> bool:
+    _require_messages(arguments)
+    return arguments.spark or not all(is_local(path) for path in arguments.paths)
+
+
 def list_files(arguments: argparse.Namespace, stack: ExitStack) -> tuple[list[LandedFile], Runner]:
     """The files, and the runner that reads them until `stack` closes."""
     framing = Framing(arguments.framing)
-    if not arguments.spark and all(is_local(path) for path in arguments.paths):
+    if not needs_spark(arguments):
         landed = list_local(arguments.paths)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
         return landed, stack.enter_context(LocalRunner(folder, framing, os.cpu_count() or 1))
@@ -94,10 +97,9 @@ def _print(line: str) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    _require_messages(arguments)
     with ExitStack() as stack:
         landed, runner = list_files(arguments, stack)
-        progress = Progress(arguments.quiet)
+        progress = ProgressPrinter(arguments.quiet)
         inspection = inspect_archive(landed, runner, progress)
         report = report_on(inspection)
         if arguments.messages:
@@ -118,9 +120,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         code = _inspect(arguments)
         sys.stdout.flush()
-    except PgoutputEtlError as error:
-        print_error(error)
-        return exit_code_of(error)
     except BrokenPipeError:  # the reader of standard output closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
@@ -130,7 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
 COMMAND = Command(
     "inspect",
     __doc__,
-    "python jobs/inspect.py landing/shop --messages --table 'public.orders' --from-time 2026-03-01T02:10",
+    "python jobs/inspect.py tests/data/random16/v2 --messages --table public.acct --lsn 0/1A00000..",
     add_arguments,
     run,
+    needs_spark,
 )

@@ -1,4 +1,4 @@
-"""An inspection's report, as JSON and as text."""
+"""The inspect job's report, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE, grid, own_console
-from pgoutput_etl.identifiers import printable
-from pgoutput_etl.inspection.report_model import (
-    ArchiveReport,
-    FileReport,
-    RelationReport,
-    TransactionReport,
-    VersionReport,
-)
+from pgoutput_etl.console import Row, content_line, counted, grid, print_parts, shortened
+from pgoutput_etl.exit_codes import quarantine_code
+from pgoutput_etl.inspection import report_model
+from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.inspection.server_settings import FORMAT
 
 _MAX_ROWS = 20
@@ -26,7 +20,7 @@ _KINDS = {"I": "inserts", "U": "updates", "D": "deletes", "T": "truncates"}
 
 
 def exit_code(report: ArchiveReport) -> int:
-    return EXIT_QUARANTINE if report.is_damaged else EXIT_DONE
+    return quarantine_code(report.is_damaged)
 
 
 def report_json(report: ArchiveReport) -> str:
@@ -34,28 +28,17 @@ def report_json(report: ArchiveReport) -> str:
 
 
 def print_report(report: ArchiveReport, console: Console | None = None) -> None:
-    console = console or own_console()
-    for line in _heading(report):
-        console.print(printable(line), markup=False)
-    if report.files:
-        console.print(_files(report.files))
-    if report.relations:
-        console.print(_relations(report.relations))
-    for relation in report.relations:
-        for line in _versions(relation):
-            console.print(printable(line), markup=False, soft_wrap=True)
-    if report.biggest:
-        console.print(_transactions("Biggest transactions", report.biggest))
-    if report.open:
-        console.print(_transactions("Open transactions: their end is not in these files", report.open[:_MAX_ROWS]))
-    for line in _ending(report):
-        console.print(printable(line), markup=False)
+    print_parts([*_heading(report), _files(report.files), _relations(report.relations)], console)
+    print_parts([line for relation in report.relations for line in _versions(relation)], console, soft_wrap=True)
+    biggest = _transactions("Biggest transactions", report.biggest)
+    open_at_end = _transactions("Open transactions: their end is not in these files", report.open[:_MAX_ROWS])
+    print_parts([biggest, open_at_end, *_ending(report)], console)
 
 
 def _heading(report: ArchiveReport) -> list[str]:
     lines = [
-        f"{len(report.files):,} files, {report.bytes:,} bytes ({report.content_bytes:,} of content).",
-        f"{sum(report.messages.values()):,} messages, framing {', '.join(report.framings) or 'unknown'}.",
+        f"{counted(len(report.files), 'file')}, {counted(report.bytes, 'byte')} ({report.content_bytes:,} of content).",
+        f"{counted(sum(report.messages.values()), 'message')}, framing {', '.join(report.framings) or 'unknown'}.",
     ]
     if report.messages:
         lines.append(f"Protocol {report.protocol}; {report.server}. {_settings(report)}")
@@ -81,32 +64,26 @@ def _settings(report: ArchiveReport) -> str:
     return "; ".join(parts) + "." if parts else "No values to infer settings from."
 
 
-def _files(files: Sequence[FileReport]) -> Table:
-    rows = grid("file", ("bytes", "messages"), ("framing", "first commit", "last commit", "status"))
-    for file in files[:_MAX_ROWS]:
-        counts = f"{file.size:,}", f"{sum(file.messages.values()):,}"
-        resent = f", resent {file.reconnections:,} times" if file.reconnections else ""
-        texts = (file.framing, file.first_commit_lsn, file.last_commit_lsn, file.status + resent)
-        rows.add_row(Text(printable(file.path)), *counts, *(text or "" for text in texts))
-    if len(files) > _MAX_ROWS:
-        rows.add_row(f"… and {len(files) - _MAX_ROWS:,} more")
-    return rows
+def _files(files: Sequence[report_model.FileReport]) -> Table:
+    rows: list[Row] = []
+    for file in files:
+        resent = f", resent {counted(file.reconnections, 'time')}" if file.reconnections else ""
+        texts = (file.framing or "", file.first_commit_lsn or "", file.last_commit_lsn or "", file.status + resent)
+        rows.append((file.path, (file.size, sum(file.messages.values())), texts))
+    return grid("file", ("bytes", "messages"), ("framing", "first commit", "last commit", "status"), rows, _MAX_ROWS)
 
 
-def _relations(relations: Iterable[RelationReport]) -> Table:
-    rows = grid("table", ("OID", "versions", *_KINDS.values()), ["not committed"])
+def _relations(relations: Iterable[report_model.RelationReport]) -> Table:
+    rows: list[Row] = []
     for relation in relations:
-        counts = (len(relation.versions), *(relation.committed[tag] for tag in _KINDS))
+        name = "no Relation message" if relation.schema is None else f"{relation.schema}.{relation.table}"
+        counts = [len(relation.versions), *(relation.committed[tag] for tag in _KINDS)]
         others = ", ".join(f"{count:,} {status}" for status, count in relation.others.items())
-        rows.add_row(Text(printable(_name(relation))), str(relation.oid), *(f"{n:,}" for n in counts), others)
-    return rows
+        rows.append((name, [str(relation.oid), *counts], [others]))
+    return grid("table", ("OID", "versions", *_KINDS.values()), ["not committed"], rows, rare=["truncates"])
 
 
-def _name(relation: RelationReport) -> str:
-    return "no Relation message" if relation.schema is None else f"{relation.schema}.{relation.table}"
-
-
-def _versions(relation: RelationReport) -> list[str]:
+def _versions(relation: report_model.RelationReport) -> list[str]:
     lines = []
     for number, version in enumerate(relation.versions, start=1):
         suffix = f" (version {number})" if len(relation.versions) > 1 else ""
@@ -114,23 +91,20 @@ def _versions(relation: RelationReport) -> list[str]:
     return lines
 
 
-def _columns(version: VersionReport) -> str:
+def _columns(version: report_model.VersionReport) -> str:
     columns = ", ".join(f"{c.name} {c.type}{' key' if c.is_key else ''}" for c in version.columns)
     return f"{columns}; replica identity {version.replica_identity}"
 
 
-def _transactions(title: str, transactions: Iterable[TransactionReport]) -> Table:
-    grid = Table(title=title, title_justify="left")
-    for name in ("xid", "changes", "bytes"):
-        grid.add_column(name, justify="right")
-    for name in ("kind", "status", "committed", "gid", "begins in"):
-        grid.add_column(name, overflow="fold")
+def _transactions(title: str, transactions: Iterable[report_model.TransactionReport]) -> Table:
+    rows = []
     for transaction in transactions:
-        counts = str(transaction.xid or ""), f"{transaction.changes:,}", f"{transaction.size:,}"
         committed = " ".join(text for text in (transaction.commit_lsn, transaction.commit_time) if text)
-        names = (Text(printable(text)) for text in (transaction.gid or "", transaction.file))
-        grid.add_row(*counts, transaction.kind, transaction.fate, committed, *names)
-    return grid
+        texts = (transaction.kind, transaction.fate, committed, transaction.gid or "", transaction.file)
+        rows.append((str(transaction.xid or ""), (transaction.changes, transaction.size), texts))
+    table = grid("xid", ("changes", "bytes"), ("kind", "status", "committed", "gid", "begins in"), rows)
+    table.title, table.title_justify, table.columns[0].justify = title, "left", "right"
+    return table
 
 
 def _ending(report: ArchiveReport) -> list[str]:
@@ -140,15 +114,12 @@ def _ending(report: ArchiveReport) -> list[str]:
     for prefix, count in report.prefixes.items():
         lines.append(
             f"Messages with the prefix {prefix!r}: {count['transactional']:,} transactional, "
-            f"{count['non_transactional']:,} non-transactional, {count['size']:,} bytes."
+            f"{count['non_transactional']:,} non-transactional, {counted(count['size'], 'byte')}."
         )
     lines += [f"Can't be read: {line}" for line in (*report.unreadable, *report.damages)]
     lines += [f"Missing, or out of order: {line}" for line in report.gaps]
-    lines += report.remarks[:_MAX_ROWS]
-    if len(report.remarks) > _MAX_ROWS:
-        lines.append(f"… and {len(report.remarks) - _MAX_ROWS:,} more remarks")
-    parts = ", ".join(f"{size:,} {name}" for name, size in report.accounts.items())
-    lines.append(f"Content, {report.content_bytes:,} bytes: {parts or 'none'}.")
+    lines += shortened(report.remarks, _MAX_ROWS, "remarks")
+    lines.append(content_line(report.content_bytes, report.accounts))
     if report.unknown_prepared:
         lines.append(f"Prepared transactions that ended but were never sent: {report.unknown_prepared:,}.")
     lines.append("Damaged: see above." if report.is_damaged else "Nothing is damaged or missing.")

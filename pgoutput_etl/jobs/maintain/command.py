@@ -8,54 +8,55 @@ skipped and reported.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from pgoutput_etl.jobs.command import Command, add_config, add_usual, run_request, words
-from pgoutput_etl.jobs.maintain.report import print_maintenance
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.jobs.command import job_command, request_job, words
 from pgoutput_etl.jobs.maintain.request import MIN_KEEP_DAYS, STEPS, MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgoutput_etl.jobs.maintain.report import MaintainSummary
+
+EXAMPLE = "./spark-submit.sh jobs/maintain.py --config conf/local.yaml --keep-days 30 --execute"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument("--execute", action="store_true", help="run the steps; without it, only list them")
-    parser.add_argument("--tables", type=words, default=("*",), metavar="PATTERN,…", help="targets to maintain")
-    parser.add_argument(
-        "--only", type=words, default=STEPS, metavar="STEP,…", help=f"some of {', '.join(STEPS)} (default: all)"
-    )
-    parser.add_argument("--zorder", action="store_true", help="order targets' rows by their key; rewrites them")
-    parser.add_argument(
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--execute", action="store_true", help="run the steps; without it, only list them")
+    add("--tables", type=words, default=("*",), metavar="PATTERN,…", help="targets to maintain")
+    add("--only", type=words, default=STEPS, metavar="STEP,…", help=f"some of {', '.join(STEPS)} (default: all)")
+    add("--zorder", action="store_true", help="order targets' rows by their key; rewrites them")
+    add(
         "--keep-days",
         type=int,
         default=MIN_KEEP_DAYS,
         metavar="N",
         help="VACUUM keeps files needed by versions of the last N days (default and minimum: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--ledger-keep-days",
         type=int,
         default=30,
         metavar="N",
         help="keep obsolete ledger rows for N days (default: %(default)s)",
     )
-    add_usual(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    request = MaintainRequest(
-        arguments.tables,
-        arguments.only,
-        arguments.zorder,
-        arguments.keep_days,
-        arguments.ledger_keep_days,
-        arguments.execute,
-    )
-    return run_request(arguments, "maintain", request, maintain, print_maintenance)
+def _maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:
+    from pgoutput_etl.jobs.maintain.run import maintain
+
+    return maintain(spark, config, request, progress)
 
 
-COMMAND = Command(
-    "maintain",
-    __doc__,
-    "./spark-submit.sh jobs/maintain.py --config conf/local.yaml --keep-days 30 --execute",
-    add_arguments,
-    run,
-)
+def _print_report(report: MaintainSummary) -> None:
+    from pgoutput_etl.jobs.maintain.report import print_maintenance
+
+    print_maintenance(report)
+
+
+JOB = request_job("maintain", MaintainRequest, _maintain)
+
+COMMAND = job_command("maintain", __doc__, EXAMPLE, JOB, _print_report, add_options)

@@ -1,16 +1,13 @@
-"""Maintenance's summary, as JSON and as text."""
+"""The maintenance job's summary, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from pgoutput_etl.console import EXIT_DONE, grid, own_console, summary_json
-from pgoutput_etl.identifiers import printable
+from pgoutput_etl.console import counted, grid, print_parts, summary_json
+from pgoutput_etl.exit_codes import EXIT_DONE
 from pgoutput_etl.jobs.maintain.retention import FileCounts
 
 
@@ -47,26 +44,14 @@ class MaintainSummary:
 
 
 def print_maintenance(summary: MaintainSummary, console: Console | None = None) -> None:
-    console = console or own_console()
-    if summary.tables:
-        console.print(_table(summary.tables))
-    for line in _lines(summary):
-        console.print(printable(line), markup=False)
-
-
-def _table(tables: Iterable[MaintainedTable]) -> Table:
-    rows = grid("table", ("files", "small", "bytes", "stored files", "stored bytes"), ["steps"])
-    for table in tables:
-        before, after = table.before, table.after
-        counts = [
-            _change(before.files, None if after is None else after.files),
-            _change(before.small, None if after is None else after.small),
-            _change(before.bytes, None if after is None else after.bytes),
-            _change(before.stored_files, None if after is None else after.stored_files),
-            _change(before.stored_bytes, None if after is None else after.stored_bytes),
-        ]
-        rows.add_row(Text(printable(table.name)), *counts, Text(", ".join(table.steps) or "nothing"))
-    return rows
+    fields = ("files", "small", "bytes", "stored_files", "stored_bytes")
+    rows = []
+    for table in summary.tables:
+        before, after = table.before, table.after or table.before
+        counts = [_change(getattr(before, field), getattr(after, field)) for field in fields]
+        rows.append((table.name, counts, [", ".join(table.steps) or "nothing"]))
+    columns = [field.replace("_", " ") for field in fields]
+    print_parts([grid("table", columns, ["steps"], rows), *_lines(summary)], console)
 
 
 def _change(before: int | None, after: int | None) -> str:
@@ -83,7 +68,7 @@ def _lines(summary: MaintainSummary) -> list[str]:
         lines.append(f"Obsolete ledger rows{' deleted' * summary.executed}: {rows:,}.")
     listed = [table for table in summary.tables if table.before.stored_bytes is not None]
     unlisted = len(summary.tables) - len(listed)
-    scope = f", without {unlisted:,} tables whose files can't be listed" if unlisted else ""
+    scope = f", without {counted(unlisted, 'table')} whose files can't be listed" if unlisted else ""
     before = sum(table.before.stored_bytes or 0 for table in listed)
     if not summary.executed:
         return [*lines, f"Bytes on storage: {before:,}{scope}. Dry run: nothing was changed; use --execute."]

@@ -1,4 +1,4 @@
-"""Maintenance's arguments."""
+"""The options of the maintenance job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MaintainRequest:
     execute: bool = False
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for invalid values."""
         if self.keep_days < MIN_KEEP_DAYS:
             raise ConfigError(
                 f"--keep-days: expected {MIN_KEEP_DAYS} or more: runs and readers of earlier versions may need younger "

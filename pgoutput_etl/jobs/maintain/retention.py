@@ -15,12 +15,16 @@ an earlier commit can no longer be told from another server's, and counts as res
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from posixpath import basename
 
 SMALL_FILE = 128 << 20
+
+# Below these numbers a step costs more than it gains.
+LEAST_SMALL_FILES = 50  # for OPTIMIZE, as for Delta's auto compaction
+LEAST_COMMITS = 20  # for a checkpoint: Delta itself writes one every 10 commits, unless the table has another interval
 
 # Ledger tables that runs only append to: Delta allows compaction at the same time.
 APPENDED_TO = frozenset(
@@ -58,27 +62,49 @@ def retention_rules(last: int, since: int, settled_batch: int) -> tuple[Retentio
 @dataclass(frozen=True, slots=True)
 class FileCounts:
     """files, bytes: of a table's newest version. small: those of its files that OPTIMIZE would compact. stored_…: all
-    files on storage, also those of earlier versions, without the log. None where files can't be listed."""
+    files on storage, also those of earlier versions, without the log. expired: those that the newest version doesn't
+    use and that are old enough for VACUUM; an earlier version may still need them. None where files can't be listed."""
 
     files: int
     bytes: int
     small: int | None
     stored_files: int | None
     stored_bytes: int | None
+    expired: int | None
 
     @property
     def may_compact(self) -> bool:
-        """True if OPTIMIZE may have files to compact."""
-        return (self.files if self.small is None else self.small) > 1
+        """True if OPTIMIZE has enough files to compact."""
+        return (self.files if self.small is None else self.small) >= LEAST_SMALL_FILES
+
+    @property
+    def may_vacuum(self) -> bool:
+        """True if VACUUM may have files to remove."""
+        return self.expired is None or self.expired > 0
 
 
-def count_files(stored: Mapping[str, int], current: Iterable[str]) -> FileCounts:
-    """stored: sizes by path. current: paths of the newest version's files, which may be spelled differently but have
-    unique names."""
-    size_of = {basename(path): size for path, size in stored.items()}
-    sizes = [size_of.get(basename(path), 0) for path in current]
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a Delta table, without the log."""
+
+    path: str
+    size: int
+    modified: datetime
+
+
+def count_files(stored: Iterable[StoredFile], current: Iterable[str], expiry: datetime) -> FileCounts:
+    """current: paths of the newest version's files, which may be spelled differently but have unique names. expiry:
+    VACUUM removes unused files that are older."""
+    by_name = {basename(file.path): file for file in stored}
+    used = {basename(path): by_name.get(basename(path)) for path in current}
+    sizes = [0 if file is None else file.size for file in used.values()]
     small = sum(size < SMALL_FILE for size in sizes)
-    return FileCounts(len(sizes), sum(sizes), small, len(stored), sum(stored.values()))
+    old = [name for name, file in by_name.items() if name not in used and file.modified < expiry]
+    # The log names no deletion vectors here. A file has one at most, so only what exceeds that must be unused.
+    vectors = sum(name.startswith("deletion_vector_") for name in old)
+    expired = len(old) - vectors + max(0, vectors - len(used))
+    stored_bytes = sum(file.size for file in by_name.values())
+    return FileCounts(len(sizes), sum(sizes), small, len(by_name), stored_bytes, expired)
 
 
 def zorder_columns(key: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Keeps a source's tables and its ledger fast and small, beside runs that may be active.
+"""Compacts and vacuums a source's tables and its ledger, safely next to active runs.
 
 Compaction changes no row, but replaces files that a MERGE may be about to change, so that one of the two would fail.
 Maintenance therefore claims targets as a run does: another run waits for its end, and maintenance leaves targets alone
@@ -6,25 +6,29 @@ while another run is active or has died within a batch. Ledger tables that are o
 compacted at any time.
 
 The ledger records the Delta version of each table after a batch. Compaction makes a new version, and a batch without
-input records it before VACUUM removes anything, so `reading` and the next run always use the newest version.
+input records it before VACUUM removes anything, so `ledger.as_of` and the next run always use the newest version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from fnmatch import fnmatchcase
+from functools import partial
+from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.retention import (
     APPENDED_TO,
+    LEAST_COMMITS,
     RetentionRule,
     last_batch_before,
     retention_rules,
@@ -36,10 +40,11 @@ from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded
+from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
-Progress = Callable[[str], None]
+T = TypeVar("T")
 
 LEDGER_TABLES = (*SCHEMAS, "open_transactions")
 
@@ -56,11 +61,13 @@ def maintain(spark: SparkSession, config: Config, request: MaintainRequest, prog
         remark = f"{why_skipped}. The ledger was skipped, too: on S3 only one driver at a time may write to it"
         return MaintainSummary(ledger.source, True, 0, (), (remark,))
     batch = Batch.after(last, {})
-    maintenance = _Maintenance(spark, ledger, last, batch, request, progress, why_skipped)
+    maintenance = partial(
+        _Maintenance, spark, ledger, last, batch, request, config.merge.parallel_tables, progress, why_skipped
+    )
     if why_skipped is not None or not request.execute:
-        return maintenance.run(lambda: None)
+        return maintenance(lambda: None).run()
     with ledger.claimed(last, batch, progress) as check_claim:
-        return maintenance.run(check_claim)
+        return maintenance(check_claim).run()
 
 
 def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
@@ -82,56 +89,65 @@ class _Maintenance:
     last: Batch
     batch: Batch
     request: MaintainRequest
+    parallel_tables: int
     progress: Progress
     why_skipped: str | None
+    check_claim: Callable[[], None]
     moved: dict[int, TableState] = field(default_factory=dict)
-    changed: set[int] = field(default_factory=set)  # by another program
+    changed: set[str] = field(default_factory=set)  # names of tables that another program has changed
     missing: list[str] = field(default_factory=list)
 
-    def run(self, check_claim: Callable[[], None]) -> MaintainSummary:
-        targets = {} if self.why_skipped is not None else self._targets()
-        compacted = {oid: self._compact_target(state, check_claim) for oid, state in targets.items()}
+    def run(self) -> MaintainSummary:
+        targets = [] if self.why_skipped is not None else list(self._targets().values())
+        compacted = self._side_by_side("checking", targets, lambda state: state.full_name, self._compact_target)
         if self.moved:
-            check_claim()
+            self.check_claim()
             self.progress("recording the tables' new versions")
             self.ledger.close_backfill(self.batch, self.moved, [], [])
-        tables = [
-            self._finish(table, () if oid in self.changed else ("vacuum", "checkpoint"), check_claim)
-            for oid, table in compacted.items()
-        ]
+        tables = self._side_by_side("cleaning", compacted, lambda table: table.name, self._finish)
         rules = {rule.table: rule for rule in self._rules()}
         existing = [name for name in LEDGER_TABLES if is_delta_table(self.spark, self.ledger.path(name))]
-        tables += [self._maintain_ledger(name, rules.get(name), check_claim) for name in existing]
+
+        def maintain_ledger(name: str) -> MaintainedTable:
+            return self._maintain_ledger(name, rules.get(name))
+
+        tables += self._side_by_side("maintaining", existing, lambda name: f"ledger: {name}", maintain_ledger)
         remarks = (*self.missing, *(() if self.why_skipped is None else (self.why_skipped,)))
         number = self.batch.number if self.moved else 0
         return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
 
-    def _targets(self) -> dict[int, TableState]:
-        states = {oid: state for oid, state in self.last.tables.items() if state.path and state.version >= 0}
-        selected: dict[int, TableState] = {}
-        for pattern in self.request.tables:
-            matching = {oid: s for oid, s in states.items() if fnmatchcase(f"{s.schema}.{s.table}", pattern)}
-            if not matching and pattern != "*":
-                raise ConfigError(f"--tables: the ledger has no table {pattern!r}")
-            selected |= matching
-        missing = {oid for oid, state in selected.items() if not is_delta_table(self.spark, state.path)}
-        self.missing += [
-            f"{state.schema}.{state.table}: no table exists at {state.path}"
-            for oid, state in selected.items()
-            if oid in missing
-        ]
-        return {oid: state for oid, state in selected.items() if oid not in missing}
+    def _side_by_side(
+        self, verb: str, tables: Sequence[T], name: Callable[[T], str], work: Callable[[T], MaintainedTable]
+    ) -> list[MaintainedTable]:
+        return TablePool(self.spark, self.parallel_tables, verb, self.progress).map(tables, name, work)
 
-    def _compact_target(self, state: TableState, check_claim: Callable[[], None]) -> MaintainedTable:
+    def _targets(self) -> dict[int, TableState]:
+        names = {
+            oid: f"{state.schema}.{state.table}"
+            for oid, state in self.last.tables.items()
+            if state.path and state.version >= 0
+        }
+        patterns = self.request.tables if names else [pattern for pattern in self.request.tables if pattern != "*"]
+        matches = matching_names(patterns, set(names.values()), "the ledger")
+        targets = {}
+        for oid, name in names.items():
+            state = self.last.tables[oid]
+            if name in matches and is_delta_table(self.spark, state.path):
+                targets[oid] = state
+            elif name in matches:
+                self.missing.append(f"{name}: no table exists at {state.path}")
+        return targets
+
+    def _compact_target(self, state: TableState) -> MaintainedTable:
         folder, name = DeltaFolder(self.spark, state.path), f"{state.schema}.{state.table}"
         newest, operations = folder.commits_since(state.version)
-        before = folder.measure()
+        before = folder.measure(self._expiry)
         if not is_as_recorded(operations):
             why = (
                 f"another program has changed it since batch {self.last.number} wrote version {state.version}, so "
                 "maintenance skips it until jobs/apply.py or jobs/backfill.py --tables writes a new version"
             )
-            self.changed.add(state.oid)
+            self.changed.add(name)
             return MaintainedTable(name, state.path, before, left=(why,))
         steps: list[str] = []
         left: list[str] = []
@@ -141,8 +157,7 @@ class _Maintenance:
         if "optimize" in self.request.only and (before.may_compact or order):
             steps.append("optimize by key" if order else "optimize")
             if self.request.execute:
-                check_claim()
-                self.progress(f"compacting {name}")
+                self.check_claim()
                 if not folder.optimize(order):
                     steps, left = ["optimize"], ["Delta has no statistics for its key; small files are compacted"]
                 newest, _ = folder.commits_since(state.version)
@@ -150,34 +165,30 @@ class _Maintenance:
             self.moved[state.oid] = replace(state, version=newest)
         return MaintainedTable(name, state.path, before, steps=tuple(steps), left=tuple(left))
 
-    def _maintain_ledger(
-        self, name: str, rule: RetentionRule | None, check_claim: Callable[[], None]
-    ) -> MaintainedTable:
+    def _maintain_ledger(self, name: str, rule: RetentionRule | None) -> MaintainedTable:
         folder = DeltaFolder(self.spark, self.ledger.path(name))
-        before = folder.measure()
+        before = folder.measure(self._expiry)
         rows = 0 if rule is None or "retention" not in self.request.only else self._obsolete_rows(rule).count()
         is_due = "optimize" in self.request.only and before.may_compact
         is_safe = name in APPENDED_TO or (self.why_skipped is None and not self._is_shared())
         steps, left = [], ["not compacted: other runs may change its rows"] if is_due and not is_safe else []
         try:
             if rule is not None and rows:
-                self._delete_obsolete(folder, rule, check_claim)
+                self._delete_obsolete(folder, rule)
                 steps.append("retention")
             if is_due and is_safe:
                 if self.request.execute:
-                    self.progress(f"compacting the ledger's {name}")
                     folder.optimize()
                 steps.append("optimize")
         except CONFLICTS:
             left.append("another run changed it at the same moment: skipped until the next maintenance")
         table = MaintainedTable(f"ledger: {name}", folder.path, before, None, tuple(steps), tuple(left), rows)
-        return self._finish(table, ("vacuum", "checkpoint"), check_claim)
+        return self._finish(table)
 
-    def _delete_obsolete(self, folder: DeltaFolder, rule: RetentionRule, check_claim: Callable[[], None]) -> None:
+    def _delete_obsolete(self, folder: DeltaFolder, rule: RetentionRule) -> None:
         if not self.request.execute:
             return
-        check_claim()
-        self.progress(f"deleting obsolete rows of the ledger's {rule.table}")
+        self.check_claim()
         old = (F.col("t.source") == self.ledger.source) & (F.col(f"t.{rule.column}") < rule.before)
         if rule.table != "transactions":
             folder.delete(old)
@@ -187,25 +198,31 @@ class _Maintenance:
         self.ledger.record_trimmed(self.last, row["lsn"] or 0)  # before the rows go, as a run may start in between
         folder.delete_others(old & _is_ordinary("t."), _ends_of_files(ordinary), ("batch", "file", "unit"))
 
-    def _finish(self, table: MaintainedTable, steps: Iterable[str], check_claim: Callable[[], None]) -> MaintainedTable:
-        """Runs after the ledger has recorded the newest versions."""
+    def _finish(self, table: MaintainedTable) -> MaintainedTable:
+        """Vacuum and checkpoint, after the ledger has recorded the newest versions."""
         folder = DeltaFolder(self.spark, table.path)
-        done, left = list(table.steps), list(table.left)
-        for step in steps:
-            if step not in self.request.only:
-                continue
-            done.append(step)
-            if not self.request.execute:
-                continue
-            check_claim()
+        steps = [] if table.name in self.changed else self._last_steps(folder, table)
+        done, left = [*table.steps, *steps], list(table.left)
+        for step in steps if self.request.execute else ():
+            self.check_claim()
             if step == "vacuum":
-                self.progress(f"vacuuming {table.name}")
                 folder.vacuum(self.request.keep_days * 24)
             elif (why := folder.checkpoint()) is not None:
                 done.remove(step)
                 left.append(why)
-        after = folder.measure() if self.request.execute else None
+        after = None
+        if self.request.execute:
+            after = folder.measure(self._expiry) if {*done} - {"checkpoint"} else table.before
         return replace(table, after=after, steps=tuple(done), left=tuple(left))
+
+    def _last_steps(self, folder: DeltaFolder, table: MaintainedTable) -> list[str]:
+        steps = ["vacuum"] if "vacuum" in self.request.only and table.before.may_vacuum else []
+        commits = folder.commits_since_checkpoint() if "checkpoint" in self.request.only else 0
+        return [*steps, "checkpoint"] if commits is None or commits >= LEAST_COMMITS else steps
+
+    @property
+    def _expiry(self) -> datetime:
+        return datetime.now(timezone.utc) - timedelta(days=self.request.keep_days)
 
     def _rules(self) -> tuple[RetentionRule, ...]:
         if self.why_skipped is not None:

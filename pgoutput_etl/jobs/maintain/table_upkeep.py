@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import reduce
 from operator import and_
 from typing import Any, cast
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
+from delta import exceptions
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
-from pgoutput_etl.ingest.scan import literal_paths
-from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, count_files
+from pgoutput_etl.ingest.binary_files import literal_paths
+from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, StoredFile, count_files
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
 from pgoutput_etl.spark.delta_history import changes_files
@@ -33,13 +26,13 @@ from pgoutput_etl.spark.session import session_settings
 
 # Raised when another commit wins; the operation can be repeated at any time.
 CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
 )
 
 _SIZES = {
@@ -71,17 +64,18 @@ class DeltaFolder:
     spark: SparkSession
     path: str
 
-    def measure(self) -> FileCounts:
+    def measure(self, expiry: datetime) -> FileCounts:
         """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
-        allow listing the files of a managed table, so its counts come from the log alone."""
+        allow listing the files of a managed table, so its counts come from the log alone. expiry: as in count_files."""
         if is_catalog_place(self.path) and is_platform_session():
             [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
-            return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None)
+            return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None, None)
         current = read_table(self.spark, self.path).inputFiles()
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
         folder = folder_of(self.spark, self.path)
-        stored = reader.load(literal_paths([folder])).select("path", "length").toArrow().to_pylist()
-        return count_files({row["path"]: row["length"] for row in stored}, current)
+        listed = reader.load(literal_paths([folder])).select("path", "length", "modificationTime").toArrow().to_pylist()
+        stored = [StoredFile(row["path"], row["length"], row["modificationTime"]) for row in listed]
+        return count_files(stored, current, expiry)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
         """The newest version that may have changed files, and the operations of all commits after the given version."""
@@ -120,27 +114,37 @@ class DeltaFolder:
             with _without_console(session):
                 delta_table(session, self.path).vacuum(hours)
 
+    def commits_since_checkpoint(self) -> int | None:
+        """Number of commits that a reader of the log replays; None if this Spark can't tell."""
+        log = self._log()
+        return None if log is None else int(log.unsafeVolatileSnapshot().logSegment().deltas().size())
+
     def checkpoint(self) -> str | None:
         """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
-        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
-        try:
-            if jvm is None:
-                raise AttributeError
-            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-                cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
-            )
-        except (AttributeError, TypeError):
+        log = self._log()
+        if log is None:
             return "this Spark can't write a checkpoint on request; Delta writes one every few commits itself"
         log.checkpoint()
         return None
+
+    def _log(self) -> Any | None:
+        """Delta's DeltaLog; None without a JVM that has it."""
+        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
+        try:
+            if jvm is None:
+                return None
+            session, folder = cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
+            return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, folder)
+        except (AttributeError, TypeError):
+            return None
 
     def delete(self, condition: Column) -> None:
         """Deletes by a MERGE with one row, the only way in a Connect session. condition: refers to columns `t.…`."""
         one = self.spark.range(1).toDF("_one").alias("s")
         delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
 
-    def delete_others(self, condition: Column, kept: DataFrame, key: Sequence[str]) -> None:
-        """Deletes rows that meet the condition on columns `t.…`, except those whose key is in `kept`."""
+    def delete_others(self, condition: Column, remaining: DataFrame, key: Sequence[str]) -> None:
+        """Deletes rows that meet the condition on columns `t.…`, except those whose key is in `remaining`."""
         same = reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in key))
-        merge = delta_table(self.spark, self.path).alias("t").merge(kept.alias("s"), same)
+        merge = delta_table(self.spark, self.path).alias("t").merge(remaining.alias("s"), same)
         merge.whenNotMatchedBySourceDelete(condition).execute()

@@ -1,27 +1,36 @@
-"""Says what the nightly job would do now, and writes nothing."""
+"""Reports what the nightly job would do now; writes nothing."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import Progress
-from pgoutput_etl.jobs.command import Command, add_config, add_usual, run_job, session
-from pgoutput_etl.jobs.plan.report import PlanSummary, print_plan
-from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.jobs.command import job_command, session
+
+if TYPE_CHECKING:
+    from pgoutput_etl.jobs.plan.report import PlanSummary
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    add_usual(parser)
+def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], PlanSummary]:
+    return partial(_plan, arguments, config)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    def job(config: Config) -> PlanSummary:
-        with session("plan", config) as spark:
-            return plan(spark, config, Progress(arguments.quiet))
+def _plan(arguments: argparse.Namespace, config: Config) -> PlanSummary:
+    from pgoutput_etl.jobs.next_commands import inspected
+    from pgoutput_etl.jobs.plan.run import plan
 
-    return run_job(arguments, job, print_plan)
+    with session("plan", config) as spark, inspected(config):
+        return plan(spark, config, ProgressPrinter(arguments.quiet))
 
 
-COMMAND = Command("plan", __doc__, "./spark-submit.sh jobs/plan.py --config conf/local.yaml", add_arguments, run)
+def _print_report(report: PlanSummary) -> None:
+    from pgoutput_etl.jobs.plan.report import print_plan
+
+    print_plan(report)
+
+
+COMMAND = job_command("plan", __doc__, "./spark-submit.sh jobs/plan.py --config conf/demo.yaml", _job, _print_report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_etl.changes.compaction import typed_events_of
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
+from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
-from pgoutput_etl.load.change_source import window_of
-from pgoutput_etl.load.delta_types import delta_type
-from pgoutput_etl.load.executors import all_events_of_blocks
-from pgoutput_etl.load.net_effect import entries_of, event_key_parts, net_of_bag, no_entries, with_sequence
+from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
+from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
+from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.writer import table_fault
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
@@ -34,10 +35,10 @@ def change_counts(changes: TableChanges) -> dict[str, int]:
     return {"I": changes.inserts, "U": changes.updates, "D": changes.deletes, "T": changes.truncates}
 
 
-def count_effects(plan: BatchPlan, progress: Callable[[str], None], task: TableTask) -> PlannedTable:
+def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> PlannedTable:
     """A table that fails because of its own rows is reported as held."""
     relation = task.shape.relation
-    progress(f"counting {relation.namespace}.{relation.name}: {task.changes.total:,} changes")
+    progress(f"counting {relation.namespace}.{relation.name}: {counted(task.changes.total, 'change')}")
     table = PlannedTable(
         relation.namespace,
         relation.name,
@@ -73,7 +74,8 @@ def _count_span(
     """Rows by effect, and by column the changes with a value that the column cannot hold."""
     rows, shape = plan.rows, span.shape
     window = window_of(task, span, plan.targets.cutoffs)
-    events = with_sequence(all_events_of_blocks(rows.changes(), rows.statuses, window, shape))
+    blocks = blocks_of_table(rows, shape)
+    events = with_sequence(events_of_blocks(typed_events_of, blocks, rows.statuses, window, shape))
     columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
     entries = F.coalesce(F.col("_unrep"), no_entries())
     sizes = {f"odd{i}": F.size(entries_of(entries, name)).cast("long") for i, name in enumerate(columns)}
@@ -105,8 +107,7 @@ def _count_bag_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd
 def _sums(rows: DataFrame, effects: Iterable[Column], odd: list[str]) -> dict[str, Any]:
     sums = [F.sum(is_counted.cast("long")).alias(name) for name, is_counted in zip(_EFFECTS, effects, strict=False)]
     [row] = rows.agg(*sums, *(F.sum(name).alias(name) for name in odd)).collect()
-    counts: dict[str, Any] = row.asDict()
-    return counts
+    return dict(row.asDict())
 
 
 def _planned_types(shape: TableShape, unrepresentable: Counter[str]) -> Iterable[PlannedType]:

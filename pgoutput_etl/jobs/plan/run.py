@@ -3,7 +3,7 @@ table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -11,34 +11,45 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import no_progress
+from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.jobs.command_line import job_line
+from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TableState, TableTask
+from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
-def plan(spark: SparkSession, config: Config, progress: Callable[[str], None] = no_progress) -> PlanSummary:
+def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) -> PlanSummary:
     """The next batch as `apply` would apply it now. Raises PgoutputEtlError where apply would stop before it writes.
 
     Types every row, as apply does: only that shows which tables would be held because of their rows.
     """
     run = Run.of(spark, config, progress)
     backlog = find_backlog(run)
+    summary = _plan_next(run, backlog)
+    held_before = (
+        () if backlog.last is None else [s.full_name for s in backlog.last.tables.values() if s.status == HELD]
+    )
+    return replace(summary, next=_next(config, summary, held_before))
+
+
+def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
+    spark, config = run.spark, run.config
     if backlog.interrupted is not None:
         return _plan_interrupted(run, backlog, backlog.interrupted)
     files, listing = new_files(spark, config, backlog.index, backlog.listing)
     if not files:
         remarks = tuple(map(tail_remark, backlog.index.tails(listing)))
         return replace(_nothing_new(run, backlog.last), files_not_read=remarks)
-    progress(f"scanning {len(files):,} files")
+    run.progress(f"scanning {counted(len(files), 'file')}")
     batch_files = read_files(spark, config, files, backlog.index, listing)
     if not batch_files.parts:
         batch_files.release()
@@ -48,22 +59,41 @@ def plan(spark: SparkSession, config: Config, progress: Callable[[str], None] = 
     return replace(summary, later_files=later, later_batches=len(batch_files.later))
 
 
+def _next(config: Config, plan: PlanSummary, held_before: Collection[str]) -> tuple[NextCommand, ...]:
+    """What is in the ledger is resolved as after a run; what this batch would add is better resolved before it."""
+    held = {table.name: table.held for table in plan.tables if table.held is not None}
+    old = Findings({name: reason for name, reason in held.items() if name in held_before})
+    if not plan.files and not plan.resumes:
+        quarantined = plan.transactions.get(TransactionStatus.QUARANTINED.value, 0)
+        return next_commands(
+            config,
+            replace(old, damages=plan.damages, quarantined_transactions=quarantined, refused_files=plan.refused_files),
+        )
+    is_clean = not plan.damages and held.keys() <= {*held_before}
+    reason = (
+        "Carry it out:" if is_clean else "Repair what would be held or in quarantine first, or carry it out without:"
+    )
+    if plan.resumes:
+        reason = "Finish the batch of the run that died:"
+    return NextCommand(reason, job_line(config, "apply")), *next_commands(config, old)
+
+
 def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
-    """The batch that a dead run left, and the names of the new files behind it."""
+    """The batch of a run that died, and the paths of the new files after it."""
     files, _ = new_files(run.spark, run.config, backlog.index.with_parts(batch.files), backlog.listing)
     later = tuple(file.path for file in files.values())
     batches = None if run.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     if batch.backfill is not None:
         summary = _nothing_new(run, batch)
-        remark = "a backfill was begun by a run that died: apply finishes it first; plan again after that"
-        summary = replace(summary, remarks=(remark,))
+        remarks = ("apply first finishes the backfill of a run that died: plan again then",)
+        summary = replace(summary, resumes=True, remarks=remarks)
     else:
         summary = _plan_files(run, batch, read_again(run.spark, run.config, batch.files))
     return replace(summary, later_files=later, later_batches=batches)
 
 
 def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
-    """Repeats what earlier runs set aside, as apply does."""
+    """Repeats what earlier runs quarantined, as apply does."""
     if last is None:
         return PlanSummary(run.config.source.name, 0, 0)
     left = run.ledger.leftovers()
@@ -96,7 +126,8 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
     batch, assembly, files = plan.batch, plan.assembly, plan.files
     with ThreadPoolExecutor(run.config.merge.parallel_tables) as pool:
         tables = list(pool.map(partial(count_effects, plan, run.progress), plan.tables.tasks))
-    accounts = plan.accounts(_held_from(plan, plan.tables.tasks, tables))
+    held = [task.oid for task, table in zip(plan.tables.tasks, tables, strict=True) if table.held is not None]
+    accounts = plan.accounts([*held, *(table.oid for table in plan.tables.held)])
     tables += [_held_table(held) for held in plan.tables.held]
     waiting = assembly.open_outcomes()
     statuses = plan.transactions() | {TransactionStatus.OPEN.value: len(waiting)}
@@ -127,14 +158,6 @@ def _planned_file(part: FilePart) -> PlannedFile:
     if status == FileStatus.READ.value:
         status = "grown" if part.offset else "new"
     return PlannedFile(part.path, status, part.size, part.offset)
-
-
-def _held_from(plan: BatchPlan, tasks: Iterable[TableTask], tables: Iterable[PlannedTable]) -> dict[int, int]:
-    """targets.plan.held_from, for tables that are not written yet."""
-    held = [table.oid for table in plan.tables.held]
-    held += [task.oid for task, table in zip(tasks, tables, strict=True) if table.held is not None]
-    cutoffs = plan.targets.cutoffs
-    return {oid: cutoffs[oid].lsn if oid in cutoffs else 0 for oid in held}
 
 
 def _held_table(held: HeldTable) -> PlannedTable:

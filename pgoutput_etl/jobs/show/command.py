@@ -7,12 +7,9 @@ import sys
 from contextlib import redirect_stdout
 from io import StringIO
 
-from pyspark.errors import AnalysisException
-
+from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.jobs.command import Command
-from pgoutput_etl.spark.delta import read_table
-from pgoutput_etl.spark.session import end_session, start_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pyspark.errors import AnalysisException
+
+    from pgoutput_etl.spark.delta import read_table
+    from pgoutput_etl.spark.session import end_session, start_session
+
     spark = start_session("pgoutput_etl show", {})
     try:
         output = StringIO()
@@ -31,10 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
             print(printable(line))
     except AnalysisException as error:
         print(f"can't read {arguments.path}: {error.getCondition()}", file=sys.stderr)
-        return 1
+        return EXIT_FAILED
     finally:
         end_session(spark)
     return 0
 
 
-COMMAND = Command("show", __doc__, "./spark-submit.sh jobs/show.py build/demo/public/orders", add_arguments, run)
+EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/acct --rows 5"
+
+COMMAND = Command("show", __doc__, EXAMPLE, add_arguments, run)

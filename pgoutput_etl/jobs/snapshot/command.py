@@ -1,5 +1,9 @@
 """Loads table rows as of an LSN, including rows from before the slot, and applies the archive's later commits.
 
+The order of an initial load: (1) create the publication, (2) create the slot, (3) start landing, (4) load the snapshot,
+(5) apply. A snapshot from before the slot would lose the commits in between, and is refused. --check compares a server
+with this order, and prints what is missing and the next commands.
+
 The rows come from a server (--jdbc), through a snapshot that the job exports unless --snapshot names one, or from files
 that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables are replaced; others are not affected.
 """
@@ -7,13 +11,20 @@ that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables ar
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
-from pgoutput_etl.console import EXIT_DONE
-from pgoutput_etl.jobs.command import Command, add_config, add_usual, lsn, run_request, time, words
-from pgoutput_etl.jobs.snapshot.report import print_snapshot
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.exit_codes import EXIT_DONE
+from pgoutput_etl.jobs.command import job_command, lsn, request_job, time, words
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.postgres.catalog import QUERY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgoutput_etl.jobs.snapshot.check_report import CheckReport
+    from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 
 
 class _CatalogQuery(argparse.Action):
@@ -24,59 +35,70 @@ class _CatalogQuery(argparse.Action):
         parser.exit(EXIT_DONE)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_config(parser)
-    parser.add_argument(
-        "--tables", type=words, required=True, metavar="PATTERN,…", help="schema.table, as shell patterns"
-    )
+class _Files(argparse.Action):
+    """Stores the path, and the format that the option's name means."""
+
+    def __call__(self, _: argparse.ArgumentParser, namespace: argparse.Namespace, *values: Any) -> None:
+        namespace.files, option = values
+        namespace.format = RowFormat(option.removeprefix("--"))
+
+
+EXAMPLE = (
+    "PGUSER=etl PGPASSWORD=… ./spark-submit.sh --packages org.postgresql:postgresql:42.7.7 jobs/snapshot.py "
+    "--config conf/local.yaml --tables 'public.*' --jdbc jdbc:postgresql://db:5432/shop"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--tables", type=words, required=True, metavar="PATTERN,…", help="schema.table, as shell patterns")
     side = parser.add_mutually_exclusive_group(required=True)
     side.add_argument("--jdbc", metavar="URL", help="a server; PGUSER and PGPASSWORD hold the credentials")
-    side.add_argument("--csv", metavar="PATH", help="one table from COPY … TO … WITH (FORMAT csv, HEADER)")
-    side.add_argument("--copy", metavar="PATH", help="one table from COPY … TO … WITH (FORMAT binary)")
-    side.add_argument("--dump", metavar="FOLDER", help="the output of pg_dump -Fd")
-    parser.add_argument("--lsn", type=lsn, metavar="LSN", help="the LSN of the rows; not needed with --jdbc alone")
-    parser.add_argument("--snapshot", metavar="NAME", help="with --jdbc: an exported snapshot as of --lsn")
-    parser.add_argument("--time", type=time, metavar="TIME", help="the time of that LSN: ISO 8601, UTC if no zone")
-    parser.add_argument(
-        "--columns", type=words, default=(), metavar="NAME,…", help="with --copy: the files' columns, if not all"
+    for option, metavar, description in (
+        ("--csv", "PATH", "one table from COPY … TO … WITH (FORMAT csv, HEADER)"),
+        ("--copy", "PATH", "one table from COPY … TO … WITH (FORMAT binary)"),
+        ("--dump", "FOLDER", "the output of pg_dump -Fd"),
+    ):
+        side.add_argument(option, dest="files", action=_Files, metavar=metavar, help=description)
+    parser.set_defaults(format=RowFormat.CSV)
+    add("--lsn", type=lsn, metavar="LSN", help="the LSN of the rows; not needed with --jdbc alone")
+    add("--snapshot", metavar="NAME", help="with --jdbc: an exported snapshot as of --lsn")
+    add("--time", type=time, metavar="TIME", help="the time of that LSN: ISO 8601, UTC if no zone")
+    add("--columns", type=words, default=(), metavar="NAME,…", help="with --copy: the files' columns, if not all")
+    add("--catalog", metavar="FILE", help="with files: the output of --catalog-query")
+    add("--catalog-query", nargs=0, action=_CatalogQuery, help="print the query for psql and exit")
+    add(
+        "--publication",
+        dest="publications",
+        type=words,
+        default=(),
+        metavar="NAME,…",
+        help="the slot's publications (default: all)",
     )
-    parser.add_argument("--catalog", metavar="FILE", help="with files: the output of --catalog-query")
-    parser.add_argument("--catalog-query", nargs=0, action=_CatalogQuery, help="print the query for psql and exit")
-    parser.add_argument(
-        "--publication", type=words, default=(), metavar="NAME,…", help="the slot's publications (default: all)"
-    )
-    parser.add_argument(
-        "--connections", type=int, default=4, metavar="N", help="parallel connections (default: %(default)s)"
-    )
-    add_usual(parser)
+    add("--check", dest="checks_only", action="store_true", help="with --jdbc: print a checklist; load nothing")
+    add("--slot", metavar="NAME", help="with --jdbc: the receiver's slot, if the database has several")
+    add("--slot-lsn", type=lsn, metavar="LSN", help="with --lsn: the LSN that the slot's creation returned")
+    add("--connections", type=int, default=4, metavar="N", help="parallel connections (default: %(default)s)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    formats = {RowFormat.CSV: arguments.csv, RowFormat.BINARY: arguments.copy, RowFormat.DUMP: arguments.dump}
-    row_format, files = next(((f, path) for f, path in formats.items() if path is not None), (RowFormat.CSV, None))
-    request = SnapshotRequest(
-        arguments.tables,
-        arguments.lsn,
-        arguments.jdbc,
-        arguments.snapshot,
-        files,
-        row_format,
-        arguments.columns,
-        arguments.time,
-        arguments.catalog,
-        arguments.publication,
-        arguments.connections,
-    )
-    return run_request(arguments, "snapshot", request, snapshot, print_snapshot)
+def _run(
+    spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress
+) -> SnapshotSummary | CheckReport:
+    from pgoutput_etl.jobs.snapshot.run import check, snapshot
+
+    return check(spark, config, request) if request.checks_only else snapshot(spark, config, request, progress)
 
 
-COMMAND = Command(
-    "snapshot",
-    __doc__,
-    (
-        "PGUSER=etl PGPASSWORD=… ./spark-submit.sh --packages org.postgresql:postgresql:42.7.7 jobs/snapshot.py "
-        "--config conf/local.yaml --tables 'public.*' --jdbc jdbc:postgresql://db:5432/shop"
-    ),
-    add_arguments,
-    run,
-)
+def _print_report(report: SnapshotSummary | CheckReport) -> None:
+    from pgoutput_etl.jobs.snapshot.check_report import CheckReport, print_checks
+    from pgoutput_etl.jobs.snapshot.report import print_snapshot
+
+    if isinstance(report, CheckReport):
+        print_checks(report)
+    else:
+        print_snapshot(report)
+
+
+JOB = request_job("snapshot", SnapshotRequest, _run)
+
+COMMAND = job_command("snapshot", __doc__, EXAMPLE, JOB, _print_report, add_options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -30,6 +29,7 @@ class SnapshotRequest:
     jdbc: a server's URL. snapshot: the name of an exported snapshot as of `lsn`; without it the job exports one.
     files, format: files with the rows as of `lsn`. columns: of binary files. time: of `lsn`. catalog: a file with the
     result of postgres.catalog.QUERY. publications: the slot's; empty for all. connections: parallel ones to the server.
+    slot: the receiver's. slot_lsn: the LSN that its creation returned. checks_only: print the checklist, load nothing.
     """
 
     tables: tuple[str, ...]
@@ -43,6 +43,9 @@ class SnapshotRequest:
     catalog: str | None = None
     publications: tuple[str, ...] = ()
     connections: int = 4
+    slot: str | None = None
+    slot_lsn: int | None = None
+    checks_only: bool = False
 
     def check(self) -> None:
         """Raises ConfigError for options that are missing or exclude each other."""
@@ -50,7 +53,7 @@ class SnapshotRequest:
             raise ConfigError("expected one of --jdbc, --csv, --copy and --dump")
         if self.jdbc is not None:
             check_url(self.jdbc)
-        if self.jdbc is not None and (self.snapshot is None) != (self.lsn is None):
+        if self.jdbc is not None and not self.checks_only and (self.snapshot is None) != (self.lsn is None):
             raise ConfigError(
                 "--snapshot and --lsn: expected both, as CREATE_REPLICATION_SLOT returned them, or neither"
             )
@@ -60,6 +63,7 @@ class SnapshotRequest:
             raise ConfigError("--snapshot: expected only with --jdbc")
         if self.jdbc is not None and self.catalog is not None:
             raise ConfigError("--catalog: expected only with files; --jdbc queries the server")
+        self._check_slot()
         if self.columns and self.format is not RowFormat.BINARY:
             raise ConfigError("--columns: expected only with --copy; other formats name their columns")
         if not 1 <= self.connections <= 64:
@@ -67,15 +71,17 @@ class SnapshotRequest:
         if not self.tables:
             raise ConfigError("--tables: expected one or more patterns of schema.table")
 
+    def _check_slot(self) -> None:
+        if self.checks_only and self.jdbc is None:
+            raise ConfigError("--check: expected --jdbc, the server to check; --lsn is the LSN of files")
+        if self.slot is not None and self.jdbc is None:
+            raise ConfigError("--slot: expected only with --jdbc; with files, --slot-lsn tells where the slot began")
+        if self.slot_lsn is not None and self.lsn is None:
+            raise ConfigError("--slot-lsn: expected only with --lsn, with which it is compared")
+
     def wants(self, name: str) -> bool:
         """name: schema.table."""
         return any(fnmatchcase(name, pattern) for pattern in self.tables)
-
-    def refuse_unknown(self, names: Collection[str], where: str) -> None:
-        """Raises ConfigError for a pattern that none of the names matches."""
-        for pattern in self.tables:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                raise ConfigError(f"--tables: {where} has no table {pattern!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ may be ahead of the archive; the nightly job skips the commits it already has (t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,11 +18,15 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.rows import count_changes
+from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.jobs.snapshot.check_report import CheckReport, check_server
+from pgoutput_etl.jobs.snapshot.checks import OK, Coverage, order_problem
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.staging import Staging, discard, new_types, staged_rows, with_snapshot
+from pgoutput_etl.jobs.snapshot.staging import Staging, discard, staged_rows, with_snapshot
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, refuse_unreadable
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
@@ -29,6 +34,9 @@ from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.policy import masking_policy
+from pgoutput_etl.postgres.connection import credentials
+from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer
 from pgoutput_etl.schema.relation_history import (
     RelationEntry,
     RelationHistory,
@@ -41,8 +49,6 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, HeldTable, TableChange
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 
-Progress = Callable[[str], None]
-
 _NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 
 
@@ -53,6 +59,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     _finish_pending_snapshot(spark, config, ledger, progress)
     archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
+    remarks = _refuse_lost_rows(archive, request)
     order, skipped = Staging(spark, config, archive, request, progress).run()
     load: _SnapshotLoad | None = None
     try:
@@ -64,10 +71,51 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
         batch = replace(Batch.after(last, {}), backfill=order.to_json())
         with ledger.claimed(last, batch, progress) as check_claim:
             load = _SnapshotLoad(archive, order, batch, check_claim, progress)
-            return load.run(skipped)
+            return replace(load.run(skipped), remarks=remarks)
     finally:
         if load is None or not load.begun:
             discard(spark, order.staged)
+
+
+def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
+    """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
+    request.check()
+    ledger = Ledger(spark, config.state.root, config.source.name)
+    return _checks(LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
+
+
+def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
+    config, url = archive.config, request.jdbc or ""
+    server = Server(archive.spark, url, credentials(url, os.environ), 1)
+    with jdbc_errors():
+        [row] = server.ask(QUERY).toArrow().to_pylist()
+    return check_server(SourceServer.of(row["server"]), config, request, _coverage(archive))
+
+
+def _coverage(archive: LedgerArchive) -> Coverage:
+    commits = archive.commits
+    return Coverage(None, None) if commits is None else Coverage(commits.first, commits.last)
+
+
+def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
+    """Returns remarks on the server. Raises ConfigError if rows and archive don't fit together."""
+    if request.jdbc is None:
+        apply = job_line(archive.config, "apply")
+        problem = order_problem(request.lsn or 0, request.slot_lsn, None, _coverage(archive).first, apply)
+        if problem is not None:
+            raise ConfigError(f"--lsn: loading now would lose rows: {problem}")
+        return ()
+    report = _checks(archive, request)
+    losses = [f"{check.subject}: {check.text}" for check in report.checks if check.loses_rows]
+    if losses:
+        options = ("--tables", ",".join(request.tables), "--jdbc", request.jdbc, "--check")
+        raise ConfigError(
+            f"loading now would lose rows: {'; '.join(losses)}. For the commands that solve this, run "
+            f"{jdbc_job_line(archive.config, 'snapshot', *options)}"
+        )
+    return tuple(
+        f"Check {check.status}: {check.subject}: {check.text}" for check in report.checks if check.status != OK
+    )
 
 
 def finish_snapshot(
@@ -117,20 +165,15 @@ class _SnapshotLoad:
         since = CommitRange(order.lsn, batch.last_commit_lsn)
         files = archive.files_with(order.oids, since) if since.first <= since.last else []
         rows = staged_rows(archive.spark, order)
-        history = self._history()
-        loaded = {oid: changes.inserts for oid, changes in count_changes(rows, history).items()}
-        if files:
-            committed = persist(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
-            rows = rows.unionByName(committed, allowMissingColumns=True)
-        else:
-            committed = None
-        try:
-            if committed is not None:
-                refuse_unreadable(committed)
+        loaded = {oid: changes.inserts for oid, changes in count_changes(rows, self._history()).items()}
+        if not files:
             return self._write(rows, loaded, skipped)
+        committed = persist(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
+        try:
+            refuse_unreadable(committed)
+            return self._write(rows.unionByName(committed, allowMissingColumns=True), loaded, skipped)
         finally:
-            if committed is not None:
-                unpersist(committed)
+            unpersist(committed)
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
         archive, batch = self.archive, self.batch
@@ -151,7 +194,8 @@ class _SnapshotLoad:
         self.progress("writing the ledger")
         done = {r.state.oid: replace(r.state, snapshot=r.state.version) for r in rebuilt}
         archive.ledger.append_relations(self._new_relations(), batch)
-        archive.ledger.append_types(new_types(self.order, archive.assembly.types), batch)
+        types = [t for t in self.order.types if archive.assembly.types.get(t.oid) != t]
+        archive.ledger.append_types(types, batch)
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
         return self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
@@ -186,12 +230,12 @@ class _SnapshotLoad:
     def _new_relations(self) -> list[RelationEntry]:
         """Entries for tables that the archive doesn't describe, from the server's catalog."""
         known: dict[int, RelationEntry] = {entry.relation.oid: entry for entry in self.archive.relations.entries}
-        last_file = self.archive.last_file
+        position = snapshot_position(self.archive.last_file, self.batch.number)
         entries = []
         for relation in self.order.relations:
             entry = known.get(relation.oid)
             if entry is None or (is_of_snapshot(entry) and entry.relation != relation):
-                entries.append(RelationEntry(snapshot_position(last_file, self.batch.number), relation, None))
+                entries.append(RelationEntry(position, relation, None))
         return entries
 
     def _may_lack_rows(self, oid: int) -> bool:
@@ -203,7 +247,7 @@ class _SnapshotLoad:
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through = max(batch.last_commit_lsn, self.order.through)
-        return Writer.of(archive.spark, archive.config, batch, through, self.check_claim, self._path_of, self.progress)
+        return Writer(archive.spark, archive.config, batch, through, self.check_claim, self._path_of, self.progress)
 
     def _path_of(self, number: int) -> str:
         return "the snapshot" if number == BEFORE_FILES else self.archive.ledger.path_of(self.batch, number)
@@ -222,16 +266,9 @@ class _SnapshotLoad:
             rows = loaded.get(oid, 0)
             later_changes = changes[oid].total - rows if oid in changes else 0
             tables.append(LoadedTable(result.summary, rows, later_changes))
-        last_commit_lsn = self.batch.last_commit_lsn
-        return SnapshotSummary(
-            self.archive.config.source.name,
-            batch,
-            self.order.lsn,
-            last_commit_lsn,
-            last_commit_lsn < self.order.through,
-            tuple(tables),
-            skipped,
-        )
+        source, lsn = self.archive.config.source.name, self.batch.last_commit_lsn
+        waits = lsn < self.order.through
+        return SnapshotSummary(source, batch, self.order.lsn, lsn, waits, tuple(tables), skipped)
 
 
 _MAY_LACK_ROWS = (

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from posixpath import basename
 from typing import Protocol
 
@@ -15,8 +16,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.ingest.binary_files import file_contents, per_file
 from pgoutput_etl.ingest.listing import size_limit
-from pgoutput_etl.ingest.scan import file_contents, per_file
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header, csv_texts
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
@@ -186,7 +187,7 @@ class Dump:
             (self._files[table.file + suffix] for suffix in _SUFFIXES if table.file + suffix in self._files), ("", 0)
         )
         if not path:
-            raise ConfigError(f"--dump: there is no {table.file} in {self.path}, although its toc.dat names it")
+            raise ConfigError(f"--dump: {self.path}/{table.file}, which toc.dat names, does not exist")
         limit = size_limit(self.spark)
         if size > limit:
             raise ConfigError(
@@ -205,12 +206,9 @@ def _tuples(
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for path, content in per_file(batches):
-            tuples: list[bytes] = []
-            for fields in read(decompress(content, path, limit), path):
-                tuples.append(tuple_of([fields[position] for position in positions], kind))
-                if len(tuples) == _BATCH_ROWS:
-                    yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
-                    tuples = []
-            yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
+            rows = read(decompress(content, path, limit), path)
+            while batch := list(islice(rows, _BATCH_ROWS)):
+                tuples = [tuple_of([fields[position] for position in positions], kind) for fields in batch]
+                yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
 
     return files.mapInArrow(convert, spark_schema(_TUPLES))

@@ -6,8 +6,8 @@ Any later run can continue from the staged rows, whereas a server's snapshot end
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
 from pgoutput_etl.ledger.archive import LedgerArchive
@@ -50,7 +52,7 @@ class Staging:
     config: Config
     archive: LedgerArchive
     request: SnapshotRequest
-    progress: Callable[[str], None]
+    progress: Progress
 
     def run(self) -> tuple[SnapshotOrder, tuple[str, ...]]:
         """The order for the staged rows, and the names of tables that the configuration skips. Raises
@@ -69,7 +71,8 @@ class Staging:
         with jdbc_errors(), self._exported(login) as snapshot:
             source = SnapshotServer(replace(server, snapshot=snapshot.name), request)
             catalog = source.catalog
-            request.refuse_unknown([table.full_name for table in catalog.tables], "no publication of the server")
+            names = [table.full_name for table in catalog.tables]
+            matching_names(request.tables, names, "no publication of the server")
             skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
             time = source.time() if request.time is None else microseconds_of(request.time)
@@ -84,14 +87,11 @@ class Staging:
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
 
-    @contextmanager
-    def _exported(self, login: dict[str, str]) -> Iterator[ExportedSnapshot]:
+    def _exported(self, login: dict[str, str]) -> AbstractContextManager[ExportedSnapshot]:
         request = self.request
         if request.snapshot is not None and request.lsn is not None:
-            yield given_snapshot(request.snapshot, request.lsn)
-            return
-        with export_snapshot(self.spark, request.jdbc or "", login, self.progress) as snapshot:
-            yield snapshot
+            return nullcontext(given_snapshot(request.snapshot, request.lsn))
+        return export_snapshot(self.spark, request.jdbc or "", login, self.progress)
 
     def _stage_files(self, path: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
         request, files = self.request, self._files()
@@ -113,11 +113,13 @@ class Staging:
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""
-        if self.request.format is RowFormat.CSV:
-            return CsvFiles(self.spark, path)
-        if self.request.format is RowFormat.BINARY:
-            return BinaryFiles(self.spark, path, self.request.columns)
-        return Dump(self.spark, path)
+        match self.request.format:
+            case RowFormat.CSV:
+                return CsvFiles(self.spark, path)
+            case RowFormat.BINARY:
+                return BinaryFiles(self.spark, path, self.request.columns)
+            case RowFormat.DUMP:
+                return Dump(self.spark, path)
 
     def _catalog(self) -> Catalog | None:
         path = self.request.catalog
@@ -130,15 +132,13 @@ class Staging:
         return read_catalog(text, self.request.publications, self.request.wants)
 
     def _names(self, files: RowFiles, catalog: Catalog | None) -> list[str]:
-        request = self.request
         if isinstance(files, Dump):
-            names, where = list(files.tables), f"{request.files}/toc.dat"
+            names, where = list(files.tables), f"{self.request.files}/toc.dat"
         elif catalog is not None:
             names, where = [table.full_name for table in catalog.tables], "--catalog"
         else:
             names, where = list(self.archive.names), "the archive"
-        request.refuse_unknown(names, where)
-        return sorted(name for name in names if request.wants(name))
+        return sorted(matching_names(self.request.tables, names, where))
 
     def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
         """The table as the server described it when the rows were taken."""
@@ -206,7 +206,3 @@ def discard(spark: SparkSession, path: str) -> None:
     assert jvm is not None
     folder = jvm.org.apache.hadoop.fs.Path(path)
     folder.getFileSystem(spark._jsc.hadoopConfiguration()).delete(folder, True)
-
-
-def new_types(order: SnapshotOrder, known: dict[int, Type]) -> list[Type]:
-    return [t for t in order.types if known.get(t.oid) != t]

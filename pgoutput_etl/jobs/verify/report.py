@@ -1,19 +1,16 @@
-"""A verification's summary, as JSON and as text."""
+"""The verify job's summary, as text and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from pgoutput_etl.console import grid, own_console, summary_json
+from pgoutput_etl.console import counted, grid, print_parts, summary_json
+from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.lsn import format_lsn
-
-EXIT_SAME, EXIT_DIFFERENT = 0, 3
 
 _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side", "differs": "differs"}
 
@@ -33,7 +30,8 @@ class Difference:
     """One differing row. kind: only_delta, only_other or differs; columns: names of the differing columns; xmin: the
     server row's xmin.
 
-    delta, other: the texts of all compared columns, or None without --values.
+    key: the texts of the key's columns, or None without --keys. delta, other: the texts of all compared columns, or
+    None without --values.
     """
 
     kind: str
@@ -43,6 +41,7 @@ class Difference:
     commit_lsn: int | None
     commit_ts: str | None
     xmin: int | None = None
+    key: dict[str, str | None] | None = None
     delta: dict[str, str | None] | None = None
     other: dict[str, str | None] | None = None
 
@@ -87,7 +86,7 @@ class VerifiedTable:
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
     """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
-    end of the server's WAL before and after the comparison."""
+    end of the server's WAL before and after the comparison. next_command: rebuilds the tables that differ."""
 
     source: str
     against: str
@@ -95,52 +94,68 @@ class VerifySummary:
     tables: tuple[VerifiedTable, ...] = ()
     server_lsns: tuple[str, str] | None = None
     remarks: tuple[str, ...] = ()
+    next_command: str | None = None
 
     @property
     def exit_code(self) -> int:
-        return EXIT_DIFFERENT if any(table.differing or table.is_held for table in self.tables) else EXIT_SAME
+        return EXIT_DIFFERENT if any(table.differing or table.is_held for table in self.tables) else EXIT_DONE
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
 
 
 def print_verification(summary: VerifySummary, console: Console | None = None) -> None:
-    """Prints the verdict, and the rows that differ."""
-    console = console or own_console()
-    for line in _heading(summary):
-        console.print(printable(line), markup=False)
+    """Prints the verdict, then the tables, then a sample of the rows that differ."""
+    lines = [line for table in summary.tables for line in _table_lines(table)]
+    print_parts([_verdict(summary), _grid(summary), *lines, *_server_lines(summary), *summary.remarks], console)
+    if summary.next_command is not None:
+        print_parts(["Rebuild from the archive, unless later commits explain the differences:"], console)
+        print_parts([f"  {summary.next_command}"], console, soft_wrap=True)
+
+
+def _verdict(summary: VerifySummary) -> str:
     compared = [table for table in summary.tables if table.why_not is None]
-    if compared:
-        console.print(_table(compared))
-    for table in summary.tables:
-        for line in _table_lines(table):
-            console.print(printable(line), markup=False)
     differing = [table.name for table in compared if table.differing]
     held = [table.name for table in summary.tables if table.is_held]
+    tables = counted(len(compared), "table")
+    place = f"as of LSN {format_lsn(summary.last_commit_lsn)}, compared with {summary.against}"
     if differing:
-        console.print(f"Tables that differ: {', '.join(differing)}.", markup=False)
-    elif not held:
-        console.print(f"Tables with the same rows on both sides: {len(compared):,}.", markup=False)
+        verb = "differs" if len(differing) == 1 else "differ"
+        verdict = f"{len(differing):,} of {tables} {verb}, {place}: {', '.join(differing)}."
+    elif compared:
+        rows = counted(sum(table.rows for table in compared), "row")
+        verdict = f"Equal: {tables}, {rows}, {place}."
+    else:
+        verdict = f"Nothing was compared, {place}."
+    return f"{verdict} Held or missing: {', '.join(held)}." if held else verdict
 
 
-def _heading(summary: VerifySummary) -> list[str]:
+def _grid(summary: VerifySummary) -> Table:
+    """Without the columns that have nothing to say about any table."""
+    compared = [table for table in summary.tables if table.why_not is None]
+    numbers = {"rows": [table.rows for table in compared], "other rows": [table.other_rows for table in compared]}
+    if numbers["other rows"] == numbers["rows"]:
+        del numbers["other rows"]
+    if any(table.ranges_differing for table in compared):
+        numbers["ranges"] = [table.ranges for table in compared]
+    details = {
+        "differing": [table.ranges_differing for table in compared],
+        "only Delta": [table.only_delta for table in compared],
+        "only other": [table.only_other for table in compared],
+        "different values": [table.differs for table in compared],
+    }
+    numbers |= {name: counts for name, counts in details.items() if any(counts)}
+    rows = [(t.name, [counts[i] for counts in numbers.values()], ()) for i, t in enumerate(compared)]
+    return grid("table", numbers, (), rows)
+
+
+def _server_lines(summary: VerifySummary) -> list[str]:
+    if summary.server_lsns is None:
+        return []
+    before, after = summary.server_lsns
     lsn = format_lsn(summary.last_commit_lsn)
-    lines = [f"Delta as of LSN {lsn}, compared with {summary.against}."]
-    if summary.server_lsns is not None:
-        before, after = summary.server_lsns
-        lines.append(
-            f"The server's WAL ended at {before} before the comparison and at {after} after it. Rows written after "
-            f"{lsn} may appear as differences."
-        )
-    return [*lines, *summary.remarks]
-
-
-def _table(tables: Iterable[VerifiedTable]) -> Table:
-    rows = grid("table", ("rows", "other rows", "ranges", "differing", "only Delta", "only other", "different values"))
-    for t in tables:
-        counts = (t.rows, t.other_rows, t.ranges, t.ranges_differing, t.only_delta, t.only_other, t.differs)
-        rows.add_row(Text(t.name), *(f"{n:,}" for n in counts))
-    return rows
+    ends = f"The server's WAL ended at {before} before the comparison and at {after} after it."
+    return [f"{ends} Rows written after {lsn} may appear as differences."]
 
 
 def _table_lines(table: VerifiedTable) -> list[str]:
@@ -152,18 +167,23 @@ def _table_lines(table: VerifiedTable) -> list[str]:
     if table.unknown:
         lines.append(f"{table.name}: values never sent to the archive, not compared: {table.unknown:,}")
     if table.columns:
-        lines.append(f"{table.name}: differing: {', '.join(f'{c} ({n:,} rows)' for c, n in table.columns.items())}")
+        columns = ", ".join(f"{name} ({counted(rows, 'row')})" for name, rows in table.columns.items())
+        lines.append(f"{table.name}: differing: {columns}")
     if table.written_since:
         lines.append(
-            f"{table.name}: {table.written_since:,} of these rows were written on the server by transactions newer "
-            "than all applied ones: the next night may bring them"
+            f"{table.name}: {counted(table.written_since, 'differing row')} written on the server by transactions "
+            "newer than all applied ones: the next night may bring them"
         )
     lines += [
-        f"{table.name}: {writer.rows:,} rows last touched by transaction {writer.xid}, committed at "
+        f"{table.name}: {counted(writer.rows, 'row')} last touched by transaction {writer.xid}, committed at "
         f"{format_lsn(writer.commit_lsn)}, {writer.commit_ts}"
         for writer in table.transactions
     ]
-    return lines + [f"{table.name}: {_difference_line(difference)}" for difference in table.differences]
+    lines += [f"{table.name}: {_difference_line(difference)}" for difference in table.differences]
+    more = table.differing - sum(difference.rows for difference in table.differences)
+    if table.differences and more > 0:
+        lines.append(f"{table.name}: … and {counted(more, 'more differing row')}; --limit lists more")
+    return lines
 
 
 def _difference_line(row: Difference) -> str:
@@ -174,7 +194,7 @@ def _difference_line(row: Difference) -> str:
         parts.append(f"last touched by transaction {row.xid} at {format_lsn(row.commit_lsn)}, {row.commit_ts}")
     if row.xmin is not None:
         parts.append(f"written on the server by transaction {row.xmin}")
-    for side, values in (("Delta", row.delta), ("other side", row.other)):
+    for side, values in (("key", row.key), ("Delta", row.delta), ("other side", row.other)):
         if values is not None:
             parts.append(f"{side}: " + ", ".join(f"{n}={'NULL' if v is None else repr(v)}" for n, v in values.items()))
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""A verification's arguments, and the checks that need no Spark."""
+"""The options of the verify job, and the checks that need no Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.connection import check_url
 
-DEFAULT_LIMIT = 20
+DEFAULT_LIMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """Exactly one of jdbc (a URL), csv (a file, folder or glob) and delta (a table's folder) is the other side. table:
-    the "schema.table" that csv or delta holds. tables: shell patterns. at_lsn: the LSN of csv's or delta's rows."""
+    the "schema.table" that csv or delta holds. tables: shell patterns. at_lsn: the LSN of csv's or delta's rows. limit:
+    differing rows to list per table, with their keys or with all values."""
 
     tables: tuple[str, ...] | None = None
     jdbc: str | None = None
@@ -23,12 +24,13 @@ class VerifyRequest:
     delta: str | None = None
     table: str | None = None
     at_lsn: int | None = None
+    keys: bool = False
     values: bool = False
     limit: int = DEFAULT_LIMIT
     connections: int = 4
 
     def check(self) -> None:
-        """Raises ConfigError for arguments that don't go together."""
+        """Raises ConfigError for options that don't go together."""
         if sum(side is not None for side in (self.jdbc, self.csv, self.delta)) != 1:
             raise ConfigError("expected one of --jdbc, --csv and --delta")
         if self.jdbc is None:

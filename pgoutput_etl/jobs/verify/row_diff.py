@@ -116,22 +116,17 @@ def _bag_differences(ours: DataFrame, theirs: DataFrame, width: int) -> DataFram
     same = all_of(F.col(f"d{i}").eqNullSafe(F.col(f"o{i}")) for i in range(width))
     surplus = F.coalesce("d_n", F.lit(0)) - F.coalesce("o_n", F.lit(0))
     kind = F.when(surplus > 0, _ONLY_DELTA).when(surplus < 0, _ONLY_OTHER).otherwise(_SAME)
-    return delta.join(other, same, "full_outer").select(
-        *(f"d{i}" for i in range(width)),
-        *(f"o{i}" for i in range(width)),
-        "unknown",
-        F.col("writer.lsn").alias("lsn"),
-        F.col("writer.ts").alias("ts"),
-        F.col("writer.xid").alias("xid"),
-        "xmin",
-        F.array().cast("array<string>").alias("columns"),
-        kind.alias("kind"),
-        F.abs(surplus).cast("bigint").alias("n"),
-    )
+    facts = {"columns": F.array().cast("array<string>"), "kind": kind, "n": F.abs(surplus).cast("bigint")}
+    texts = [f"{side}{i}" for side in "do" for i in range(width)]
+    rows = delta.join(other, same, "full_outer").withColumns(facts)
+    return rows.select(*texts, "unknown", "writer.*", "xmin", *facts)
 
 
-def summarize_differences(rows: DataFrame, columns: Sequence[ComparedColumn], request: VerifyRequest) -> dict[str, Any]:
-    """VerifiedTable's fields about differences. Evaluates `rows`, from row_differences, several times."""
+def summarize_differences(
+    rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int], request: VerifyRequest
+) -> dict[str, Any]:
+    """VerifiedTable's fields about differences. key: positions of its columns. Evaluates `rows`, from row_differences,
+    several times."""
     totals = rows.groupBy("kind").agg(
         F.sum("n").alias("n"),
         F.sum(F.when(F.col("since"), F.col("n")).otherwise(0)).alias("since"),
@@ -147,7 +142,7 @@ def summarize_differences(rows: DataFrame, columns: Sequence[ComparedColumn], re
         "unknown": sum(row["unknown"] for row in by_kind.values()),
         "columns": {column.name: counts[column.name] for column in columns if column.name in counts},
         "transactions": _last_writers(differing),
-        "differences": _first_differences(differing, columns, request),
+        "differences": _first_differences(differing, columns, key, request),
     }
 
 
@@ -162,25 +157,26 @@ def _time() -> Column:
 
 
 def _first_differences(
-    differing: DataFrame, columns: Sequence[ComparedColumn], request: VerifyRequest
+    differing: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int], request: VerifyRequest
 ) -> tuple[Difference, ...]:
-    """At most request.limit rows. Their values reach the driver only with --values."""
+    """At most request.limit rows. Their keys reach the driver only with --keys, other values only with --values."""
     if not request.limit:
         return ()
-    width = len(columns)
-    values = [F.array(*(f"{letter}{i}" for i in range(width))).alias(letter) for letter in "do"]
+    shown = range(len(columns)) if request.values else key if request.keys else ()
+    values = [F.array(*(f"{letter}{i}" for i in shown)).alias(letter) for letter in "do"] if shown else []
     facts = ("kind", "n", "columns", "xid", "lsn", _time().alias("time"), "xmin")
-    selected = differing.select(*facts, *(values if request.values else []))
-    ordered = selected.orderBy(F.desc_nulls_last("lsn"), F.desc_nulls_last("xmin")).limit(request.limit)
-    names = [column.name for column in columns]
-    return tuple(_difference(row, names) for row in ordered.toArrow().to_pylist())
+    ordered = differing.select(*facts, *values).orderBy(F.desc_nulls_last("lsn"), F.desc_nulls_last("xmin"))
+    names = [columns[i].name for i in shown]
+    rows = ordered.limit(request.limit).toArrow().to_pylist()
+    return tuple(_difference(row, names, request.values) for row in rows)
 
 
-def _difference(row: dict[str, Any], names: Sequence[str]) -> Difference:
-    sides = []
-    for letter, absent in (("d", _ONLY_OTHER), ("o", _ONLY_DELTA)):
-        has_values = letter in row and row["kind"] != absent
-        sides.append(dict(zip(names, row[letter], strict=True)) if has_values else None)
+def _difference(row: dict[str, Any], names: Sequence[str], has_values: bool) -> Difference:
+    delta, other = (
+        dict(zip(names, row[letter], strict=True)) if letter in row and row["kind"] != absent else None
+        for letter, absent in (("d", _ONLY_OTHER), ("o", _ONLY_DELTA))
+    )
+    sides = {"delta": delta, "other": other} if has_values else {"key": delta or other}
     return Difference(
-        row["kind"], row["n"], tuple(row["columns"]), row["xid"], row["lsn"], row["time"], row["xmin"], *sides
+        row["kind"], row["n"], tuple(row["columns"]), row["xid"], row["lsn"], row["time"], row["xmin"], **sides
     )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -16,12 +17,11 @@ from pyspark.sql.types import StringType
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.ingest.binary_files import per_file
 from pgoutput_etl.ingest.listing import reading_files, size_limit
-from pgoutput_etl.ingest.scan import per_file
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, texts_of
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
-from pgoutput_etl.load.delta_types import delta_type, to_event
-from pgoutput_etl.load.net_effect import entries_of_target
+from pgoutput_etl.load.target_columns import delta_type, entries_of_target, to_event
 from pgoutput_etl.postgres.copy_format import header, records
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
@@ -148,18 +148,9 @@ def text_batches(
     lines: Iterator[list[str | None]], positions: Sequence[int], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     next(lines, None)  # the header
-    columns: list[list[str | None]] = [[] for _ in positions]
-    for line in lines:
-        for column, position in zip(columns, positions, strict=True):
-            column.append(line[position])
-        if len(columns[0]) == _ROWS_PER_BATCH:
-            yield _batch(columns, schema)
-            columns = [[] for _ in positions]
-    yield _batch(columns, schema)
-
-
-def _batch(columns: Sequence[Sequence[str | None]], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], schema=schema)
+    while rows := list(islice(lines, _ROWS_PER_BATCH)):
+        columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:

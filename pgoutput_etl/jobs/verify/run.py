@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,16 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config, Mode
-from pgoutput_etl.console import no_progress
+from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.jobs.command import matching_names
+from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.key_ranges import Digest, differing_ranges, has_integer_key, plan_ranges
+from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, has_integer_key, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.jobs.verify.row_diff import row_differences, summarize_differences
 from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_in_ranges
-from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, server_table
+from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, ServerRows
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.ledger import Ledger
@@ -33,15 +34,16 @@ from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.xid import newest_xid
 
-Progress = Callable[[str], None]
+Find = Callable[[TableState], "OtherTable | None"]  # None: the other side has no such table
 
-Find = Callable[[str, str], "OtherTable | None"]
+_LARGE = 1_000_000  # rows
 
 _RECENT = 1_000  # transactions searched for the newest xid
 
@@ -80,8 +82,14 @@ def verify(
     with jdbc_errors():
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)
-        find = _other_side(spark, request) if server is None else partial(server_table, server)
-        tables = [_Comparison(spark, find, state, types, request, newest, progress).run() for state in states]
+        threads = min(config.merge.parallel_tables, request.connections)
+        pool = TablePool(spark, threads, "verifying", progress)
+        find = _other_side(spark, request) if server is None else _server_side(server, pool.threads)
+
+        def compare(state: TableState) -> VerifiedTable:
+            return _Comparison(spark, partial(find, state), state, types, request, newest, progress).run()
+
+        tables = pool.map(states, lambda state: state.full_name, compare, _is_large)
         after = None if server is None else server.position()
     if all(table.why_not is not None and not table.is_held for table in tables):
         raise ConfigError("nothing to compare: " + "; ".join(f"{t.name}: {t.why_not}" for t in tables))
@@ -89,7 +97,9 @@ def verify(
     remarks = baseline.remarks
     if request.at_lsn is None:
         remarks += tuple(remark for state in states if (remark := _foreign_changes(spark, state)) is not None)
-    return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks)
+    differing = ",".join(f"{table.schema}.{table.table}" for table in tables if table.differing)
+    command = job_line(config, "backfill", "--tables", differing) if differing else None
+    return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks, command)
 
 
 def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
@@ -111,10 +121,28 @@ def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
     )
 
 
+def _is_large(state: TableState) -> bool:
+    return (state.rows or 0) >= _LARGE
+
+
+def _server_side(server: Server, threads: int) -> Find:
+    """Small tables are compared side by side and divide the connections; a large one has all of them."""
+    columns = server.columns
+    shared = replace(server, connections=max(1, server.connections // threads))
+
+    def find(state: TableState) -> OtherTable | None:
+        not_null = columns.get((state.schema, state.table))
+        if not_null is None:
+            return None
+        return ServerRows(server if _is_large(state) else shared, state.schema, state.table, not_null)
+
+    return find
+
+
 def _other_side(spark: SparkSession, request: VerifyRequest) -> Find:
     """A file or a Delta table stands for the table of any name."""
     only = CsvRows(spark, request.csv) if request.csv is not None else OtherDelta(spark, request.delta or "")
-    return lambda _schema, _table: only
+    return lambda _: only
 
 
 def _baseline_at(ledger: Ledger, lsn: int) -> _Baseline:
@@ -145,19 +173,13 @@ def _select_tables(config: Config, baseline: _Baseline, request: VerifyRequest) 
         if request.table not in named:
             raise ConfigError(f"--table: the ledger has no table {request.table}")
         return [named[request.table]]
-    names: set[str] = set()
-    for pattern in request.tables or ("*",):
-        matching = {name for name in named if fnmatchcase(name, pattern)}
-        if not matching:
-            raise ConfigError(f"--tables: the ledger has no table {pattern!r}")
-        names |= matching
-    return [named[name] for name in sorted(names)]
+    return [named[name] for name in sorted(matching_names(request.tables or ["*"], named, "the ledger"))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     spark: SparkSession
-    find: Find
+    find: Callable[[], OtherTable | None]
     state: TableState
     user_types: UserTypes
     request: VerifyRequest
@@ -166,11 +188,10 @@ class _Comparison:
 
     def run(self) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
-        self.progress(f"comparing {schema}.{table}")
         why, is_held = self._why_not(), self.state.status == HELD
         if why is None and not is_delta_table(self.spark, self.state.path):
             why, is_held = f"the table at {self.state.path} no longer exists", True
-        other = self.find(schema, table) if why is None else None
+        other = self.find() if why is None else None
         if other is None:
             why = why or "the other side has no such table"
             return VerifiedTable(schema, table, why_not=why, is_held=is_held)
@@ -199,8 +220,8 @@ class _Comparison:
         for column, stored in zip(described, state.types, strict=True):
             compared = ComparedColumn(column.name, column.type)
             why = other.why_not(compared)
-            if column.name in state.uses and not isinstance(other, OtherDelta):
-                why = f"the configuration masks it ({state.uses[column.name].partition(':')[0]})"
+            if column.name in state.masks and not isinstance(other, OtherDelta):
+                why = f"the configuration masks it ({state.masks[column.name].partition(':')[0]})"
             if column.retired and why is not None:
                 continue  # a dropped column, which only Delta still has
             if column.type.stored_as != stored:
@@ -211,7 +232,7 @@ class _Comparison:
                 not_compared[column.name] = why
         known = {column.name for column in described}
         unknown = {name: "the archive has no such column" for name in other.names if name not in known}
-        unknown |= {name: "the configuration drops it" for name in unknown if name in state.uses}
+        unknown |= {name: "the configuration drops it" for name in unknown if name in state.masks}
         return columns, {**not_compared, **unknown}
 
     def _rows(self) -> DataFrame:
@@ -254,14 +275,14 @@ class _Comparison:
             rows = row_differences(our_rows, their_rows, columns, key, self.newest, ended)
             differences = persist(rows, StorageLevel.DISK_ONLY)
             try:
-                counts = summarize_differences(differences, columns, self.request)
+                counts = summarize_differences(differences, columns, key, self.request)
             finally:
                 unpersist(differences)
         return VerifiedTable(
             schema,
             table,
-            rows=_rows(ours.values()),
-            other_rows=_rows(theirs.values()),
+            rows=sum(digest.rows for digest in ours.values()),
+            other_rows=sum(digest.rows for digest in theirs.values()),
             ranges=ranges.count,
             ranges_differing=len(numbers),
             by_value=tuple(column.name for column in columns if column.by_value),
@@ -279,7 +300,3 @@ def _size(
     first = F.col(quoted(columns[key[0]].name))
     [row] = rows.agg(F.count("*").alias("rows"), F.min(first).alias("least"), F.max(first).alias("most")).collect()
     return row["rows"], (row["least"], row["most"])
-
-
-def _rows(digests: Iterable[Digest]) -> int:
-    return sum(digest.rows for digest in digests)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, HALF_BITS, HALF_DIGITS, Ranges
-from pgoutput_etl.postgres.queries import _integers, _text, identifier
+from pgoutput_etl.postgres.queries import as_text, identifier, integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class ServerTable:
                 f"CROSS JOIN LATERAL (SELECT {texts} FROM {self._from} AS t WHERE {self._within(ranges)}) AS v"
             )
         inner = f"SELECT {_bucket(ranges)} AS range, v.* FROM (SELECT {texts} FROM {self._from} AS t) AS v"
-        return f"SELECT * FROM ({inner}) AS b WHERE range IN ({_integers(numbers)})"
+        return f"SELECT * FROM ({inner}) AS b WHERE range IN ({integers(numbers)})"
 
     def _texts(self) -> str:
-        return ", ".join(f"{_text(f't.{identifier(name)}')} AS t{i}" for i, name in enumerate(self.columns))
+        return ", ".join(f"{as_text(f't.{identifier(name)}')} AS t{i}" for i, name in enumerate(self.columns))
 
     def _md5(self) -> str:
         return _md5_of(range(len(self.columns)))
@@ -84,5 +84,5 @@ def _bucket(ranges: Ranges) -> str:
 def _unnest_ranges(ranges: Ranges, numbers: Sequence[int]) -> str:
     bounds = ranges.bounds
     lows, highs = [bounds[i][0] for i in numbers], [bounds[i][1] for i in numbers]
-    arrays = (f"'{{{_integers(integers)}}}'::bigint[]" for integers in (numbers, lows, highs))
+    arrays = (f"'{{{integers(column)}}}'::bigint[]" for column in (numbers, lows, highs))
     return f"unnest({', '.join(arrays)})"

@@ -15,7 +15,7 @@ from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.jobs.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
-from pgoutput_etl.load.delta_types import delta_type
+from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.spark.delta import is_delta_table, read_table
 
@@ -129,9 +129,3 @@ class ServerRows:
         connections = min(self.server.connections, len(numbers))
         shares = [numbers[i::connections] for i in range(connections)]
         return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]
-
-
-def server_table(server: Server, schema: str, table: str) -> OtherTable | None:
-    """None if the server has no such table."""
-    not_null = server.columns.get((schema, table))
-    return None if not_null is None else ServerRows(server, schema, table, not_null)

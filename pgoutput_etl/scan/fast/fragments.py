@@ -1,6 +1,6 @@
 """The compiled loop that assigns messages to fragments and commits, and writes their rows as numbers.
 
-It goes on from the readable scanner's position and stops before the first message that is not an ordinary step of a
+It continues from the readable scanner's position and stops before the first message that is not an ordinary step of a
 transaction. The readable scanner reads that message.
 """
 

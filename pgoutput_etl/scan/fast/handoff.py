@@ -1,4 +1,4 @@
-"""Hands a scan to the fast path, and back to the readable scanner behind the last message read there."""
+"""Hands a scan to the fast path, and back to the readable scanner after the last message read there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from itertools import islice
 
 from pgoutput_etl.protocol.framing import Frame
 from pgoutput_etl.scan.census import CENSUS_TAGS
-from pgoutput_etl.scan.fast.fragments import (
-    HEAD_FRAGMENT,
-    KNOWN_ORIGIN,
-    NO_KIND,
-    NO_ORIGIN,
-    OTHER,
-    SEGMENT,
-    TRANSACTION,
-    ScanCursor,
-)
+from pgoutput_etl.scan.fast import fragments as loop
+from pgoutput_etl.scan.fast.fragments import ScanCursor
 from pgoutput_etl.scan.fast.messages import FREQUENT
 from pgoutput_etl.scan.fast.rows import FastRows, FastScanner
 from pgoutput_etl.scan.file_summary import FragmentKind
@@ -57,13 +49,13 @@ class FastPath:
         return None if state.ordinal == before else ReadPosition(state.ordinal - before, position, in_stream)
 
     def _advance(self, rows: FastRows) -> None:
-        """Puts the state behind the messages of `rows`."""
+        """Advances the state past the messages of `rows`."""
         state, cursor, summary = self._state, rows.cursor, self._state.summary
-        if cursor.kind == NO_KIND:
+        if cursor.kind == loop.NO_KIND:
             state.fragment = None
         elif state.fragment is None or state.fragment.number != cursor.fragment:
             state.fragment = Fragment(cursor.fragment, FragmentKind.SEGMENT, cursor.fragment_xid)
-            if cursor.kind == TRANSACTION:
+            if cursor.kind == loop.TRANSACTION:
                 state.fragment.kind = FragmentKind.TRANSACTION
                 state.fragment.commit_lsn, state.fragment.commit_ts = cursor.fragment_lsn, cursor.fragment_ts
         if state.fragment is not None:
@@ -113,19 +105,19 @@ def _cursor(state: ScanState) -> ScanCursor:
         head_matters=state.head_matters,
         ordinal=state.ordinal,
         accounted_to=state.accounted_to,
-        origin=KNOWN_ORIGIN if fragment is not None and fragment.origin is not None else NO_ORIGIN,
+        origin=loop.KNOWN_ORIGIN if fragment is not None and fragment.origin is not None else loop.NO_ORIGIN,
     )
 
 
 def _kind(fragment: Fragment | None) -> int:
     if fragment is None:
-        return NO_KIND
+        return loop.NO_KIND
     match fragment.kind:
         case FragmentKind.HEAD:
-            return HEAD_FRAGMENT
+            return loop.HEAD_FRAGMENT
         case FragmentKind.SEGMENT:
-            return SEGMENT
+            return loop.SEGMENT
         case FragmentKind.TRANSACTION:
-            return OTHER if fragment.commit_lsn is None else TRANSACTION
+            return loop.OTHER if fragment.commit_lsn is None else loop.TRANSACTION
         case FragmentKind.PREPARED:
-            return OTHER
+            return loop.OTHER

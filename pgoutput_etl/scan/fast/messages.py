@@ -2,7 +2,7 @@
 
 It accepts frequent messages (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where the
 framing has no length) that are valid by the rules of protocol/decoder.py and protocol/framing.py, with text as
-salvage.py requires it. It stops silently before any other message; the readable code reports what is wrong there.
+salvage.py requires it. It stops silently before any other message; the readable code reports any error there.
 
 Messages are described by numbers, one row of a table for each; their bytes stay where they are.
 """
@@ -52,14 +52,8 @@ _FIELDS = 17
 
 NO_XID = -1
 
-# Framings as numbers
-_RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)
-_FRAMING_NUMBERS = {
-    Framing.RECVLOGICAL: _RECVLOGICAL,
-    Framing.PGCOPY: _PGCOPY,
-    Framing.COPYDATA: _COPYDATA,
-    Framing.LENGTH_PREFIXED: _LENGTH_PREFIXED,
-}
+_FRAMINGS = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
+_RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)  # indexes in _FRAMINGS
 
 _STOPPED, _ARRAYS_FULL, _AT_END = range(3)
 
@@ -98,7 +92,7 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
     """
     limit = min(limit, MOST_MESSAGES)
     fields.messages, reason = _find(
-        data, _FRAMING_NUMBERS[framing], position, in_stream, limit, fields.values, fields.unchanged
+        data, _FRAMINGS.index(framing), position, in_stream, limit, fields.values, fields.unchanged
     )
     fields.more, fields.to_the_end = reason == _ARRAYS_FULL, reason == _AT_END
 
@@ -120,14 +114,12 @@ def _int64(data: Bytes, at: int) -> int:
 
 @compiled
 def is_text(data: Bytes, begin: int, end: int) -> bool:
-    """Whether data[begin:end] is UTF-8 (RFC 3629) without NUL."""
+    """True if data[begin:end] is UTF-8 (RFC 3629) without NUL."""
     i = begin
     while i < end:
         a = _I64(data[_U64(i)])
         i += 1
-        if a < 0x80:
-            if a == 0:
-                return False
+        if 0 < a < 0x80:
             continue
         if a < 0xC2 or a > 0xF4:
             return False
@@ -148,9 +140,8 @@ def is_text(data: Bytes, begin: int, end: int) -> bool:
 
 @inlined
 def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
-    """is_text of a value; limit values are short and ASCII."""
-    at = begin
-    left = size
+    """is_text of data[begin:begin+size]. Fast for ASCII, as values mostly are short and ASCII."""
+    at, left = begin, size
     no_text = _U64(0)
     while left >= _BLOCK and at + _BLOCK <= len(data):
         no_text |= no_text_in_block(data, _U64(at))
@@ -165,7 +156,7 @@ def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
 
 @compiled
 def _string_end(data: Bytes, begin: int, limit: int) -> int:
-    """The offset behind the NUL byte that ends an ASCII string; 0 for any other string."""
+    """The offset after the NUL byte that ends an ASCII string; 0 for any other string."""
     last = min(limit, begin + MAX_STRING)
     i = begin
     while i < last:
@@ -180,8 +171,8 @@ def _string_end(data: Bytes, begin: int, limit: int) -> int:
 
 @inlined
 def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16], at: int) -> tuple[int, int]:
-    """The offset behind a TupleData, or 0 if it is invalid. Also writes the positions of its unchanged columns to
-    unchanged[at:], and returns the index behind them."""
+    """The offset after a TupleData, or 0 if it is invalid. Also writes the positions of its unchanged columns to
+    unchanged[at:], and returns the index after them."""
     p = begin + 2
     if p > limit:
         return 0, at
@@ -198,9 +189,7 @@ def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16]
             if p > limit:
                 return 0, at
             length = _I64(load_length(data, _U64(p - 4)))
-            if length > limit - p:
-                return 0, at
-            if kind == _t and not _is_text_value(data, p, length):
+            if length > limit - p or (kind == _t and not _is_text_value(data, p, length)):
                 return 0, at
             p += length
         elif kind == _u:
@@ -213,7 +202,7 @@ def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16]
 
 @compiled
 def _relation_end(data: Bytes, identity: int, limit: int) -> int:
-    """The offset behind the Relation whose replica identity is data[identity]; 0 if it is invalid or has a column name
+    """The offset after the Relation whose replica identity is data[identity]; 0 if it is invalid or has a column name
     that is not ASCII."""
     p = identity + 3
     if p > limit or data[_U64(identity)] not in (_DEFAULT, _NOTHING, _FULL, _INDEX):
@@ -233,20 +222,13 @@ def _relation_end(data: Bytes, identity: int, limit: int) -> int:
 
 @compiled
 def _find(  # noqa: C901 - one branch for each message
-    data: Bytes,
-    framing: int,
-    position: int,
-    in_stream: bool,
-    limit: int,
-    fields: Numbers,
-    unchanged: NDArray[np.int16],
+    data: Bytes, framing: int, position: int, in_stream: bool, limit: int, fields: Numbers, unchanged: NDArray[np.int16]
 ) -> tuple[int, int]:
-    """The number of messages, and why the loop ended."""
+    """Returns the number of messages, and the reason why the loop ended."""
     size = len(data)
     first = position
     most_unchanged = len(unchanged) - 2 * MAX_COLUMNS
-    unchanged_end = 0
-    n = 0
+    n = unchanged_end = 0
     while position < size:
         if n >= limit or position - first > MOST_BYTES or unchanged_end > most_unchanged:
             return n, _ARRAYS_FULL
@@ -336,12 +318,13 @@ def _find(  # noqa: C901 - one branch for each message
             fields[_U64(n), COMMIT_TS] = _int64(data, p - 12)
             fields[_U64(n), XID] = _uint32(data, p - 4)
             in_stream = False
-        elif tag == _C:
-            p += 25
+        elif tag in (_C, _STREAM_COMMIT):
+            p += 25 if tag == _C else 29
             if p > end or data[_U64(p - 25)] != 0:
                 break
             fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
             fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
+            in_stream = in_stream and tag == _C
         elif tag == _S:
             p += 5
             if p > end or data[_U64(p - 1)] > 1:
@@ -350,16 +333,7 @@ def _find(  # noqa: C901 - one branch for each message
             in_stream = True
         elif tag == _E:
             in_stream = False
-        elif tag == _STREAM_COMMIT:
-            p += 29
-            if p > end or data[_U64(p - 25)] != 0:
-                break
-            fields[_U64(n), COMMIT_LSN] = _int64(data, p - 24)
-            fields[_U64(n), COMMIT_TS] = _int64(data, p - 8)
-            in_stream = False
-        elif tag == _A and framing != _RECVLOGICAL:
-            if end - start not in (9, 25):
-                break
+        elif tag == _A and framing != _RECVLOGICAL and end - start in (9, 25):
             p = end
             in_stream = False
         elif tag in (_R, _Y):
@@ -384,7 +358,7 @@ def _find(  # noqa: C901 - one branch for each message
             if p == 0:
                 break
         elif tag == _M:
-            # A Message of a new connection has no xid; recognized as decoder._stands_outside does it.
+            # A Message of a new connection has no xid; recognized as decoder._is_outside does it.
             fields[_U64(n), XID] = NO_XID
             if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
                 fields[_U64(n), XID] = _uint32(data, p)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,56 +13,10 @@ from numpy.typing import NDArray
 
 from pgoutput_etl.jit import PADDING, compiled, copy_bytes
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.fast.fragments import (
-    BODY,
-    EXTENTS,
-    HAS_BODY,
-    HAS_CHANGES,
-    HAS_NEW,
-    HAS_OLD,
-    HAS_RELATION,
-    HAS_TRANSACTION,
-    HAS_UNCHANGED,
-    HAS_XID,
-    KNOWN_ORIGIN,
-    NEW_TUPLE,
-    NO_ORIGIN,
-    NUMBERS,
-    OLD_TUPLE,
-    ORIGIN,
-    ROW_BEGIN,
-    ROW_CHANGES,
-    ROW_COMMIT_LSN,
-    ROW_COMMIT_TS,
-    ROW_END,
-    ROW_LSN,
-    ROW_OFFSET,
-    ROW_ORDINAL,
-    ROW_ORIGIN,
-    ROW_RELATION,
-    ROW_TOP_XID,
-    ROW_XID,
-    SLOTS,
-    UNCHANGED,
-    ScanCursor,
-    follow,
-)
-from pgoutput_etl.scan.fast.messages import (
-    COMMIT_LSN,
-    END,
-    IN_STREAM,
-    LSN,
-    MOST_MESSAGES,
-    NEW,
-    NEXT,
-    OFFSET,
-    OLD,
-    START,
-    Bytes,
-    MessageFields,
-    Numbers,
-    find,
-)
+from pgoutput_etl.scan.fast import fragments as loop
+from pgoutput_etl.scan.fast import messages as finder
+from pgoutput_etl.scan.fast.fragments import ScanCursor
+from pgoutput_etl.scan.fast.messages import Bytes, MessageFields, Numbers
 from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 
@@ -77,13 +31,23 @@ _U64 = np.uint64
 OriginField = tuple[str, int | None]  # the origin's name, and the commit's LSN there
 
 
+class _RowArrays(NamedTuple):
+    """The output arrays of fragments.follow."""
+
+    numbers: Numbers
+    fragments: NDArray[np.int32]
+    tags: Bytes
+    extents: NDArray[np.int32]
+    presences: Bytes
+
+
 @dataclass(frozen=True, slots=True)
 class FastRows:
-    """The rows of `messages` messages, and the scan's state behind the last of them.
+    """The rows of `messages` messages, and the scan's state after the last of them.
 
     tags, relations: how often each occurred, by first occurrence. offset, lsn, read_to: of the last message's frame.
     position, in_stream: of the first message not read, or the end. more: the fast path may read that message, too.
-    origin: from an Origin among the messages, of the fragment that is open behind them.
+    origin: from an Origin among the messages, of the fragment that is open after them.
     """
 
     messages: int
@@ -109,20 +73,20 @@ class FastScanner:
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
         self.fields = MessageFields()
         self.limit = _FIRST_LIMIT
-        self.files = np.full(MOST_MESSAGES, file, np.int64)
+        self.files = np.full(finder.MOST_MESSAGES, file, np.int64)
         self.tags = np.zeros((2, 256), np.int64)
-        self.relations = np.zeros((3, SLOTS), np.int64)
-        self.row_messages = np.empty(MOST_MESSAGES, np.int64)
+        self.relations = np.zeros((3, loop.SLOTS), np.int64)
+        self.row_messages = np.empty(finder.MOST_MESSAGES, np.int64)
 
     def find(self, position: int, in_stream: bool) -> bool:
         """Finds messages from a frame on. False if they are too few to be worth reading here."""
-        find(self.data, self.framing, position, in_stream, self.limit, self.fields)
+        finder.find(self.data, self.framing, position, in_stream, self.limit, self.fields)
         return self.fields.messages >= (2 if self.fields.more else _FEWEST_MESSAGES)
 
     def bodies(self) -> Iterator[bytes]:
         """The messages found, in order."""
         for message in self.fields.values[: self.fields.messages]:
-            yield self.data[message[START] : message[END]].tobytes()
+            yield self.data[message[finder.START] : message[finder.END]].tobytes()
 
     def read(self, cursor: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
         """Reads the messages found, except the last one unless it ends the file: a message is only known to be whole
@@ -130,31 +94,21 @@ class FastScanner:
         fields = self.fields
         limit = fields.messages if fields.to_the_end else fields.messages - 1
         cursor_numbers = cursor.to_array()
-        numbers = np.empty((NUMBERS, limit), np.int64)
-        fragments = np.empty(limit, np.int32)
-        tags = np.empty((2, limit), np.uint8)
-        extents = np.empty((EXTENTS, limit + 1), np.int32)
-        extents[:, 0] = 0
-        presences = np.empty(limit, np.uint8)
+        arrays = _RowArrays(
+            numbers=np.empty((loop.NUMBERS, limit), np.int64),
+            fragments=np.empty(limit, np.int32),
+            tags=np.empty((2, limit), np.uint8),
+            extents=np.empty((loop.EXTENTS, limit + 1), np.int32),
+            presences=np.empty(limit, np.uint8),
+        )
+        arrays.extents[:, 0] = 0
         self.tags.fill(0)
-        messages, rows, relations = follow(
-            fields.values,
-            limit,
-            cursor_numbers,
-            self.tags,
-            self.relations,
-            self.row_messages,
-            numbers,
-            fragments,
-            tags,
-            extents,
-            presences,
+        messages, rows, relations = loop.follow(
+            fields.values, limit, cursor_numbers, self.tags, self.relations, self.row_messages, *arrays
         )
         batch = None
         if rows:
-            unchanged = fields.unchanged[: extents[UNCHANGED, rows]].copy()
-            batch = self._batch(rows, numbers, fragments, tags, extents, presences, epoch, unchanged)
-            batch = self._with_origins(batch, numbers[ROW_ORIGIN, :rows], origin)
+            batch = self._with_origins(self._batch(rows, arrays, epoch), arrays.numbers[loop.ROW_ORIGIN, :rows], origin)
         self.limit = self.limit * _GROWTH if messages == limit else _FIRST_LIMIT
         last = max(messages - 1, 0)
         is_all = messages == fields.messages
@@ -164,13 +118,13 @@ class FastScanner:
             _counted_tags(self.tags),
             [(int(oid), int(count)) for oid, count in self.relations[1:, :relations].T],
             batch,
-            offset=int(fields.values[last, OFFSET]),
-            lsn=int(fields.values[last, LSN]) if self.has_lsn else None,
-            read_to=int(fields.values[last, NEXT]),
-            position=len(self.data) if is_all else int(fields.values[messages, OFFSET]),
-            in_stream=not is_all and bool(fields.values[messages, IN_STREAM]),
+            offset=int(fields.values[last, finder.OFFSET]),
+            lsn=int(fields.values[last, finder.LSN]) if self.has_lsn else None,
+            read_to=int(fields.values[last, finder.NEXT]),
+            position=len(self.data) if is_all else int(fields.values[messages, finder.OFFSET]),
+            in_stream=not is_all and bool(fields.values[messages, finder.IN_STREAM]),
             more=fields.more and messages == limit,
-            origin=self._origin(int(cursor_numbers[ORIGIN]) - 1) if cursor_numbers[ORIGIN] > 0 else None,
+            origin=self._origin(int(cursor_numbers[loop.ORIGIN]) - 1) if cursor_numbers[loop.ORIGIN] > 0 else None,
         )
 
     def _origin(self, message: int) -> OriginField:
@@ -180,9 +134,9 @@ class FastScanner:
     def _origins(self, messages: Numbers) -> tuple[list[str], list[int | None]]:
         """The names and LSNs of Origin messages, given by their indexes."""
         values, view = self.fields.values, self.data.data
-        begins, ends = (values[messages, START] + 9).tolist(), (values[messages, END] - 1).tolist()
+        begins, ends = (values[messages, finder.START] + 9).tolist(), (values[messages, finder.END] - 1).tolist()
         names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
-        return names, [stored_origin_lsn(lsn) for lsn in values[messages, COMMIT_LSN].tolist()]
+        return names, [stored_origin_lsn(lsn) for lsn in values[messages, finder.COMMIT_LSN].tolist()]
 
     def _with_origins(self, batch: pa.RecordBatch, row_origins: Numbers, known: OriginField | None) -> pa.RecordBatch:
         """`row_origins`: each row's, as in ScanCursor.origin. `known`: the origin that KNOWN_ORIGIN stands for."""
@@ -190,9 +144,9 @@ class FastScanner:
             return batch
         numbers, places = np.unique(row_origins, return_inverse=True)
         before: list[tuple[str | None, int | None]] = []
-        if numbers[0] == KNOWN_ORIGIN:
+        if numbers[0] == loop.KNOWN_ORIGIN:
             before.append((None, None) if known is None else known)
-        if NO_ORIGIN in numbers[:2]:
+        if loop.NO_ORIGIN in numbers[:2]:
             before.append((None, None))
         names, lsns = self._origins(numbers[numbers > 0] - 1)
         indices = pa.array(places.astype(np.int32))
@@ -204,17 +158,9 @@ class FastScanner:
             batch = batch.set_column(batch.schema.get_field_index(name), MESSAGE_SCHEMA.field(name), column)
         return batch
 
-    def _batch(
-        self,
-        rows: int,
-        numbers: Numbers,
-        fragments: NDArray[np.int32],
-        tags: Bytes,
-        extents: NDArray[np.int32],
-        presences: Bytes,
-        epoch: int,
-        unchanged: NDArray[np.int16],
-    ) -> pa.RecordBatch:
+    def _batch(self, rows: int, arrays: _RowArrays, epoch: int) -> pa.RecordBatch:
+        numbers, fragments, tags, extents, presences = arrays
+        unchanged = self.fields.unchanged[: extents[loop.UNCHANGED, rows]].copy()
         bits = {1 << bit: _bitmap(presences[:rows] & np.uint8(1 << bit)) for bit in range(8)}
         offsets = np.arange(rows + 1, dtype=np.int32)
 
@@ -235,34 +181,34 @@ class FastScanner:
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
 
-        transaction = bits[HAS_TRANSACTION]
+        transaction = bits[loop.HAS_TRANSACTION]
         positions = pa.nulls(rows, pa.list_(pa.int16()))
         if len(unchanged):
-            buffers = [bits[HAS_UNCHANGED][1], pa.py_buffer(extents[UNCHANGED, : rows + 1])]
+            buffers = [bits[loop.HAS_UNCHANGED][1], pa.py_buffer(extents[loop.UNCHANGED, : rows + 1])]
             values = _column(pa.int16(), unchanged)
-            nulls = bits[HAS_UNCHANGED][0]
+            nulls = bits[loop.HAS_UNCHANGED][0]
             positions = pa.Array.from_buffers(pa.list_(pa.int16()), rows, buffers, nulls, children=[values])
         columns = {
             "file": _column(pa.int64(), self.files[:rows]),
-            "ordinal": number(ROW_ORDINAL),
-            "offset": number(ROW_OFFSET),
-            "begin": number(ROW_BEGIN),
-            "end": number(ROW_END),
-            "lsn": number(ROW_LSN) if self.has_lsn else pa.nulls(rows, pa.int64()),
+            "ordinal": number(loop.ROW_ORDINAL),
+            "offset": number(loop.ROW_OFFSET),
+            "begin": number(loop.ROW_BEGIN),
+            "end": number(loop.ROW_END),
+            "lsn": number(loop.ROW_LSN) if self.has_lsn else pa.nulls(rows, pa.int64()),
             "tag": letters(0),
             "unit": _column(pa.int32(), fragments[:rows]),
             "stretch": _column(pa.int32(), np.full(rows, epoch, np.int32)),
-            "xid": number(ROW_XID, bits[HAS_XID]),
-            "relation": number(ROW_RELATION, bits[HAS_RELATION]),
-            "old_kind": letters(1, bits[HAS_OLD]),
-            "old": gathered(OLD_TUPLE, OLD, bits[HAS_OLD]),
-            "new": gathered(NEW_TUPLE, NEW, bits[HAS_NEW]),
+            "xid": number(loop.ROW_XID, bits[loop.HAS_XID]),
+            "relation": number(loop.ROW_RELATION, bits[loop.HAS_RELATION]),
+            "old_kind": letters(1, bits[loop.HAS_OLD]),
+            "old": gathered(loop.OLD_TUPLE, finder.OLD, bits[loop.HAS_OLD]),
+            "new": gathered(loop.NEW_TUPLE, finder.NEW, bits[loop.HAS_NEW]),
             "unchanged": positions,
-            "body": gathered(BODY, START, bits[HAS_BODY]),
-            "commit_lsn": number(ROW_COMMIT_LSN, transaction),
-            "commit_ts": number(ROW_COMMIT_TS, transaction),
-            "top_xid": number(ROW_TOP_XID, transaction),
-            "changes": number(ROW_CHANGES, bits[HAS_CHANGES]),
+            "body": gathered(loop.BODY, finder.START, bits[loop.HAS_BODY]),
+            "commit_lsn": number(loop.ROW_COMMIT_LSN, transaction),
+            "commit_ts": number(loop.ROW_COMMIT_TS, transaction),
+            "top_xid": number(loop.ROW_TOP_XID, transaction),
+            "changes": number(loop.ROW_CHANGES, bits[loop.HAS_CHANGES]),
             "origin": pa.nulls(rows, pa.string()),
             "origin_lsn": pa.nulls(rows, pa.int64()),
         }

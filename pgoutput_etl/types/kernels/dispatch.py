@@ -12,24 +12,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgoutput_etl.jit import PADDING
-from pgoutput_etl.types.boolean import load_bool
-from pgoutput_etl.types.bytea import load_bytea
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary, replace_at
 from pgoutput_etl.types.datetimes import load_date, load_timestamp, load_timestamptz
 from pgoutput_etl.types.documents import fast_binary_versioned
-from pgoutput_etl.types.floats import load_float
 from pgoutput_etl.types.identifiers import uuid_text
-from pgoutput_etl.types.integers import load_signed, load_unsigned
 from pgoutput_etl.types.kernels import datetimes as datetime_kernels
 from pgoutput_etl.types.kernels import floats as float_kernels
 from pgoutput_etl.types.kernels import numbers as number_kernels
 from pgoutput_etl.types.kernels import texts as text_kernels
+from pgoutput_etl.types.numbers import load_bool, load_float, load_signed, load_unsigned
 from pgoutput_etl.types.numeric import load_decimal
 from pgoutput_etl.types.registry import load_text
-from pgoutput_etl.types.strings import fast_binary_string, load_string
+from pgoutput_etl.types.strings import fast_binary_string, load_bytea, load_string
 
 Numbers: TypeAlias = NDArray[Any]
 
@@ -69,10 +67,7 @@ class Cells:
 
     def to_arrow(self) -> pa.Array:
         """The values' bytes, unchanged, in either form."""
-        offsets, valid, _odd = _offsets(self, text_kernels.text_offsets, text_kernels.AS_TEXT)
-        out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
-        text_kernels.cells(*self._arguments(), offsets, out)
-        return _array(pa.binary(), valid, offsets, out[: offsets[-1]])
+        return _strings(pa.binary(), self, text_kernels.AS_IS)[0]
 
     def _arguments(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         return self.data, self.at, self.size, self.chosen
@@ -90,10 +85,9 @@ def load_cells(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     if not len(odd):
         return LoadedColumn(array, {})
     loaded = _load_carefully(column_type, cells.take(odd))
-    positions = np.arange(len(cells))
-    positions[odd] = len(cells) + np.arange(len(odd))
-    array = pa.concat_arrays([array, loaded.array]).take(pa.array(positions))
-    return LoadedColumn(array, {int(odd[i]): text for i, text in loaded.unrepresentable.items()})
+    return LoadedColumn(
+        replace_at(array, odd, loaded.array), {int(odd[i]): text for i, text in loaded.unrepresentable.items()}
+    )
 
 
 def are_texts(cells: Cells) -> bool:
@@ -114,8 +108,7 @@ def _load_carefully(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     cases = list(zip(values, binary, strict=True))
     from_text = load_text(column_type, [None if is_binary else value for value, is_binary in cases])
     from_binary = load_binary(column_type, [value if is_binary else None for value, is_binary in cases])
-    positions = np.arange(len(cells)) + len(cells) * binary
-    array = pa.concat_arrays([from_text.array, from_binary.array]).take(pa.array(positions))
+    array = pc.if_else(pa.array(binary), from_binary.array, from_text.array)
     return LoadedColumn(array, {**from_text.unrepresentable, **from_binary.unrepresentable})
 
 
@@ -124,71 +117,65 @@ def _array(arrow: pa.DataType, valid: Numbers, *buffers: Numbers) -> pa.Array:
     return pa.Array.from_buffers(arrow, len(valid), [validity, *map(pa.py_buffer, buffers)])
 
 
-def _outputs(cells: Cells) -> tuple[Numbers, Numbers]:
-    """The kernel outputs `valid` and `odd`."""
-    return np.empty(len(cells), np.uint8), np.empty(len(cells), np.int32)
+def _run(kernel: Callable[..., int], cells: Cells, *arguments: Any) -> tuple[Numbers, Numbers]:
+    """The kernel's outputs `valid` and `odd`."""
+    valid, odd = np.empty(len(cells), np.uint8), np.empty(len(cells), np.int32)
+    odd_count = kernel(*cells._arguments(), *arguments, valid, odd)
+    if odd_count < 0:
+        raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")
+    return valid, odd[:odd_count]
 
 
 def _integers(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     out = np.empty(len(cells), np.int64)
-    is_signed = column_type.text_loader is load_signed
+    is_signed = column_type.text_loader == load_signed
     bits = column_type.arrow.bit_width if is_signed else 32
     low = np.uint64(2 ** (bits - 1) if is_signed else 0)
     high = np.uint64(2 ** (bits - 1) - 1 if is_signed else 2**bits - 1)
-    odd_count = number_kernels.integers(*cells._arguments(), bits // 8, low, high, out, valid, odd)
-    numbers = out.astype(f"i{column_type.arrow.bit_width // 8}", copy=False)
-    return _array(column_type.arrow, valid, numbers), odd[:odd_count]
+    valid, odd = _run(number_kernels.integers, cells, bits // 8, low, high, out)
+    return _array(column_type.arrow, valid, out.astype(f"i{column_type.arrow.bit_width // 8}", copy=False)), odd
 
 
 def _booleans(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     out = np.empty(len(cells), np.uint8)
-    odd_count = number_kernels.booleans(*cells._arguments(), out, valid, odd)
-    return _array(column_type.arrow, valid, np.packbits(out, bitorder="little")), odd[:odd_count]
+    valid, odd = _run(number_kernels.booleans, cells, out)
+    return _array(column_type.arrow, valid, np.packbits(out, bitorder="little")), odd
 
 
 def _floats(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     width = column_type.arrow.bit_width // 8
-    out = np.empty(len(cells), f"f{width}")
-    one = np.empty(1, np.float64)
-    odd_count = float_kernels.floats(
-        *cells._arguments(), width, out, out.view(f"u{width}"), one, one.view(np.uint64), valid, odd
-    )
-    return _array(column_type.arrow, valid, out), odd[:odd_count]
+    out, one = np.empty(len(cells), f"f{width}"), np.empty(1, np.float64)
+    valid, odd = _run(float_kernels.floats, cells, width, out, out.view(f"u{width}"), one, one.view(np.uint64))
+    return _array(column_type.arrow, valid, out), odd
 
 
 def _decimals(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     out = np.empty(2 * len(cells), np.uint64)
     precision, scale = column_type.arrow.precision, column_type.arrow.scale
-    odd_count = number_kernels.decimals(*cells._arguments(), precision, scale, out, valid, odd)
-    return _array(column_type.arrow, valid, out), odd[:odd_count]
+    valid, odd = _run(number_kernels.decimals, cells, precision, scale, out)
+    return _array(column_type.arrow, valid, out), odd
 
 
 def _dates(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     out = np.empty(len(cells), np.int32)
-    odd_count = datetime_kernels.dates(*cells._arguments(), out, valid, odd)
-    return _array(column_type.arrow, valid, out), odd[:odd_count]
+    valid, odd = _run(datetime_kernels.dates, cells, out)
+    return _array(column_type.arrow, valid, out), odd
 
 
 def _timestamps(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    valid, odd = _outputs(cells)
     out = np.empty(len(cells), np.int64)
-    with_zone = column_type.text_loader is load_timestamptz
-    odd_count = datetime_kernels.timestamps(*cells._arguments(), with_zone, out, valid, odd)
-    return _array(column_type.arrow, valid, out), odd[:odd_count]
+    valid, odd = _run(datetime_kernels.timestamps, cells, column_type.text_loader == load_timestamptz, out)
+    return _array(column_type.arrow, valid, out), odd
 
 
-def _offsets(cells: Cells, kernel: Callable[..., int], *arguments: int) -> tuple[Numbers, Numbers, Numbers]:
-    valid, odd = _outputs(cells)
+def _strings(arrow: pa.DataType, cells: Cells, form: int) -> tuple[pa.Array, Numbers]:
     offsets = np.empty(len(cells) + 1, np.int32)
-    odd_count = kernel(*cells._arguments(), *arguments, offsets, valid, odd)
-    if odd_count < 0:
-        raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")
-    return offsets, valid, odd[:odd_count]
+    valid, odd = _run(text_kernels.text_offsets, cells, form, offsets)
+    out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
+    copy = text_kernels.bytea if form == text_kernels.HEX else text_kernels.texts
+    if copy(*cells._arguments(), form, offsets, out) < 0:
+        raise UnsureError
+    return _array(arrow, valid, offsets, out[: offsets[-1]]), odd
 
 
 def _texts(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
@@ -199,19 +186,11 @@ def _texts(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
         form = text_kernels.VERSIONED
     elif column_type.binary_text is uuid_text:
         form = text_kernels.UUID
-    offsets, valid, odd = _offsets(cells, text_kernels.text_offsets, form)
-    out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
-    if text_kernels.texts(*cells._arguments(), form, offsets, out) < 0:
-        raise UnsureError
-    return _array(column_type.arrow, valid, offsets, out[: offsets[-1]]), odd
+    return _strings(column_type.arrow, cells, form)
 
 
 def _bytea(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
-    offsets, valid, odd = _offsets(cells, text_kernels.bytea_offsets)
-    out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
-    if text_kernels.bytea(*cells._arguments(), offsets, out) < 0:
-        raise UnsureError
-    return _array(column_type.arrow, valid, offsets, out[: offsets[-1]]), odd
+    return _strings(column_type.arrow, cells, text_kernels.HEX)
 
 
 _KERNELS: dict[Any, Kernel] = {

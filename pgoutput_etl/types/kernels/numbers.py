@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.jit import compiled, load_word
+from pgoutput_etl.jit import compiled, inlined, load_word
 from pgoutput_etl.types.kernels.digits import NO_DIGITS, byte_swapped, digits_at_end, wide_product
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
@@ -39,6 +39,23 @@ _TEN = np.uint64(10)
 _TEN_8 = np.uint64(10**8)
 
 _TEN_16 = np.uint64(10**16)
+
+
+@inlined
+def _digits_before(data: Any, end: Any, count: Any) -> Any:
+    """The number in the `count` digits (1 to 19) before `end`, or NO_DIGITS."""
+    number = digits_at_end(load_word(data, end - _8), np.uint64(min(count, 8)))
+    is_number = number != NO_DIGITS
+    if count > 8:
+        upper = digits_at_end(load_word(data, end - _8 - _8), np.uint64(min(count, 16) - 8))
+        is_number = is_number and upper != NO_DIGITS
+        number += upper * _TEN_8
+        if count > 16:
+            # three digits at most, so that the sum stays below 2**64
+            upper = digits_at_end(load_word(data, end - _8 - _8 - _8), np.uint64(count - 16))
+            is_number = is_number and upper != NO_DIGITS
+            number += upper * _TEN_16
+    return number if is_number else NO_DIGITS
 
 
 @compiled
@@ -70,18 +87,8 @@ def integers(
             odd[odd_count] = i
             odd_count += 1
             continue
-        amount = digits_at_end(load_word(data, end - _8), np.uint64(min(count, 8)))
-        is_number = amount != NO_DIGITS
-        if count > 8:
-            upper = digits_at_end(load_word(data, end - _8 - _8), np.uint64(min(count, 16) - 8))
-            is_number = is_number and upper != NO_DIGITS
-            amount += upper * _TEN_8
-            if count > 16:
-                # three digits at most, so that the sum stays below 2**64
-                upper = digits_at_end(load_word(data, end - _8 - _8 - _8), np.uint64(count - 16))
-                is_number = is_number and upper != NO_DIGITS
-                amount += upper * _TEN_16
-        if not is_number or amount > (low if negative else high):
+        amount = _digits_before(data, end, count)
+        if amount > (low if negative else high):  # as NO_DIGITS always is
             odd[odd_count] = i
             odd_count += 1
         else:
@@ -201,19 +208,11 @@ def decimals(
             before = count - scale - 1 if scale else count
             is_number = before >= 1 and count <= 40 and (scale == 0 or data[end - point] == _POINT)
             if is_number and before + scale <= 16:
-                low = digits_at_end(load_word(data, end - point - _8), np.uint64(min(before, 8)))
+                low = _digits_before(data, end - point, before)
                 is_number = low != NO_DIGITS
-                if before > 8:
-                    upper = digits_at_end(load_word(data, end - point - _8 - _8), np.uint64(before - 8))
-                    is_number = is_number and upper != NO_DIGITS
-                    low += upper * _TEN_8
                 if scale:
-                    fraction = digits_at_end(load_word(data, end - _8), np.uint64(min(scale, 8)))
+                    fraction = _digits_before(data, end, scale)
                     is_number = is_number and fraction != NO_DIGITS
-                    if scale > 8:
-                        upper = digits_at_end(load_word(data, end - _8 - _8), np.uint64(scale - 8))
-                        is_number = is_number and upper != NO_DIGITS
-                        fraction += upper * _TEN_8
                     low = low * _TENS[scale] + fraction
                 is_number = is_number and (precision >= 16 or low < _TENS[precision])
             elif is_number:

@@ -15,8 +15,8 @@ from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
-# Binary forms of types that are kept as text.
-AS_TEXT, VERSIONED, UUID, NO_FORM = range(4)
+# The binary forms of types that are kept as text. Then the forms of bytes: any, unchanged, and a bytea.
+AS_TEXT, VERSIONED, UUID, NO_FORM, AS_IS, HEX = range(6)
 
 _UUID_TEXT = 36
 
@@ -90,19 +90,25 @@ def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets:
         length = size[t] if t >= 0 else np.int32(-1)
         valid[i] = length >= 0
         if length >= 0:
+            p = np.uint64(at[t])
             if length & BINARY:
                 length &= LENGTH
-                if form == VERSIONED and length >= 1 and data[np.uint64(at[t])] == 1:
+                if form == VERSIONED and length >= 1 and data[p] == 1:
                     total += length - 1
                 elif form == UUID and length == 16:
                     total += _UUID_TEXT
-                elif form == AS_TEXT:
+                elif form == AS_TEXT or form >= AS_IS:
                     total += length
                 else:
                     odd[odd_count] = i
                     odd_count += 1
-            else:
+            elif form != HEX:
                 total += length
+            elif length >= 2 and length % 2 == 0 and data[p] == 0x5C and data[p + _1] == 0x78:
+                total += length // 2 - 1
+            else:
+                odd[odd_count] = i
+                odd_count += 1
         if total >= 2**31:
             return -1
         offsets[i + 1] = total
@@ -112,6 +118,15 @@ def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets:
 @inlined
 def _hex_digit(nibble: Any) -> Any:
     return np.uint8(nibble + (48 if nibble < 10 else 87))
+
+
+@inlined
+def _nibble(digit: Any) -> Any:
+    """The value of a hex digit; 16 if the byte is not one."""
+    if 0x30 <= digit <= 0x39:
+        return np.int64(digit) - 0x30
+    lower = np.int64(digit) | 0x20
+    return lower - 0x57 if 0x61 <= lower <= 0x66 else np.int64(16)
 
 
 @compiled
@@ -138,53 +153,20 @@ def texts(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, o
         if is_binary and form == VERSIONED:
             p += _1
         end = p + np.uint64(count)
-        if copy_bytes(data, p, end, out, o) != _0 and not is_utf8(data, p, end):
+        if copy_bytes(data, p, end, out, o) != _0 and not is_utf8(data, p, end) and form != AS_IS:
             return -1
     return 0
 
 
 @compiled
-def bytea_offsets(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, valid: Any, odd: Any) -> int:
-    odd_count = 0
-    total = np.int64(0)
-    offsets[0] = 0
-    for i in range(chosen.shape[0]):
-        t = chosen[i]
-        length = size[t] if t >= 0 else np.int32(-1)
-        valid[i] = length >= 0
-        if length >= 0:
-            p = np.uint64(at[t])
-            if length & BINARY:
-                total += length & LENGTH
-            elif length >= 2 and length % 2 == 0 and data[p] == 0x5C and data[p + _1] == 0x78:
-                total += length // 2 - 1
-            else:
-                odd[odd_count] = i
-                odd_count += 1
-        offsets[i + 1] = total
-    return odd_count
-
-
-@inlined
-def _nibble(digit: Any) -> Any:
-    """The value of a hex digit; 16 if the byte is not one."""
-    if 0x30 <= digit <= 0x39:
-        return np.int64(digit) - 0x30
-    lower = np.int64(digit) | 0x20
-    return lower - 0x57 if 0x61 <= lower <= 0x66 else np.int64(16)
-
-
-@compiled
-def bytea(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) -> int:
+def bytea(data: Any, at: Any, size: Any, chosen: Any, _form: Any, offsets: Any, out: Any) -> int:
     """`out` has room for PADDING bytes more than needed."""
     for i in range(chosen.shape[0]):
         count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
         if count == 0:
             continue
-        t = chosen[i]
-        p = np.uint64(at[t])
-        o = np.uint64(offsets[i])
-        if size[t] & BINARY:
+        p, o = np.uint64(at[chosen[i]]), np.uint64(offsets[i])
+        if size[chosen[i]] & BINARY:
             copy_bytes(data, p, p + np.uint64(count), out, o)
             continue
         invalid = np.int64(0)
@@ -196,13 +178,3 @@ def bytea(data: Any, at: Any, size: Any, chosen: Any, offsets: Any, out: Any) ->
         if invalid:
             return -1
     return 0
-
-
-@compiled
-def cells(data: Any, at: Any, _size: Any, chosen: Any, offsets: Any, out: Any) -> None:
-    """The values' bytes, unchanged. offsets: of text_offsets with AS_TEXT. `out` has room for PADDING bytes more."""
-    for i in range(chosen.shape[0]):
-        count = np.int64(offsets[i + 1]) - np.int64(offsets[i])
-        if count:
-            p = np.uint64(at[chosen[i]])
-            copy_bytes(data, p, p + np.uint64(count), out, np.uint64(offsets[i]))

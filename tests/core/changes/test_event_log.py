@@ -1,4 +1,4 @@
-"""Every event of a table, in place of those that a mirror needs."""
+"""All events of a table, including those that a mirror does not need."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def all_events() -> pa.Table:
     return pa.Table.from_batches(batches).append_column("old", pa.chunked_array(keys))
 
 
-def test_none_is_left_out_and_truncates_are_among_them() -> None:
-    found = all_events().sort_by([(name, "ascending") for name in ("_lsn", "_file", "_ordinal")]).to_pylist()
-    assert [(row["_lsn"], row["_op"]) for row in found if row["_op"] != "X"] == [
+def test_all_events_are_returned_including_truncates() -> None:
+    rows = all_events().sort_by([(name, "ascending") for name in ("_lsn", "_file", "_ordinal")]).to_pylist()
+    assert [(row["_lsn"], row["_op"]) for row in rows if row["_op"] != "X"] == [
         *((100, "I"), (100, "U"), (200, "V"), (200, "T"), (300, "I"), (300, "V"), (400, "D"), (400, "T"), (400, "T")),
     ]
-    truncates = [row for row in found if row["_op"] == "T"]
+    truncates = [row for row in rows if row["_op"] == "T"]
     assert [(row["_xid"], row["c1"], row["_unrep"]) for row in truncates] == [(2, None, None), *[(4, None, None)] * 2]
-    assert {row["_ts"].year for row in found} == {2000}
+    assert {row["_ts"].year for row in rows} == {2000}
 
 
-def test_an_old_key_is_postgresqls_text_also_of_what_its_type_can_not_hold() -> None:
+def test_an_old_key_is_postgresqls_text_even_if_its_type_can_not_represent_it() -> None:
     moved = [(row["old"], row["_op"]) for row in all_events().to_pylist() if row["old"] is not None]
     assert [op for _, op in moved] == ["V", "V"]
     assert [{entry["key"]: entry["value"] for entry in old} for old, _ in moved] == [
@@ -75,7 +75,7 @@ def numbered(places: list[tuple[int, int, str]], identity: ReplicaIdentity = Rep
     return numbers
 
 
-def test_sequence_numbers_rise_with_the_places_of_changes_up_to_the_last_one_there_can_be() -> None:
+def test_sequence_numbers_rise_with_positions_up_to_the_limit() -> None:
     """A snapshot's rows, then the archive's; a bag's UPDATE is two rows."""
     snapshot = [(BEFORE_FILES, ordinal) for ordinal in (0, LAST_MESSAGE, LAST_MESSAGE + 1, (1 << 51) - 1)]
     of_files = [
@@ -90,6 +90,6 @@ def test_sequence_numbers_rise_with_the_places_of_changes_up_to_the_last_one_the
 @pytest.mark.parametrize(
     "place", [(LAST_FILE + 1, 0), (0, LAST_MESSAGE + 1), (BEFORE_FILES, 1 << 51), (-LAST_FILE - 2, 0), (0, -1)]
 )
-def test_a_change_that_no_sequence_number_is_left_for_is_refused(place: tuple[int, int]) -> None:
+def test_a_change_beyond_the_last_sequence_number_is_refused(place: tuple[int, int]) -> None:
     with pytest.raises(TableError, match="mode append numbers the changes of 2,147,483,648 files"):
         numbered([(0, 0, "I"), (*place, "I")])

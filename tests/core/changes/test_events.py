@@ -1,4 +1,4 @@
-"""Message rows of one table to typed events: what an event says, and what is refused in which words."""
+"""Typed events from the message rows of one table, and the errors for rows that are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shape_of(*versions: Relation, key: tuple[str, ...] | None = None, toast: Seq
 
 
 def batch(*changes: Change, first: int = 1) -> pa.RecordBatch:
-    """The changes as rows of messages of file 7, from ordinal `first` on, every 100 bytes one."""
+    """The changes as message rows of file 7, from ordinal `first` on, one every 100 bytes."""
     rows = []
     for ordinal, change in enumerate(changes, first):
         old = None if isinstance(change, Insert) else change.old
@@ -46,82 +46,82 @@ def batch(*changes: Change, first: int = 1) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, ROW_SCHEMA)
 
 
-def told(shape: TableShape, *changes: Change, first: int = 1) -> list[tuple[Any, ...]]:
-    """Operation and columns of each event; "?" where a column is unchanged and not known."""
-    found = events(batch(*changes, first=first), shape)
-    assert found.schema == shape.event_schema()
+def described(shape: TableShape, *changes: Change, first: int = 1) -> list[tuple[Any, ...]]:
+    """Each event's operation and columns; "?" for an unknown unchanged value."""
+    built = events(batch(*changes, first=first), shape)
+    assert built.schema == shape.event_schema()
     return [
         (e["_op"], *("?" if e.get(f"u{i}") else e[f"c{i}"] for i in range(len(shape.columns))))
-        for e in found.to_pylist()
+        for e in built.to_pylist()
     ]
 
 
 def test_insert_update_delete() -> None:
     changes = (insert("1", "a", None), update("1", "b", "c"), delete("1", None, None))
-    assert told(shape_of(KEYED), *changes) == [("I", "1", "a", None), ("U", "1", "b", "c"), ("D", "1", None, None)]
+    assert described(shape_of(KEYED), *changes) == [("I", "1", "a", None), ("U", "1", "b", "c"), ("D", "1", None, None)]
 
 
-def test_events_say_when_they_were_committed_and_by_whom_and_in_which_order() -> None:
+def test_events_have_commit_position_time_and_xid() -> None:
     first, second = events(batch(insert("1", "a", "b"), insert("2", "a", "b"), first=4), shape_of(KEYED)).to_pylist()
     assert [first[name] for name in ("_lsn", "_file", "_ordinal", "_xid")] == [10, 7, 4, 3]
     assert first["_ts"].isoformat() == "2000-01-01T00:00:00+00:00"
     assert second["_ordinal"] == 5
 
 
-def test_no_rows_are_no_events() -> None:
-    assert told(shape_of(KEYED)) == []
+def test_no_rows_give_no_events() -> None:
+    assert described(shape_of(KEYED)) == []
 
 
 def test_an_update_of_the_key_moves_the_row_out_and_in() -> None:
     shape = shape_of(KEYED, toast=["w"])
     change = update("2", "b", TOAST, old_key=("1", None, None))
-    assert told(shape, change) == [("X", "1", None, None), ("V", "2", "b", "?")]
+    assert described(shape, change) == [("X", "1", None, None), ("V", "2", "b", "?")]
     moved_out, moved_in = events(batch(change), shape).to_pylist()
     assert (moved_out["f0"], moved_in["f0"]) == (None, "1")
 
 
 def test_an_old_tuple_with_the_same_key_moves_nothing() -> None:
-    """As under FULL with a configured key, or where a key's value is stored out of line."""
-    assert told(shape_of(KEYED), update("1", "b", "c", old_key=("1", None, None))) == [("U", "1", "b", "c")]
+    """As under FULL with a configured key, or if a key's value is stored out of line."""
+    assert described(shape_of(KEYED), update("1", "b", "c", old_key=("1", None, None))) == [("U", "1", "b", "c")]
     keyed = shape_of(BAG, key=("id",))
-    assert told(keyed, update("1", "b", "c", old=("1", "a", "c"))) == [("U", "1", "b", "c")]
+    assert described(keyed, update("1", "b", "c", old=("1", "a", "c"))) == [("U", "1", "b", "c")]
 
 
 def test_a_swap_of_keys() -> None:
     changes = [update(new, "v", "w", old_key=(old, None, None)) for old, new in (("1", "3"), ("2", "1"), ("3", "2"))]
-    moves = [(op, key) for op, key, *_ in told(shape_of(KEYED), *changes)]
+    moves = [(op, key) for op, key, *_ in described(shape_of(KEYED), *changes)]
     assert moves == [("X", "1"), ("V", "3"), ("X", "2"), ("V", "1"), ("X", "3"), ("V", "2")]
 
 
 def test_a_composite_key_moves_if_any_part_of_it_changes() -> None:
     shape = shape_of(table("v", "b", "a", key=("a", "b")))
     change = update("v", "1", "3", old_key=(None, "1", "2"))
-    assert told(shape, change) == [("X", None, "1", "2"), ("V", "v", "1", "3")]
+    assert described(shape, change) == [("X", None, "1", "2"), ("V", "v", "1", "3")]
     assert [events(batch(change), shape).to_pylist()[1][name] for name in ("f1", "f2")] == ["1", "2"]
 
 
 def test_under_full_unchanged_toast_is_filled_from_the_old_tuple() -> None:
     change = update("2", TOAST, TOAST, old=("1", "long", None))
-    assert told(shape_of(BAG), change) == [("D", "1", "long", None), ("I", "2", "long", None)]
+    assert described(shape_of(BAG), change) == [("D", "1", "long", None), ("I", "2", "long", None)]
     keyed = shape_of(BAG, key=("id",), toast=["v", "w"])
-    assert told(keyed, change) == [("X", "1", None, None), ("V", "2", "long", None)]
+    assert described(keyed, change) == [("X", "1", None, None), ("V", "2", "long", None)]
 
 
 def test_an_unchanged_key_column_is_filled_from_the_old_key() -> None:
     shape = shape_of(table("id", "part", "v", key=("id", "part")), toast=["part"])
     change = update("2", TOAST, "v", old_key=("1", "long", None))
-    assert told(shape, change) == [("X", "1", "long", None), ("V", "2", "long", "v")]
+    assert described(shape, change) == [("X", "1", "long", None), ("V", "2", "long", "v")]
 
 
 def test_an_unchanged_column_outside_the_key_is_not_filled_from_it() -> None:
-    assert told(shape_of(KEYED, toast=["v"]), update("1", TOAST, "w", old_key=("1", None, None))) == [
+    assert described(shape_of(KEYED, toast=["v"]), update("1", TOAST, "w", old_key=("1", None, None))) == [
         ("U", "1", "?", "w")
     ]
 
 
-def test_a_bag_knows_inserts_and_deletes_alone() -> None:
+def test_a_bag_has_only_inserts_and_deletes() -> None:
     changes = (insert("1", "a", None), update("1", "b", None, old=("1", "a", None)), delete_full("1", "b", None))
-    assert told(shape_of(BAG), *changes) == [
+    assert described(shape_of(BAG), *changes) == [
         ("I", "1", "a", None),
         ("D", "1", "a", None),
         ("I", "1", "b", None),
@@ -129,11 +129,11 @@ def test_a_bag_knows_inserts_and_deletes_alone() -> None:
     ]
 
 
-def test_rows_are_not_read_by_another_versions_description() -> None:
+def test_rows_of_another_version_are_refused() -> None:
     shape = shape_of(table("id", "gone", "v"), table("id", "v", "new"))
-    assert told(shape, insert("2", "b", "n"), first=11) == [("I", "2", "b", "n")]
+    assert described(shape, insert("2", "b", "n"), first=11) == [("I", "2", "b", "n")]
     with pytest.raises(ArchiveError, match=r"offset 100: public\.t: its Relation message has other columns"):
-        told(shape, insert("1", "g", "a"), first=1)
+        described(shape, insert("1", "g", "a"), first=1)
 
 
 def retired(*columns: str) -> TableShape:
@@ -146,7 +146,7 @@ def test_a_retired_column_stays_with_its_row_and_is_null_in_a_new_one() -> None:
     shape = retired("old")
     moved = update("2", "e", "f", old_key=("1", None, None))
     changes: tuple[Change, ...] = (insert("1", "a", "b"), update("1", "c", "d"), moved, delete("2", None, None))
-    assert told(shape, *changes) == [
+    assert described(shape, *changes) == [
         ("I", "1", "a", "b", None),
         ("U", "1", "c", "d", "?"),
         ("X", "1", None, None, None),
@@ -155,7 +155,7 @@ def test_a_retired_column_stays_with_its_row_and_is_null_in_a_new_one() -> None:
     ]
 
 
-def test_binary_and_text_may_come_in_one_tuple_and_one_column() -> None:
+def test_one_tuple_and_one_column_may_have_binary_and_text() -> None:
     """A type without a send function comes as text; a slot may be started with binary 'true' and then without."""
     shape = shape_of(table("id", ("n", INT4), ("d", DATE)))
     infinity, day = b"\x7f\xff\xff\xff", b"\0\0\0\1"
@@ -165,13 +165,13 @@ def test_binary_and_text_may_come_in_one_tuple_and_one_column() -> None:
         insert("3", None, None),
         Insert(None, T, TupleData(b"btb", (b"4", b"9", day))),
     )
-    found = events(batch(*changes), shape).to_pylist()
-    assert [(e["c0"], e["c1"]) for e in found] == [("1", 7), ("2", 8), ("3", None), ("4", 9)]
-    assert [str(e["c2"]) for e in found] == ["None", "None", "None", "2000-01-02"]
-    assert [bool(e["_unrep"]) for e in found] == [True, True, False, False]
+    rows = events(batch(*changes), shape).to_pylist()
+    assert [(e["c0"], e["c1"]) for e in rows] == [("1", 7), ("2", 8), ("3", None), ("4", 9)]
+    assert [str(e["c2"]) for e in rows] == ["None", "None", "None", "2000-01-02"]
+    assert [bool(e["_unrep"]) for e in rows] == [True, True, False, False]
 
 
-def test_what_a_type_can_not_hold_is_null_and_kept_as_text() -> None:
+def test_an_unrepresentable_value_is_null_and_kept_as_text() -> None:
     shape = shape_of(table("id", ("d", DATE), ("e", DATE)))
     changes = insert("1", "infinity", "2026-11-21"), insert("2", "-infinity", "0044-03-15 BC"), insert("3", None, None)
     first, second, third = events(batch(*changes), shape).to_pylist()
@@ -180,7 +180,7 @@ def test_what_a_type_can_not_hold_is_null_and_kept_as_text() -> None:
     assert third["_unrep"] is None
 
 
-def test_a_key_that_a_type_can_not_hold_is_told_apart_by_its_text() -> None:
+def test_unrepresentable_keys_differ_by_their_text() -> None:
     shape = shape_of(table(("day", DATE), "v", key=("day",)))
     out, into = events(batch(update("-infinity", "a", old_key=("infinity", None))), shape).to_pylist()
     assert (out["_op"], out["c0"], out["_unrep"]) == ("X", None, [{"key": "day", "value": "infinity"}])
@@ -212,7 +212,7 @@ FINE = insert("1", "1", "1")
     ],
     ids=["u in a bag", "key in a bag", "u not counted", "u in the key", "width"],
 )  # fmt: skip
-def test_a_row_that_can_not_be_read_is_refused(shape: TableShape, change: Change, wrong: str) -> None:
+def test_an_invalid_row_is_refused(shape: TableShape, change: Change, wrong: str) -> None:
     assert refusal(shape, FINE, change) == f"file 7, offset 200: public.t: {wrong}"
 
 
@@ -220,7 +220,7 @@ def test_a_row_that_can_not_be_read_is_refused(shape: TableShape, change: Change
     ("type_oid", "value", "expected"),
     [(INT4, "4111-1111", "an integer"), (DATE, "21/11/4111", "ISO"), (DATE, "4111-02-31", "date")],
 )
-def test_a_value_that_can_not_be_read_is_refused_by_place_and_column_and_never_shown(
+def test_the_error_for_an_invalid_value_names_place_and_column_but_not_the_value(
     type_oid: int, value: str, expected: str
 ) -> None:
     shape = shape_of(table("id", "v", ("n", type_oid)))
@@ -230,14 +230,14 @@ def test_a_value_that_can_not_be_read_is_refused_by_place_and_column_and_never_s
     assert "4111" not in error
 
 
-def test_a_value_of_an_old_key_is_refused_as_well() -> None:
+def test_an_invalid_value_of_an_old_key_is_refused() -> None:
     shape = shape_of(table(("id", INT4), "v"))
     error = refusal(shape, insert("1", "v"), update("2", "v", old_key=("4111-1111", None)))
     assert error.startswith("file 7, offset 200: public.t, column 'id': expected a int4")
     assert "4111" not in error
 
 
-def test_a_row_that_no_relation_message_describes_is_refused() -> None:
+def test_a_row_without_a_relation_message_is_refused() -> None:
     history = RelationHistory()
     history.declare(KEYED, (7, 50), None)
     error = refusal(table_shape(KEYED, history.versions(T), None, frozenset()), FINE)
@@ -262,18 +262,18 @@ def test_the_key_of_a_table(relation: Relation, configured: tuple[str, ...] | No
     assert shape.is_bag == (not key)
 
 
-def test_a_configured_key_that_the_table_does_not_have_is_refused() -> None:
-    with pytest.raises(TableError, match="the configured key names no column 'nr'"):
+def test_a_configured_key_that_the_table_lacks_is_refused() -> None:
+    with pytest.raises(TableError, match="the configured key has a column 'nr' that the table lacks"):
         shape_of(KEYED, key=("id", "nr"))
 
 
-def test_a_tuple_keeps_its_bytes_on_the_way() -> None:
+def test_a_tuple_keeps_its_bytes() -> None:
     data = tuple_data("a", None, TOAST, "")
     assert encoder.encode(Insert(None, T, data)).endswith(data.to_bytes())
     assert data.unchanged() == (2,)
 
 
-def test_a_configured_key_has_to_be_in_the_old_tuples() -> None:
+def test_a_configured_key_must_be_in_the_old_tuples() -> None:
     assert shape_of(KEYED, key=("id",)).key == (0,)
     with pytest.raises(TableError, match=r"key \(v\) is not in the old tuples .* REPLICA IDENTITY FULL"):
         shape_of(KEYED, key=("v",))

@@ -1,4 +1,4 @@
-"""Events made by kernels: the same batches, and the same errors, as changes.events makes of the same rows."""
+"""Compiled events equal those of changes.events: the same batches, and the same errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Made:
 def made(make: Callable[[pa.RecordBatch, TableShape], pa.RecordBatch], rows: pa.RecordBatch, shape: TableShape) -> Made:
     try:
         found = make(rows, shape)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other has to raise it, too
+    except Exception as error:  # noqa: BLE001 - the twin must raise the same
         return Made(error=repr(error))
     found.validate(full=True)
     return Made(found)
@@ -56,14 +56,14 @@ def assert_equal(rows: pa.RecordBatch, shape: TableShape) -> Made:
     if not plain.error:
         assert plain.events.schema == fast.events.schema
         for name, one, other in zip(plain.events.schema.names, plain.events.columns, fast.events.columns, strict=True):
-            # a NaN is no NaN's equal
+            # NaN is not equal to itself
             assert one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist()), name
     return plain
 
 
 @pytest.fixture
 def no_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `events` can do, kernels do without it."""
+    """Compares both, and requires that the kernels do not leave the rows to `events`."""
     monkeypatch.setattr(fast_events, "events", lambda *_: pytest.fail("left to the readable code"))
 
 
@@ -186,13 +186,13 @@ FULL_KEYED = shape_of(BAG, key=("id",), toast=["v", "w"])
     ],
     ids=["I U D", "moves", "same key", "bag", "retired", "full", "unrepresentable", "unrepresentable key"],
 )
-def test_ordinary_rows_are_not_left_to_the_readable_code(shape: TableShape, changes: list[Any]) -> None:
+def test_kernels_handle_ordinary_rows(shape: TableShape, changes: list[Any]) -> None:
     assert_equal(batch(*changes), shape)
 
 
 @needs_kernels
 @pytest.mark.usefixtures("no_way_back")
-def test_unchanged_toast_is_not_left_to_the_readable_code() -> None:
+def test_kernels_handle_unchanged_toast() -> None:
     assert_equal(batch(update("1", TOAST, "w"), insert("2", "v", "w")), shape_of(KEYED, toast=["v"]))
     assert_equal(batch(update("2", TOAST, TOAST, old=("1", "long", None))), FULL_KEYED)
     assert_equal(batch(update("2", TOAST, TOAST, old=("1", "long", None))), shape_of(BAG))
@@ -225,8 +225,8 @@ def test_rows_under_versions_of_several_files_and_scopes() -> None:
 
 
 @needs_kernels
-def test_text_that_no_event_has_is_looked_at_as_well() -> None:
-    """An old tuple's, in a table with a key: `events` reads it all."""
+def test_text_that_no_event_contains_is_checked() -> None:
+    """In a table with a key, `events` reads all columns of an old tuple."""
     old, new = TupleData(b"ttt", (b"1", b"\xff", b"w")), insert("1", "v", "w").new
     made = assert_equal(rows_of([Row("U", "O", old, new, 1, None)]), shape_of(BAG, key=("id",)))
     assert "UTF-8" in made.error
@@ -235,7 +235,7 @@ def test_text_that_no_event_has_is_looked_at_as_well() -> None:
 @needs_kernels
 @settings(max_examples=50)
 @given(st.data())
-def test_large_batches_are_made_in_parts_that_make_the_same(data: st.DataObject) -> None:
+def test_large_batches_are_divided_without_changing_the_events(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 50))
     rows = batch(*(insert(str(i), "a" * i, None) for i in range(count)))
     shape = shape_of(KEYED)
@@ -249,7 +249,7 @@ def test_large_batches_are_made_in_parts_that_make_the_same(data: st.DataObject)
 
 
 def real_rows(slot: Path) -> Iterator[tuple[pa.RecordBatch, TableShape]]:
-    """Per relation and version the committed rows of an archive."""
+    """The committed rows of an archive, by relation and version."""
     replay = Replay()
     for path in files_of(slot) if slot.is_dir() else [slot]:
         replay.add_file(path.name, path.read_bytes())
@@ -276,7 +276,7 @@ SLOTS = ("pg10/v1", "pg14/v1_binary", "pg16/v1", "pg16/v4_twophase_parallel_bina
 @needs_kernels
 @pytest.mark.usefixtures("no_way_back")
 @pytest.mark.parametrize("slot", SLOTS)
-def test_rows_that_real_servers_sent(slot: str) -> None:
+def test_rows_from_real_servers(slot: str) -> None:
     count = 0
     for rows, shape in real_rows(DATA / slot):
         assert not assert_equal(rows, shape).error
@@ -308,7 +308,7 @@ print(*made.column("_op").to_pylist(), *made.column("c1").to_pylist())
 """
 
 
-def test_without_kernels_the_readable_code_makes_them() -> None:
+def test_without_kernels_the_readable_code_makes_the_events() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PURELY],
         env={**os.environ, "PGOUTPUT_ETL_PURE": "1", "PYTHONPATH": str(DATA.parents[1])},
@@ -317,7 +317,7 @@ def test_without_kernels_the_readable_code_makes_them() -> None:
     assert (done.stdout, done.stderr) == ("I X V a None b\n", "")
 
 
-def test_a_row_whose_values_are_too_long_is_named() -> None:
+def test_the_error_for_too_long_values_names_the_row() -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("events", "fast_events"):
             patch.setattr(f"pgoutput_etl.changes.{module}.MAX_SIZE", 1000)

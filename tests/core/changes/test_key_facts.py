@@ -1,4 +1,4 @@
-"""Facts about inserted keys, from the keys' columns alone, against the keys themselves."""
+"""Facts about inserted keys, computed from the key columns, compared with the keys themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NUMERIC, UUID, INT4_ARRAY, JSONB = 1700, 2950, 1007, 3802
 
 
 def shape_of(*types: int, user_types: UserTypes = NO_USER_TYPES) -> TableShape:
-    """A key of these types, and a column that is none of it."""
+    """A shape with a key of these types, and another column."""
     names = [f"k{n}" for n in range(len(types))]
     plain = list(zip(names, types, strict=True))
     relation = table(*plain, "v", key=names)
@@ -82,7 +82,7 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[Any]]] = {
 
 @pytest.mark.parametrize("kinds", [*((kind,) for kind in KINDS), ("int8", "text"), ("text", "text"), ("date", "uuid")])
 @given(data=st.data())
-def test_keys_are_unique_if_no_two_are_equal_and_lie_in_their_ranges(
+def test_keys_are_unique_if_no_two_are_equal_and_are_in_their_ranges(
     kinds: tuple[str, ...], data: st.DataObject
 ) -> None:
     shape = shape_of(*(KINDS[kind][0] for kind in kinds))
@@ -97,7 +97,7 @@ def test_keys_are_unique_if_no_two_are_equal_and_lie_in_their_ranges(
     assert facts.ranges == {i: (min(columns[i]), max(columns[i])) for i in ranged(shape) if keys}
 
 
-def test_of_decimals_all_38_digits_count() -> None:
+def test_all_38_digits_of_decimals_count() -> None:
     relation = table("v", key=())
     column = type(relation.columns[0])(True, "k", NUMERIC, (38 << 16) + 4 + 2)
     relation = type(relation)(None, T, "public", "t", ReplicaIdentity.DEFAULT, (column, *relation.columns))
@@ -112,12 +112,12 @@ def test_of_decimals_all_38_digits_count() -> None:
     ("kind", "keys"),
     [
         (TEXT, ["a", None]),
-        (DATE, [date(2024, 1, 31), None]),  # None: infinity, of which the text is elsewhere
+        (DATE, [date(2024, 1, 31), None]),  # None: infinity, whose text is in _unrep
         (FLOAT8, [1.0]),
         (INT4_ARRAY, [[1]]),
     ],
 )
-def test_keys_that_their_columns_alone_do_not_tell_are_not_known(kind: int, keys: list[Any]) -> None:
+def test_keys_that_their_columns_do_not_distinguish_are_unknown(kind: int, keys: list[Any]) -> None:
     shape = shape_of(kind)
     facts, hashes = facts_of(inserted(shape, [(key,) for key in keys]), shape)
     assert (hashes, facts) == (None, KeyFacts(len(keys), False, False))
@@ -129,7 +129,7 @@ def test_a_variant_has_many_spellings() -> None:
     assert facts_of(inserted(shape, [("1",)]), shape)[1] is None
 
 
-def test_values_that_stand_in_plans_are_numbers_times_and_uuids() -> None:
+def test_only_numbers_times_and_uuids_have_ranges() -> None:
     kinds = (BOOL, INT8, TEXT, FLOAT8, DATE, TIMESTAMP, TIMESTAMPTZ, UUID, BYTEA, NUMERIC)
     assert ranged(shape_of(*kinds)) == (1, 4, 5, 6, 7)
 
@@ -139,8 +139,8 @@ def blocks_of(content: bytes) -> tuple[list[dict[str, Any]], Replay]:
     scanned = scan_file("0", 0, content)
     replay.add_scanned("0", scanned)
     packed = [block for batch in scanned.batches for block in packer.add(batch)]
-    found = [block for batch in (*packed, *packer.rest()) for block in batch.to_pylist()]
-    return [block for block in found if block["kind"] == "change"], replay
+    blocks = [block for batch in (*packed, *packer.rest()) for block in batch.to_pylist()]
+    return [block for block in blocks if block["kind"] == "change"], replay
 
 
 def rows_in_tasks(
@@ -154,8 +154,8 @@ def facts_in_tasks(hashed: list[pa.RecordBatch], shape: TableShape) -> KeyFacts:
     rows = [
         row
         for bucket in of_buckets
-        for found in facts_of_buckets((b for b in hashed if b.column("bucket")[0].as_py() == bucket), shape)
-        for row in found.to_pylist()
+        for facts in facts_of_buckets((b for b in hashed if b.column("bucket")[0].as_py() == bucket), shape)
+        for row in facts.to_pylist()
     ]
     return facts_of_rows(rows, shape)
 
@@ -169,8 +169,10 @@ RELATION = table(("id", INT8), "v")
     st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=5), min_size=1, max_size=6),
     st.integers(0, 7),
 )
-def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions: list[list[int]], cut: int) -> None:
-    """Of blocks, by tasks that don't know of each other; what is rolled back, or not applied now, doesn't count."""
+def test_facts_combined_from_several_tasks(
+    buckets: int, is_compiled: bool, transactions: list[list[int]], cut: int
+) -> None:
+    """Independent tasks read the blocks. Rows that were rolled back or are outside of the window do not count."""
     files: list[Messages] = []
     for number, ids in enumerate(transactions):
         relation = [RELATION] if not number else []
@@ -184,7 +186,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
     [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
     window = Window(end=(100 * cut, 0, 0) if cut else None)
     lsns = [100 * (n + 1) for n, ids in enumerate(transactions) for _ in ids] + [10_000] * (len(transactions[0]) + 1)
-    ids = [n for each in transactions for n in each] + [*transactions[0], 98]
+    ids = [n for inserted in transactions for n in inserted] + [*transactions[0], 98]
     kept = [n for n, lsn in zip(ids, lsns, strict=True) if not cut or lsn < 100 * cut]
     with pytest.MonkeyPatch.context() as patched:
         if not is_compiled:
@@ -199,7 +201,7 @@ def test_what_tasks_find_together(buckets: int, is_compiled: bool, transactions:
         assert any(have_any(batch.column("hashes"), others) for batch in hashed) == (n in kept)
 
 
-def test_one_key_that_is_not_known_makes_all_unknown() -> None:
+def test_one_unknown_key_makes_all_unknown() -> None:
     keys: list[Value] = ["2024-01-31", "infinity"]
     blocks, replay = blocks_of(copydata(transaction(1, 100, table(("id", DATE)), *(insert(key) for key in keys))))
     [stretch] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
@@ -214,7 +216,7 @@ def test_times_at_the_ends_of_the_calendar_have_ranges() -> None:
     assert facts_of(inserted(shape, ends), shape)[0].ranges == {0: (ends[0][0], ends[1][0])}
 
 
-def test_a_key_that_is_none_of_its_type_is_refused_without_its_value() -> None:
+def test_the_error_for_an_invalid_key_does_not_contain_its_value() -> None:
     blocks, replay = blocks_of(copydata(transaction(1, 100, RELATION, insert("1", "x"), insert("secret", "x"))))
     versions = replay.assembly.relations.versions(T)
     shape = table_shape(RELATION, versions, None)

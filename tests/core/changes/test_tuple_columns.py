@@ -1,4 +1,4 @@
-"""Raw tuples to typed columns by kernels: the same values, and the same refused, as by the readable code."""
+"""Typed columns from raw tuples by kernels: the same values and the same refusals as the readable code."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Loaded = tuple[list[object], dict[int, str]]
 
 
 def bits(array: pa.Array) -> list[object]:
-    """The array's values so that 0 and -0 differ, and a NaN is equal to itself."""
+    """The array's values in a form in which 0 and -0 differ, and NaN equals itself."""
     if pa.types.is_floating(array.type):
         array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
     return list(array.to_pylist())
 
 
 def plainly(of: ColumnType, column: Sequence[Cell]) -> Loaded | None:
-    """The column by the types' loaders, one form at a time; None if a value is refused."""
+    """The column as the types' loaders read it, one form at a time; None if a value is refused."""
     found: list[object] = [None] * len(column)
     texts: dict[int, str] = {}
     for form, load in ((b"t", load_text), (b"b", load_binary)):
@@ -61,7 +61,7 @@ def by_kernels(of: ColumnType, column: Sequence[Cell], offset: int = 0) -> Loade
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_values_at_the_ends_one_by_one(name: str) -> None:
+def test_single_values_at_the_limits(name: str) -> None:
     for text in EDGES[name]:
         for value in (text.encode(), text.encode("latin-1", "replace")):
             column: list[Cell] = [(b"t", value)]
@@ -98,7 +98,7 @@ def test_numerics_in_binary_form(sent: bytes) -> None:
 @pytest.mark.parametrize("name", KERNEL_TYPES)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_value_is_what_its_loader_makes_of_it(name: str, data: st.DataObject) -> None:
+def test_a_value_equals_its_loader_s(name: str, data: st.DataObject) -> None:
     column = [data.draw(cells(name, wrong=True))]
     assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column)
 
@@ -113,8 +113,8 @@ def test_columns_of_both_forms_with_nulls(name: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("name", KERNEL_TYPES)
-def test_what_servers_write_is_not_left_to_the_careful_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that is sure of nothing would be as right, and of no use."""
+def test_kernels_handle_what_servers_write(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that leaves every value to the loader would be correct, but useless."""
     usual = {
         "bool": "t", "int2": "-7", "int4": "2147483647", "int8": "-9223372036854775808", "oid": "4294967295",
         "xid": "751", "float4": "0.1", "float8": "-1234.5678", "numeric": "0.00001", "numeric(10,2)": "-99999999.99",
@@ -148,8 +148,8 @@ def test_decimals_of_few_digits_are_rounded_to_the_nearest_float(numbers: list[i
 
 
 @pytest.mark.parametrize("behind", [0, 1, 31, 32, 70])
-def test_texts_are_whole_wherever_a_block_ends(behind: int) -> None:
-    """They are copied 32 bytes at a time, and the last ones of the memory that there is, one by one."""
+def test_texts_are_complete_wherever_a_block_ends(behind: int) -> None:
+    """Bytes are copied 32 at a time, and at the end of the memory one by one."""
     for size in (0, 1, 2, 15, 31, 32, 33, 34, 63, 64, 65, 97):
         for at in {*range(min(size, 3)), *range(max(size - 3, 0), size), *range(30, min(size, 34))}:
             for wrong in (b"\x80", b"\xc3", b"\xff"):
@@ -164,14 +164,14 @@ def test_texts_are_whole_wherever_a_block_ends(behind: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["bytea", "inet", "jsonb", "text"])
-def test_values_in_binary_form_are_whole_whatever_their_size(name: str) -> None:
+def test_binary_values_are_complete_whatever_their_size(name: str) -> None:
     for size in (0, 1, 7, 8, 31, 32, 33, 64, 65):
         sent = {"bytea": b"\xff" * size, "jsonb": b"\1" + b"1" * size}.get(name, b"a" * size)
         for column in ([(b"b", sent)], [(b"b", b"\1"), (b"b", sent), (b"t", b"\\x00")], [(b"b", sent), (b"u", None)]):
             assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column), size
 
 
-def test_text_is_looked_at_to_its_end_and_no_further() -> None:
+def test_text_is_read_to_its_end_and_no_further() -> None:
     for size in range(1, 40):
         data = np.frombuffer(b"\xff" * 7 + b"a" * size + b"\xff", np.uint8).copy()
         chosen = np.zeros(1, np.int32)
@@ -191,7 +191,7 @@ LIES = [b"t\xff\xff\xff\xff", b"t\x7f\xff\xff\xff", b"b\0\0\0\1", b"t\0\0\0\1\xf
 
 @st.composite
 def torn(draw: st.DrawFn) -> bytes:
-    """A tuple that is cut, has bytes behind it, or other bytes somewhere."""
+    """A tuple that is cut, is followed by bytes, or has other bytes somewhere."""
     data = draw(in_text)
     at = draw(st.integers(0, len(data)))
     return data[:at] + draw(st.binary(max_size=5) | st.sampled_from(LIES)) + data[at + draw(st.integers(0, 9)) :]
@@ -225,7 +225,7 @@ def test_a_tuple_is_read_as_by_read_tuple_or_refused(several: list[bytes], width
         assert [tuple(column[i] for column in found) for i in range(len(several))] == expected
 
 
-def test_tuples_may_lie_anywhere_in_a_file() -> None:
+def test_tuples_may_be_anywhere_in_a_file() -> None:
     first, second = (tuple_of((b"t", value)).to_bytes() for value in (b"12345678", b"-7"))
     content = b"some header" + first + b"between" + second + b"!"
     starts = np.array([content.index(first), content.index(second)], np.int64)
@@ -235,7 +235,7 @@ def test_tuples_may_lie_anywhere_in_a_file() -> None:
     assert loaded.array.to_pylist() == [12345678, -7]
 
 
-def test_an_array_without_a_tuple_in_it() -> None:
+def test_an_array_without_tuples() -> None:
     for array in (pa.array([], pa.binary()), pa.array([None], pa.binary()), pa.nulls(2, pa.large_binary())):
         (loaded,) = typed_columns(RawTuples.of(array), [TYPES["int4"]])
         assert loaded.array.to_pylist() == [None] * len(array)
@@ -245,6 +245,6 @@ def test_an_array_without_a_tuple_in_it() -> None:
 @pytest.mark.parametrize("name", KERNEL_TYPES)
 @settings(max_examples=5000)
 @given(data=st.data())
-def test_many_values_are_what_their_loaders_make_of_them(name: str, data: st.DataObject) -> None:
+def test_many_values_equal_their_loaders(name: str, data: st.DataObject) -> None:
     column = data.draw(st.lists(cells(name, wrong=True), min_size=1, max_size=2))
     assert by_kernels(TYPES[name], column) == plainly(TYPES[name], column)

@@ -21,10 +21,10 @@ from pgoutput_etl.explore.archive import Archive, read_archive
 from pgoutput_etl.explore.archive_rows import change_batches
 from pgoutput_etl.explore.table_rows import RowQuery, table_batches
 from pgoutput_etl.protocol.messages import Begin, ReplicaIdentity
-from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.support.captures import DATA, files_of
 from tests.support.kept_rows import NOTES, applied, counted
+from tests.support.replays import replay_of_slot
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -100,9 +100,7 @@ def test_messages_has_every_message(slot: Path) -> None:
 
 def test_applying_a_tables_rows_gives_the_table(slot: Path) -> None:
     """Rows applied one by one (docs/modes.md) equal the replay of the same files."""
-    replay, archive = Replay(), read_archive(files_of(slot))
-    for path in files_of(slot):
-        replay.add_file(path.name, path.read_bytes())
+    replay, archive = replay_of_slot(slot), read_archive(files_of(slot))
     compared = 0
     for oid, want in replay.tables().items():
         names = {f"{r.namespace}.{r.name}" for r in archive._view.versions[oid].relations}
@@ -320,7 +318,7 @@ def test_a_script_may_read_an_archive_at_module_level(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_docs_page() -> None:
-    text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "inspect-and-plan.md").read_text(encoding="utf-8")
     code, _ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("landing/shop", str(ROOT / "notebooks" / "data" / "shop")), names)

@@ -26,11 +26,11 @@ from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.protocol.framing import Framing, detect
 from pgoutput_etl.protocol.messages import Begin, Commit, Message, Origin
-from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.timestamps import microseconds_of, parse_time
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.archives.test_replay import ARCHIVES, landed
 from tests.support.captures import DATA, files_of
+from tests.support.replays import replay_of
 from tests.support.small_archives import (
     Messages,
     commit_prepared,
@@ -78,13 +78,6 @@ def land(folder: Path, *files: Messages, first: int = 0) -> Path:
     return folder
 
 
-def replayed(files: list[Path]) -> Replay:
-    replay = Replay()
-    for path in files:
-        replay.add_file(str(path), path.read_bytes())
-    return replay
-
-
 @pytest.mark.parametrize("name", ["pg16-v3_twophase", "pg16-recv.bin", "pg14-v2_stream", "random16-v1"])
 def test_figures_equal_the_replays(name: str) -> None:
     assert_equals_replay([path for files, _ in ARCHIVES[name] for path in files])
@@ -97,7 +90,7 @@ def test_figures_of_every_archive_equal_the_replays(name: str) -> None:
 
 
 def assert_equals_replay(files: list[Path]) -> None:
-    report, replay = inspected(files), replayed(files)
+    report, replay = inspected(files), replay_of(*files)
     committed = Counter((row["relation"], row["tag"]) for row in replay.committed())
     assert {(r.oid, tag): n for r in report.relations for tag, n in r.committed.items() if n} == committed
     transactions = {row["commit_lsn"] for row in replay.committed()}

@@ -1,4 +1,4 @@
-"""A backlog in steps: by how many transactions files commit, and the same rows wherever a run dies in between."""
+"""Batches of a backlog: limited by the commits in files, with the same rows wherever a run dies between them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_without_a_limit_or_within_it_nothing_is_changed() -> None:
 
 
 def test_what_is_only_noted_comes_with_the_last_batch() -> None:
-    """But for new names, which the next run has to know."""
+    """Except new names, which the next run has to know."""
     twin, moved = part("00.bin", FileStatus.DUPLICATE), part("0.bin", FileStatus.MOVED)
     found = FileSelection({1: part("1.bin"), 2: part("2.bin"), 3: twin, 4: moved}, False, ("00.bin: odd",))
     first, last = in_steps(found, {"1.bin": 1, "2.bin": 1}, 1)
@@ -75,7 +75,7 @@ def test_what_is_only_noted_comes_with_the_last_batch() -> None:
 
 
 def test_files_whose_names_do_not_tell_their_order_stay_together() -> None:
-    """As after a rotation: b.bin was a.bin, and had grown, or not."""
+    """After a rotation: b.bin was a.bin before, and may have grown."""
     grown = arrangement("b.bin", "a.bin")
     rotated = FileSelection({1: part("0.bin"), 2: part("a.bin"), 3: part("b.bin", FileStatus.MOVED)}, False)
     for found in (grown, rotated):
@@ -124,7 +124,7 @@ def test_the_rows_are_the_same_in_any_number_of_batches(most: int | None, batche
 
 
 def stepwise(seed: int) -> LandingFolder:
-    """Rotated, grown, compressed, run seldom, and dead at any moment between two batches."""
+    """Files are rotated, grow and are compressed; runs are rare and may die between any two batches."""
     chance = random.Random(seed)
     folder = LandingFolder(most=chance.choice((1, 1, 2)), dies=lambda: chance.random() < 0.5)
     grown_and_renamed(HISTORY, "copydata", seed, folder, often=0.1)

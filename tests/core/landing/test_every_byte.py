@@ -1,7 +1,7 @@
 """After each run every byte is applied, accounted for, or the end of the newest file that may become a message.
 
 Random nights: receivers that pause and die at any byte, bytes that no server sends, files that are renamed, compressed
-and copied, in every framing. What this search found has small tests of its own in test_landing.py.
+and copied, in every framing. Faults found by this search have small tests in test_selection.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEEPALIVE = encoder.copydata([], keepalives=[0])
 
 
 def unit(number: int) -> Messages:
-    """What the server sends as a whole: an ordinary transaction, or a streamed one."""
+    """The unit that a server sends: an ordinary transaction, or a streamed one."""
     described = [table()] if number % 7 == 1 else []
     if number % 5 == 4:
         begun = segment(number, *described, insert(str(number), "s" * number), first=True)
@@ -49,8 +49,8 @@ def frames_of(messages: Messages, framing: str, keepalives: bool = False) -> lis
 
 @dataclass
 class Written:
-    """A file as it was written. owed: the rest of a message whose first part is written; torn: that rest may be missing
-    for ever; junk: the file ends with bytes that no message can begin with."""
+    """A file as written. owed: the rest of a message whose first part is written. torn: that rest may never come. junk:
+    the file ends with bytes that no message can begin with."""
 
     name: str
     framing: str
@@ -68,7 +68,7 @@ class Written:
 
 @dataclass
 class Story:
-    """Nights of one receiver, and of whoever has his hands in the landing folder."""
+    """Nights of one receiver, and of a person who changes the landing folder."""
 
     seed: int
     framing: Framing
@@ -105,10 +105,8 @@ class Story:
         self.next_unit += 1
         return frames_of(unit(self.next_unit - 1), file.framing, self.chance.random() < 0.2)
 
-    # What happens
-
     def goes_on(self) -> None:
-        """Whole units, then one up to any byte: the receiver pauses there, or dies."""
+        """Writes whole units, then one up to any byte, where the receiver pauses or dies."""
         file = self.newest
         file.add(file.owed)
         file.owed = b""
@@ -133,7 +131,7 @@ class Story:
             self.begin_file()
 
     def junk(self) -> None:
-        """Behind a first part of a message it may be the rest of that, as far as anybody can tell."""
+        """After the first part of a message, the bytes may be its rest."""
         if self.chance.random() < 0.5 or self.framing is Framing.AUTO:
             self.goes_on()
         file = self.newest
@@ -145,7 +143,7 @@ class Story:
                 self.dies(file)
 
     def rotated(self) -> None:
-        """The file is whole, maybe renamed or compressed, maybe not all of that yet; another one is begun."""
+        """Completes the file, may rename it and compress it in part or in full, and begins another one."""
         file = self.newest
         file.add(file.owed)
         file.owed = b""
@@ -173,8 +171,6 @@ class Story:
         ways = [self.goes_on] * 6 + [self.rotated, self.copied] + [self.junk] * (1 + self.salvages)
         for _ in range(self.chance.choice((1, 1, 2, 4))):
             self.chance.choice(ways)()
-
-    # What has to hold
 
     def run(self) -> None:
         before = set(self.folder.known)
@@ -217,10 +213,10 @@ class Story:
             return
         assert last in (number, part.same_as), f"{file.name} is not the newest: {part}"
         assert not file.junk, f"{file.name}: bytes that can be no message are left: {part}"
-        assert any(file.name in line for line in self.folder.said), f"{file.name}: nothing is said of its end"
+        assert any(file.name in line for line in self.folder.remarks), f"{file.name}: nothing is said of its end"
 
     def ends(self) -> None:
-        """A last file lands, whole: what was left before it is not left any more."""
+        """Lands a last, complete file, so that nothing is left for a later run."""
         self.newest.owed = b""
         self.put(self.newest)
         before, final = list(self.files), self.begin_file()
@@ -234,11 +230,11 @@ class Story:
         left = [by_path[file.name] for file in before if file.name in self.folder.files]
         assert [part for part in left if part.has_tail and part.consumed < (part.decompressed_size or 0)] == []
         assert self.folder.run().parts == {}
-        assert self.folder.said == []
+        assert self.folder.remarks == []
 
 
 def found_in(scan: FileScan) -> tuple[object, ...]:
-    """All that counts; why bytes can't be read may name the file's size."""
+    """Everything that matters; reasons for unreadable bytes may contain the file's size."""
     damages = [replace(damage, reason="") for damage in scan.damages]
     return scan.consumed, scan.prefix_hash, scan.messages, scan.changes, damages, scan.open_fragment
 
@@ -248,7 +244,7 @@ def has_no_message(data: bytes) -> bool:
 
 
 def told(seed: int, framing: str, salvages: bool) -> str:
-    """How the story ends: "whole", or what a run said that stopped."""
+    """The outcome: "whole", or the error of a run that stopped."""
     story = Story(seed, Framing(framing), salvages)
     try:
         for _ in range(story.chance.randrange(2, 9)):
@@ -271,4 +267,4 @@ def test_random_nights(framing: str, salvages: bool, seeds: range) -> None:
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     assert ends["whole"] > (len(seeds) * 0.8 if salvages else 0), ends
-    assert not any("belongs before" in end or "has grown" in end for end in ends)
+    assert not any("sorts before" in end or "has grown" in end for end in ends)

@@ -1,4 +1,4 @@
-"""What a run picks out of all known files decides as all of them would, and costs no more with more of them.
+"""The records that a run selects decide as all records would, and the cost does not grow with the archive.
 
 Every run of a LandingFolder compares the two ways; here are nights that make it hard.
 """
@@ -58,7 +58,7 @@ def test_the_few_names_around_new_ones_tell_what_all_tell_of_gaps(known: set[int
 
 
 class Chaos:
-    """Somebody with many hands in a landing folder."""
+    """A person who changes a landing folder in many ways."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -74,7 +74,7 @@ class Chaos:
         return self.chance.choice(sorted(self.folder.files)) if self.folder.files else None
 
     def new(self) -> None:
-        """From any transaction on, as a server sends it again; maybe cut off, maybe junk."""
+        """Sends again from any transaction on; the file may be cut off or be junk."""
         first = self.chance.choice((1, 1, self.chance.randrange(1, 8)))
         content = landed([m for n in range(first, first + self.chance.randrange(1, 5)) for m in one(n, first=n == 1)])
         if self.framing != "copydata":
@@ -111,7 +111,7 @@ class Chaos:
             self.folder.put(name, self.folder.content[name])
 
     def swapped(self) -> None:
-        """One file's bytes under another one's name."""
+        """Puts one file's bytes under another file's name."""
         name, other = self.any_file(), self.any_file()
         if name is not None and other is not None:
             self.folder.put(name, self.folder.content[other])
@@ -122,7 +122,7 @@ class Chaos:
             self.folder.remove(name)
 
     def night(self) -> str:
-        """What it does, and if that is refused, it is undone."""
+        """Changes the folder and runs; undoes the changes if the run refuses them."""
         files, content = dict(self.folder.files), dict(self.folder.content)
         ways = [self.new] * 6 + [self.renamed, self.copied, self.compressed, self.grown, self.touched, self.swapped]
         for _ in range(self.chance.choice((1, 1, 2, 3))):
@@ -144,7 +144,7 @@ def _sent(framing: str, first: int, count: int) -> bytes:
 
 @pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 1500), marks=pytest.mark.soak)], ids=str)
 def test_the_few_that_matter_decide_as_all_would(seeds: range) -> None:
-    """A LandingFolder asserts it at every run."""
+    """A LandingFolder asserts this in every run."""
     found: Counter[str] = Counter()
     for seed in seeds:
         chaos = Chaos(seed)
@@ -196,7 +196,7 @@ def test_parts_of_a_batch_that_was_begun_take_the_place_of_those_that_are_there(
     assert both.next_number == 101
 
 
-# What it costs
+# Cost
 
 
 def many(count: int) -> FileIndex:

@@ -1,4 +1,4 @@
-"""Files as they are in the world, run after run: grown, renamed, compressed, landed again, cut off, empty."""
+"""Realistic landed files, run after run: grown, renamed, compressed, landed again, cut off, empty."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.known_files import KnownFiles
-from pgoutput_etl.landing.selection import FileSelection
+from pgoutput_etl.landing.selection import LEFT_UNREAD, FileSelection
 from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.support import encoder
@@ -132,7 +132,7 @@ def grown_and_renamed(
     folder: LandingFolder | None = None,
     often: float = 0.3,
 ) -> LandingFolder:
-    """What a receiver does that is rotated while it writes, with runs of the job at any moment."""
+    """A receiver is rotated while it writes, with runs of the job at any moment."""
     chance = random.Random(seed)
     folder, now, rotated, compressing = folder or LandingFolder(), b"", 0, ""
     done, parts = 0, []
@@ -163,7 +163,7 @@ def grown_and_renamed(
 
 
 def run_as_told(folder: LandingFolder, renamed: str) -> None:
-    """Between a rename and the first byte under the old name; of one message alone nothing tells that."""
+    """A run between a rename and the first byte under the old name; one message alone does not show that."""
     try:
         folder.run()
     except RunError:
@@ -242,7 +242,7 @@ def test_renamed_and_grown_and_a_new_file_under_the_old_name() -> None:
 
 
 def test_numbers_that_grow_with_age() -> None:
-    """current.bin.1 is older than current.bin, and sorts behind it; with one rotation that can be told."""
+    """current.bin.1 is older than current.bin and sorts after it, which is recognized if there was one rotation."""
     folder = LandingFolder()
     for night in range(1, 5):
         for old in range(night - 1, 0, -1):
@@ -256,7 +256,7 @@ def test_numbers_that_grow_with_age() -> None:
     folder.rename("current.bin", "current.bin.0")
     folder.put("current.bin", landed(one(9)))
     folder.put("current.bin.", landed(one(8)))
-    with pytest.raises(RunError, match=r"current\.bin\. is new, but belongs before current\.bin"):
+    with pytest.raises(RunError, match=r"current\.bin\. is new, but sorts before current\.bin"):
         folder.run()
 
 
@@ -268,7 +268,7 @@ def test_a_new_file_that_belongs_before_one_read_is_refused_and_a_copy_there_is_
     folder.put("3.bin", b"")
     assert paths(folder.run(), FileStatus.DUPLICATE) == ["4.bin"]
     folder.put("1.bin", landed(THREE))
-    with pytest.raises(RunError, match=r"1\.bin is new, but belongs before 5\.bin"):
+    with pytest.raises(RunError, match=r"1\.bin is new, but sorts before 5\.bin"):
         folder.run()
     assert folder.rows() == rows_to(2)
 
@@ -299,7 +299,7 @@ def test_read_files_may_be_removed() -> None:
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
 @pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.soak)], ids=str)
 def test_a_receiver_that_is_started_again_with_a_new_file_each_time(framing: str, seeds: range) -> None:
-    """The server begins anew each time, with the very bytes that it sent before; runs of the job at any moment."""
+    """The server starts over each time with the same bytes that it sent before; runs of the job at any moment."""
     for seed in seeds:
         assert sessions(HISTORY, framing, seed).rows() == OUTCOME, seed
 
@@ -318,7 +318,7 @@ def sessions(messages: Messages, framing: str, seed: int) -> LandingFolder:
 
 
 def test_a_session_that_is_sent_the_same_bytes_and_grows_past_those_of_the_one_before() -> None:
-    """It is the file that it was, and no other one that took its name."""
+    """It is the same file, not another one that took its name."""
     for framing in ("recvlogical", "length_prefixed"):
         folder = LandingFolder()
         folder.put("1.bin", landed([*ONE, *TWO], framing))
@@ -378,7 +378,7 @@ def test_a_file_of_rows_alone_is_known_again_under_its_own_name_only() -> None:
     folder.remove("2.bin")
     more = landed([insert("a"), insert("b"), ONE[-1]], "recvlogical")
     folder.put("3.bin", more)
-    with pytest.raises(RunError, match=r"3\.bin begins with what was read from 2\.bin.* call it 2\.bin for this run"):
+    with pytest.raises(RunError, match=r"3\.bin begins with the content of 2\.bin.* rename it to 2\.bin for this run"):
         folder.run()
     folder.rename("3.bin", "2.bin")
     folder.run()
@@ -394,7 +394,7 @@ def test_other_bytes_under_the_name_of_a_file_that_was_read() -> None:
         found = folder.run()
         [part] = found.with_status(FileStatus.REFUSED).values()
         assert part.reason is not None
-        assert "1.bin was read before, and has other bytes now" in part.reason
+        assert "1.bin was read before and has other content now" in part.reason
         assert folder.run().parts == {}, "said once"
     folder.put("1.bin", landed([*ONE, *THREE]))
     folder.put("2.bin", landed([*THREE, *FOUR]))
@@ -462,7 +462,7 @@ def quarantining(framing: Framing = Framing.AUTO) -> LandingFolder:
 
 
 def account(folder: LandingFolder, path: str) -> dict[str, int]:
-    """Of all bytes of a file together."""
+    """The budget is for all bytes of a file."""
     total: Counter[str] = Counter()
     for number, part in folder.known.items():
         if part.path == path:
@@ -480,7 +480,7 @@ def test_bytes_of_the_newest_file_that_no_message_begins_with_are_set_aside_at_o
     assert [line.partition(": ")[0] for line in folder.damages] == ["2.bin"]
     assert account(folder, "2.bin") == {"quarantined": len(JUNK)}
     assert folder.run().parts == {}
-    assert folder.said == [], "nothing waits"
+    assert folder.remarks == [], "nothing waits"
 
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
@@ -495,7 +495,7 @@ def test_junk_behind_whole_messages_of_the_newest_file_is_set_aside_at_once(fram
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
 def test_the_first_part_of_a_message_is_left_until_a_later_file_is_there(framing: str) -> None:
-    """Also where the file holds nothing else, so that nothing of it is known."""
+    """Even if the file has nothing else, so nothing of it is known."""
     first = landed(TWO, framing)[: 30 if framing == "pgcopy" else 10]
     folder = quarantining()
     folder.put("1.bin", landed(ONE, framing))
@@ -503,7 +503,7 @@ def test_the_first_part_of_a_message_is_left_until_a_later_file_is_there(framing
     folder.put("2.bin", first)
     for _ in range(3):
         folder.run()
-        assert [line.partition(" is left")[0] for line in folder.said] == ["2.bin: what follows offset 0"]
+        assert [line.partition(" are left")[0] for line in folder.remarks] == ["2.bin: the bytes after offset 0"]
     folder.put("3.bin", b"")
     folder.run()
     assert folder.damages == [], "an empty file is none"
@@ -515,7 +515,7 @@ def test_the_first_part_of_a_message_is_left_until_a_later_file_is_there(framing
 
 
 def test_two_files_that_begin_with_a_part_of_a_message() -> None:
-    """The later one is the newest, though nothing of it can be read either."""
+    """The later file is the newest, although it is unreadable, too."""
     folder = quarantining()
     folder.put("1.bin", landed(ONE))
     folder.put("2.bin", landed(TWO)[:10])
@@ -523,14 +523,14 @@ def test_two_files_that_begin_with_a_part_of_a_message() -> None:
     folder.put("3.bin", landed(TWO)[:20])
     folder.run()
     assert account(folder, "2.bin") == {"quarantined": 10}
-    assert [line.partition(":")[0] for line in folder.said] == ["3.bin"]
+    assert [line.partition(":")[0] for line in folder.remarks] == ["3.bin"]
     folder.put("3.bin", landed(TWO))
     folder.run()
     assert folder.rows() == rows_to(2)
 
 
 def test_a_renamed_file_takes_the_first_part_of_a_message_along() -> None:
-    """Renamed in the night in which a later file lands: its end is torn, and not forgotten with the old name."""
+    """Renamed in the night in which a later file lands: its torn end is not forgotten with the old name."""
     folder = quarantining()
     folder.put("current.bin", landed([*ONE, *TWO])[:-20])
     folder.run()
@@ -547,14 +547,14 @@ def test_a_renamed_file_waits_under_its_new_name() -> None:
     folder.run()
     folder.rename("current.bin", "2026-01.bin")
     assert paths(folder.run(), FileStatus.MOVED) == ["2026-01.bin"]
-    assert folder.said[0].startswith("2026-01.bin: what follows offset")
+    assert folder.remarks[0].startswith("2026-01.bin: the bytes after offset")
     folder.put("2026-01.bin", landed([*ONE, *TWO]))
     folder.run()
     assert folder.rows() == rows_to(2)
 
 
 def test_a_session_that_sends_what_was_sent_and_dies_in_the_next_message() -> None:
-    """Its whole messages are known, and the first part of another one stands behind them."""
+    """Its whole messages are known, and the first part of another one follows them."""
     both, more = landed([*ONE, *TWO], "recvlogical"), landed(THREE, "recvlogical")
     for nights in ([1], [1, 2], [2]):
         folder = quarantining()
@@ -564,7 +564,7 @@ def test_a_session_that_sends_what_was_sent_and_dies_in_the_next_message() -> No
         folder.put("2.bin", both + more[:10])
         if 2 in nights:
             folder.run()
-            assert [line.partition(":")[0] for line in folder.said] == ["2.bin"]
+            assert [line.partition(":")[0] for line in folder.remarks] == ["2.bin"]
         folder.put("3.bin", both + more)
         folder.run()
         assert account(folder, "2.bin") == {"resent": len(both), "quarantined": 10}
@@ -579,7 +579,7 @@ def test_a_copy_of_a_file_that_is_still_being_written_is_one() -> None:
     folder.put("2.bin", content)
     found = folder.run()
     assert (paths(found, FileStatus.DUPLICATE), read(found)) == (["2.bin"], [])
-    assert folder.said[0].startswith("1.bin: what follows offset"), "said also where nothing else is new"
+    assert folder.remarks[0].startswith("1.bin: the bytes after offset"), "said also where nothing else is new"
 
 
 def test_an_older_copy_with_an_end_of_its_own_is_set_aside() -> None:
@@ -588,7 +588,7 @@ def test_an_older_copy_with_an_end_of_its_own_is_set_aside() -> None:
     folder.run()
     folder.put("1.bin", landed([*ONE, *TWO]) + landed(THREE)[:10])
     assert paths(folder.run(), FileStatus.REFUSED) == ["1.bin"]
-    assert "1.bin begins with what was read before, and goes on with bytes that are no whole message" in folder.said[0]
+    assert "1.bin begins with content that was read before, and ends with an incomplete message" in folder.remarks[0]
     assert folder.run().parts == {}
 
 
@@ -609,7 +609,7 @@ def test_an_end_that_is_gone_when_a_later_file_lands_is_said() -> None:
     folder.remove("1.bin")
     folder.put("2.bin", landed([*TWO, *THREE]))
     folder.run()
-    assert any(line.startswith("1.bin: what followed offset") for line in folder.said)
+    assert any(line.startswith("1.bin: the bytes after offset") for line in folder.remarks)
     assert folder.rows() == rows_to(3)
 
 
@@ -618,7 +618,7 @@ def test_on_error_fail_leaves_no_whole_messages_behind_a_torn_one() -> None:
     folder = LandingFolder()
     folder.put("1.bin", landed(ONE) + torn)
     folder.run()
-    assert "left for the next run" in folder.said[0]
+    assert "left for the next run" in folder.remarks[0]
     folder.put("1.bin", landed(ONE) + torn + landed([*TWO, *THREE]))
     with pytest.raises(ArchiveError, match=r"1\.bin: offset \d+"):
         folder.run()
@@ -626,7 +626,7 @@ def test_on_error_fail_leaves_no_whole_messages_behind_a_torn_one() -> None:
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
 def test_on_error_fail_waits_for_the_rest_of_a_row_inside_a_stream_segment(framing: str) -> None:
-    """Read as outside a segment, the first part of the row is none."""
+    """Read as if outside a segment, the bytes are not the first part of a row."""
     whole = landed(segment(5, insert("1", "v"), insert("2", "v"))[1:], framing)
     folder = LandingFolder(framing=Framing(framing))
     before = [*ONE, *segment(5, insert("0", "v"), first=True)[:-1]]
@@ -638,8 +638,8 @@ def test_on_error_fail_waits_for_the_rest_of_a_row_inside_a_stream_segment(frami
 
 
 def test_a_message_that_claims_the_first_one_of_the_next_connection() -> None:
-    """Killed after the length and the type of a Commit: what the length claims is the Begin that follows, to the byte.
-    A run that goes on after one that died must not take the two for a Commit."""
+    """Killed after the length and the type of a Commit: the length claims exactly the Begin that follows. A run that
+    continues one that died must not read the two as a Commit."""
     begun = landed(ONE, "length_prefixed")
     torn, again = landed([ONE[-1]], "length_prefixed")[:5], landed(TWO, "length_prefixed")
     assert len(torn) + len(landed([TWO[0]], "length_prefixed")) == len(landed([ONE[-1]], "length_prefixed"))
@@ -669,7 +669,7 @@ def test_a_run_that_goes_on_reads_a_torn_end_before_a_file_of_which_nothing_was_
 
 
 def passed_over(*, reason: str | None = None) -> LandingFolder:
-    """The second of three files was noted with nothing read, and the third one was read nevertheless."""
+    """The second of three files was recorded without anything read, and the third one was read nevertheless."""
     folder = quarantining(Framing.RECVLOGICAL)
     for number, messages in enumerate((ONE, TWO, THREE), start=1):
         folder.put(f"{number}.bin", landed(messages, "recvlogical"))
@@ -690,7 +690,7 @@ def test_a_file_that_was_passed_over_is_set_aside_with_the_way_to_read_it(reason
     folder = passed_over(reason=reason)
     assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}
     assert paths(folder.run(), FileStatus.REFUSED) == ["2.bin"]
-    assert "jobs/backfill.py --from-quarantine reads the archive anew" in folder.said[0]
+    assert folder.remarks[0].endswith(LEFT_UNREAD)
     assert folder.run().parts == {}, "said once by a batch"
     assert KnownFiles.of(folder.known).left_unread == {"2.bin": 1}, "which is what the backfill asks for"
     folder.put("4.bin", landed(FOUR, "recvlogical"))
@@ -700,7 +700,7 @@ def test_a_file_that_was_passed_over_is_set_aside_with_the_way_to_read_it(reason
 
 
 def test_a_file_that_an_older_version_left_last_is_looked_at_again_at_once() -> None:
-    """That version left whatever stood at the end, also bytes that can be no message, and said no reason."""
+    """That version left any bytes at the end, even those that can't become a message, and recorded no reason."""
     for content, status in ((JUNK, "quarantined"), (landed(TWO, "recvlogical"), "applied")):
         folder = quarantining(Framing.RECVLOGICAL)
         folder.put("1.bin", landed(ONE, "recvlogical"))
@@ -735,7 +735,7 @@ def test_of_several_framings_those_that_the_configuration_does_not_name_are_set_
     folder.run()
     [line] = folder.damages
     assert line.startswith("2.bin: ")
-    assert line.endswith("as copydata it can be read, but source.framing says otherwise")
+    assert line.endswith("it can be read as copydata, but source.framing has another value")
     folder.put("4.bin", landed(THREE, "length_prefixed"))
     with pytest.raises(FramingError, match=r"4\.bin: expected messages in the framing recvlogical.*length_prefixed"):
         folder.run()

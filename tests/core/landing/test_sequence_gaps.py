@@ -1,4 +1,4 @@
-"""Names that are numbered, and a number that is not there."""
+"""Missing numbers in consecutive names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time: who may work on a batch, and for how long a dead run keeps others from it."""
+"""One run at a time: which run may work on a batch, and for how long a dead run blocks others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERS = Process("elsewhere", 4711, 99)
 
 @dataclass
 class Rows:
-    """What Delta does with rows that are appended under a name: each name is taken once."""
+    """A ledger in memory: like Delta, it accepts each name once."""
 
     rows: list[Mapping[str, Any]] = field(default_factory=list)
     names: set[tuple[int, str]] = field(default_factory=set)
@@ -50,7 +50,7 @@ def hold(rows: Rows) -> None:
         pass
 
 
-def test_a_run_at_work_keeps_others_out_and_lets_them_in_when_it_is_done() -> None:
+def test_a_working_run_blocks_others_until_it_is_done() -> None:
     rows = Rows()
     with rows.claims().held(1):
         with (
@@ -70,7 +70,7 @@ def test_a_run_at_work_keeps_others_out_and_lets_them_in_when_it_is_done() -> No
     ]
 
 
-def test_a_run_that_fails_lets_others_in_at_once() -> None:
+def test_a_failed_run_releases_its_claim_at_once() -> None:
     rows = Rows()
     with pytest.raises(ZeroDivisionError), rows.claims().held(1):
         raise ZeroDivisionError
@@ -79,7 +79,7 @@ def test_a_run_that_fails_lets_others_in_at_once() -> None:
 
 
 @pytest.mark.parametrize(("ago", "is_dead"), [(LEASE / 2, False), (LEASE * 1.1, True)])
-def test_a_run_elsewhere_is_dead_when_it_was_not_heard_of_for_too_long(ago: timedelta, is_dead: bool) -> None:
+def test_a_run_on_another_machine_is_dead_after_its_lease(ago: timedelta, is_dead: bool) -> None:
     rows = Rows()
     rows.claimed(OTHERS, ago)
     if is_dead:
@@ -93,7 +93,7 @@ def test_a_run_elsewhere_is_dead_when_it_was_not_heard_of_for_too_long(ago: time
             pass
 
 
-def test_a_process_of_this_machine_that_is_gone_blocks_nobody() -> None:
+def test_a_vanished_process_of_this_machine_blocks_no_run() -> None:
     code = "from pgoutput_etl.ledger.claims import Process; p = Process.current(); print(p.pid, p.started)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     here = Process.current()
@@ -102,13 +102,13 @@ def test_a_process_of_this_machine_that_is_gone_blocks_nobody() -> None:
     with rows.claims().held(1):
         pass
     rows = Rows()
-    rows.claimed(Process(here.machine, here.pid, here.started - 1), timedelta(0))  # a number that is used again
+    rows.claimed(Process(here.machine, here.pid, here.started - 1), timedelta(0))  # a reused process ID
     with rows.claims().held(1):
         pass
 
 
-def test_of_two_that_try_at_the_same_moment_one_goes_on() -> None:
-    """Both have found nobody there; the second one's row is not taken."""
+def test_one_of_two_simultaneous_runs_continues() -> None:
+    """Both find no claim; the second one's row is not accepted."""
     rows = Rows()
     at_once = threading.Barrier(2)
     went_on: list[int] = []
@@ -156,12 +156,12 @@ def test_a_claim_is_renewed_while_the_run_works(monkeypatch: pytest.MonkeyPatch)
 
 
 def slept(monkeypatch: pytest.MonkeyPatch, for_how_long: timedelta) -> None:
-    """As a machine that was suspended, or a process that was stopped: the clocks went on."""
+    """Simulates a suspended machine or a stopped process: the clocks advance."""
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + for_how_long.total_seconds())
 
 
-def test_a_run_that_slept_too_long_finds_that_another_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_run_finds_that_another_run_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     with rows.claims().held(1) as check:
         check()
@@ -171,20 +171,20 @@ def test_a_run_that_slept_too_long_finds_that_another_has_taken_over(monkeypatch
             check()
         monkeypatch.undo()
         with pytest.raises(RunError, match="process 4711 of elsewhere"):
-            check()  # once lost, never won back
+            check()  # a lost claim stays lost
 
 
-def test_a_run_that_slept_too_long_finds_that_another_has_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_run_finds_that_another_run_has_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     with rows.claims().held(1) as check:
         rows.claimed(OTHERS, timedelta(0), attempt=2)
         rows.append({**rows.rows[-1], "status": "released"}, 1, "2 released")
         slept(monkeypatch, LEASE)
-        with pytest.raises(RunError, match="has done this one's work"):
+        with pytest.raises(RunError, match="has done this run's work"):
             check()
 
 
-def test_a_run_that_slept_and_was_not_missed_claims_anew_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_run_renews_its_claim_if_no_other_run_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     with rows.claims().held(1) as check:
         slept(monkeypatch, LEASE * 2)
@@ -210,8 +210,8 @@ def test_checks_cost_nothing_while_the_claim_is_fresh() -> None:
         assert reads == before
 
 
-def test_the_renewal_finds_that_another_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by a machine whose clock is ahead, while this one has no reason to think so."""
+def test_a_renewal_finds_that_another_run_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if only the other machine's clock says that the lease has ended."""
     monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
     rows = Rows()
     with rows.claims().held(1) as check:
@@ -222,7 +222,7 @@ def test_the_renewal_finds_that_another_has_taken_over(monkeypatch: pytest.Monke
 
 @dataclass
 class Failing(Rows):
-    """Storage that takes the claim, and then nothing any more until it is mended."""
+    """Storage that accepts the claim, then fails until it is repaired."""
 
     is_broken: bool = False
     said: list[str] = field(default_factory=list)
@@ -237,7 +237,7 @@ class Failing(Rows):
         super().append(row, batch, name)
 
 
-def test_a_renewal_that_fails_is_said_and_tried_again_and_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_renewal_is_reported_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
     rows = Failing()
     with rows.claims().held(1, rows.said.append) as check:
@@ -247,11 +247,11 @@ def test_a_renewal_that_fails_is_said_and_tried_again_and_stops_nobody(monkeypat
         rows.is_broken = False
         while len(rows.rows) < 3:
             check()
-    assert set(rows.said) == {"the claim could not be renewed, and will be tried again: OSError: 503 Slow Down"}
+    assert set(rows.said) == {"the claim could not be renewed; the run will try again: OSError: 503 Slow Down"}
     assert {row["status"] for row in rows.rows} == {"claimed", "renewed", "released"}
 
 
-def test_a_run_that_could_not_renew_for_as_long_as_its_lease_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_could_not_renew_during_its_lease_stops_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Failing()
     with rows.claims().held(1, rows.said.append) as check:
         rows.is_broken = True
@@ -263,17 +263,17 @@ def test_a_run_that_could_not_renew_for_as_long_as_its_lease_writes_no_more(monk
         check()
 
 
-def test_a_claim_that_can_not_be_released_fails_no_run_and_hides_no_error() -> None:
+def test_a_failed_release_fails_no_run_and_hides_no_error() -> None:
     rows = Failing()
     with rows.claims().held(1, rows.said.append):
         rows.is_broken = True
-    assert rows.said == ["the claim could not be released, and ends by itself: OSError: 503 Slow Down"]
+    assert rows.said == ["the claim could not be released and will expire: OSError: 503 Slow Down"]
     rows = Failing()
     with pytest.raises(ZeroDivisionError), rows.claims().held(1, rows.said.append):
         rows.break_and_fail()
 
 
-def test_storage_that_answers_nothing_keeps_no_run_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_storage_does_not_block_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
     monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=5))
     mended, hangs = threading.Event(), threading.Event()
@@ -292,11 +292,11 @@ def test_storage_that_answers_nothing_keeps_no_run_from_its_end(monkeypatch: pyt
     mended.set()
     while len(rows.rows) < 3:
         time.sleep(0.001)
-    hold(rows)  # what came too late counts for nothing
+    hold(rows)  # a late renewal is ignored
 
 
-def test_a_batch_is_kept_from_others_by_the_one_before_it() -> None:
-    """A run may have closed its batch, and not be done with it yet."""
+def test_a_claim_also_covers_the_next_batch() -> None:
+    """A run that has closed its batch may still be working on it."""
     rows = Rows()
     rows.claimed(OTHERS, timedelta(0))
     everything = Claims(lambda _: rows.rows, rows.append)
@@ -304,8 +304,8 @@ def test_a_batch_is_kept_from_others_by_the_one_before_it() -> None:
         pass
 
 
-def test_a_killed_process_that_nobody_buried_blocks_nobody() -> None:
-    """Its parent hasn't asked for its end: it is in the list of processes still."""
+def test_a_zombie_process_blocks_no_run() -> None:
+    """Its parent has not waited for it, so it is still in the list of processes."""
     code = (
         "import signal; from pgoutput_etl.ledger.claims import Process; p = Process.current(); "
         "print(p.pid, p.started, flush=True); signal.pause()"
@@ -317,22 +317,22 @@ def test_a_killed_process_that_nobody_buried_blocks_nobody() -> None:
         process = Process(here.machine, pid, started)
         assert not process.is_gone(here)
         child.send_signal(signal.SIGSTOP)
-        assert not process.is_gone(here), "stopped, it may go on"
+        assert not process.is_gone(here), "a stopped process may continue"
         child.kill()
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         assert process.is_gone(here)
 
 
-def test_only_a_process_of_the_same_machine_boot_and_container_can_be_known_to_be_gone() -> None:
+def test_only_processes_of_the_same_machine_boot_and_container_are_known_to_be_gone() -> None:
     here = Process.current()
     for part in here.machine.split():
         assert not Process(here.machine.replace(part, "another"), 2**22 + 1, 1).is_gone(here)
     assert Process(here.machine, 2**22 + 1, 1).is_gone(here), "no process has this number"
     assert not Process(here.machine, here.pid, here.started).is_gone(here)
-    assert not Process(here.machine, 2**22 + 1, 0).is_gone(here), "from where nothing could be told"
+    assert not Process(here.machine, 2**22 + 1, 0).is_gone(here), "its start is unknown"
 
 
-def test_where_a_machine_can_not_be_told_from_others_nobody_is_known_to_be_gone(
+def test_no_process_is_known_to_be_gone_if_the_machine_is_ambiguous(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(claims, "_NAMESPACE", tmp_path / "none")

@@ -1,4 +1,4 @@
-"""Tuples written anew: the mirror of what a server would have sent that had such columns, whatever the history."""
+"""Masked archives give the mirror of a server whose tables have the masked columns, for any history."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ KEYS = {"public.configured": ("id",)}
 
 
 def _expected(row: Row, held: ReplayedTable, done: Mapping[str, str]) -> Row:
-    """The function applied to a row of the plain mirror."""
+    """Masks a row of the unmasked mirror."""
     odd = dict(row["_pg_unrepresentable"] or {})
     found: Row = {}
     for column in held.shape.columns:
@@ -81,7 +81,7 @@ def _expected(row: Row, held: ReplayedTable, done: Mapping[str, str]) -> Row:
                 found[name] = None if spelled is None else hashed(spelled)
                 if not is_unknown:
                     odd.pop(name, None)
-            case "redact":  # what is unchanged TOAST is known not to be NULL
+            case "redact":  # unchanged TOAST is not NULL
                 found[name] = "REDACTED" if spelled is not None or is_unknown else None
                 odd.pop(name, None)
             case _:
@@ -96,11 +96,9 @@ def _comparable(row: Row) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 30))])
-def test_random_histories_give_the_mirror_with_the_function_applied(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_histories_give_the_masked_mirror(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unchanged TOAST, REPLICA IDENTITY FULL, keys that change, transactions across files, truncates. The bag has no
-    rows from before the slot: a DELETE of one would take an equal one, where the plain mirror finds none."""
+    rows from before the slot: a DELETE of one would remove an equal masked row, but no row of the unmasked mirror."""
     monkeypatch.setattr(Bag, "begin", lambda *_: None)
     random = Random(seed)
     messages = random_history(random, 80)
@@ -116,7 +114,7 @@ def test_random_histories_give_the_mirror_with_the_function_applied(
 
 
 def _rows(tmp_path: Path, columns: str, *files: Messages, **keys: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    """Of table t, under a rule for it."""
+    """The rows of table t under a rule."""
     key = f", key: [{', '.join(keys['t'])}]" if keys else ""
     config = config_with(tmp_path, f"[{{match: public.t, columns: {columns}{key}}}]")
     return tables(protected_replay(config, [copydata(messages) for messages in files]), **keys).get("t", [])
@@ -132,14 +130,14 @@ def test_null_stays_null_and_an_empty_text_does_not(tmp_path: Path) -> None:
     assert rows == [("1", hashed(""), "REDACTED", "x"), ("2", None, None, None)]
 
 
-def test_a_file_that_begins_in_the_middle_is_read_by_the_relation_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_file_without_a_relation_message_uses_that_of_an_earlier_file(tmp_path: Path) -> None:
     first = transaction(1, 1, table("id", "a", "b"), insert("1", "x", "y"))
     second = transaction(2, 2, insert("2", "z", TOAST))
     assert _rows(tmp_path, "{a: drop}", first, second) == [("1", "y"), ("2", None)]
 
 
-def test_each_row_is_read_by_the_relation_that_it_stands_under(tmp_path: Path) -> None:
-    """A streamed transaction has its own until it commits; one that is aborted never tells."""
+def test_every_row_is_masked_by_its_own_relation_version(tmp_path: Path) -> None:
+    """A streamed transaction's version holds for it alone until it commits, and never for others if it aborts."""
     wide = table("id", "new", "mail")
     messages = [
         *transaction(1, 1, table("id", "mail"), insert("1", "m1")),
@@ -158,22 +156,22 @@ def test_each_row_is_read_by_the_relation_that_it_stands_under(tmp_path: Path) -
     ]
 
 
-def test_equal_rows_of_a_bag_are_told_apart_as_the_server_did(tmp_path: Path) -> None:
-    """Without the dropped column two rows are equal: a DELETE takes one of them, as many as the server has are left."""
+def test_a_delete_in_a_bag_removes_one_of_several_equal_masked_rows(tmp_path: Path) -> None:
+    """Without the dropped column two rows are equal. A DELETE removes one of them, as on the server."""
     bag = table("a", "b", identity=ReplicaIdentity.FULL)
     changes: list[Change] = [insert("1", "x"), insert("1", "y"), insert("2", "x"), delete_full("1", "y")]
     changes.append(update("1", "z", old=("1", "x")))
     assert _rows(tmp_path, "{b: drop}", transaction(1, 1, bag, *changes)) == [("1",), ("2",)]
 
 
-def test_old_values_fill_what_is_unchanged(tmp_path: Path) -> None:
+def test_old_tuples_fill_unchanged_values(tmp_path: Path) -> None:
     full = table("id", "big", "v", identity=ReplicaIdentity.FULL)
     changes: list[Change] = [insert("1", "B", "x"), update("2", TOAST, "y", old=("1", "B", "x"))]
     rows = _rows(tmp_path, "{big: {hash: sha256}, id: {hash: sha256}}", transaction(1, 1, full, *changes), t=("id",))
     assert rows == [(hashed("2"), hashed("B"), "y")]
 
 
-def test_the_text_that_is_hashed_depends_on_no_setting_of_the_sender(tmp_path: Path) -> None:
+def test_hashes_do_not_depend_on_the_sender_s_settings(tmp_path: Path) -> None:
     relation = table("id", ("at", TIMESTAMPTZ), ("b", BOOL))
     changes = [insert("1", "2026-01-01 12:00:00+01", "t"), insert("2", "2026-01-01 11:00:00+00", "t")]
     rows = _rows(tmp_path, "{at: {hash: sha256}, b: {hash: sha256}}", transaction(1, 1, relation, *changes))
@@ -184,15 +182,15 @@ def test_the_same_value_has_the_same_hash_in_every_table(tmp_path: Path) -> None
     one, other = table("id", oid=1, name="one"), table(("id", INT4), oid=2, name="other")
     messages = transaction(1, 1, one, insert("7", oid=1), other, insert("7", oid=2))
     config = config_with(tmp_path, "[{match: 'public.*', columns: {id: {hash: sha256}}}]")
-    found = tables(protected_replay(config, [copydata(messages)]))
-    assert found == {"one": [(hashed("7"),)], "other": [(hashed("7"),)]}
+    rows = tables(protected_replay(config, [copydata(messages)]))
+    assert rows == {"one": [(hashed("7"),)], "other": [(hashed("7"),)]}
 
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [("not a number", "column 'n', which is to be hashed: expected "), ("1" * 40, "column 'n', which is to be hashed")],
+    [("not a number", "column 'n' can't be hashed: expected "), ("1" * 40, "column 'n' can't be hashed")],
 )
-def test_a_value_that_is_none_of_its_type_is_withheld_with_its_row(number: str, expected: str, tmp_path: Path) -> None:
+def test_a_value_that_is_not_of_its_type_withholds_its_row(number: str, expected: str, tmp_path: Path) -> None:
     relation = table("id", ("n", INT4))
     with pytest.raises(ArchiveError, match=expected) as refused:
         _rows(tmp_path, "{n: {hash: sha256}}", transaction(1, 1, relation, insert("1", "5"), insert("2", number)))
@@ -201,7 +199,7 @@ def test_a_value_that_is_none_of_its_type_is_withheld_with_its_row(number: str, 
 
 
 def _everything(config_folder: Path, messages: Messages) -> list[Row]:
-    """Message rows as they are kept."""
+    """The masked message rows."""
     content = copydata(messages)
     protected = protection_of(config_with(config_folder, "[{match: public.t, columns: {v: drop}}]"), as_sent([content]))
     assert protected is not None
@@ -209,7 +207,7 @@ def _everything(config_folder: Path, messages: Messages) -> list[Row]:
     return [row for batch in scan_file("0", 0, content).rows for row in shipped.mask(batch).to_pylist()]
 
 
-def test_other_tables_are_left_as_they_are(tmp_path: Path) -> None:
+def test_other_tables_are_not_changed(tmp_path: Path) -> None:
     other = table("id", "v", oid=7, name="other")
     messages = transaction(1, 1, other, insert("1", "x", oid=7), table("id", "v"), insert("2", TOAST))
     rows = {row["relation"]: row for row in _everything(tmp_path, messages) if row["tag"] == "I"}
@@ -218,27 +216,27 @@ def test_other_tables_are_left_as_they_are(tmp_path: Path) -> None:
     assert rows[16384]["unchanged"] is None
 
 
-def test_unchanged_values_are_counted_where_they_are_by_then(tmp_path: Path) -> None:
+def test_positions_of_unchanged_values_are_those_of_the_masked_columns(tmp_path: Path) -> None:
     messages = transaction(1, 1, table("id", "v", "w", "x"), update("1", "a", TOAST, TOAST))
     [row] = [row for row in _everything(tmp_path, messages) if row["tag"] == "U"]
     assert row["unchanged"] == [1, 2]
 
 
-def test_a_row_that_nothing_describes_is_withheld(tmp_path: Path) -> None:
-    """Which of its values must not be kept, nobody knows."""
+def test_a_row_without_a_relation_message_is_withheld(tmp_path: Path) -> None:
+    """Its columns are unknown, so any value may need a mask."""
     messages = transaction(1, 1, Insert(None, 99, TupleData(b"t", (b"h1dden",))), table("id", "v"), insert("1", "x"))
     [row, _] = [row for row in _everything(tmp_path, messages) if row["tag"] == "I"]
     assert row["new"] == WITHHELD + b"no Relation message describes it"
 
 
-def test_a_row_that_its_relation_does_not_fit_is_withheld(tmp_path: Path) -> None:
+def test_a_row_of_another_width_than_its_relation_is_withheld(tmp_path: Path) -> None:
     messages = transaction(1, 1, table("id", "v"), insert("1", "x", "h1dden"))
     [row] = [row for row in _everything(tmp_path, messages) if row["tag"] == "I"]
     assert row["new"].startswith(WITHHELD)
     assert b"h1dden" not in row["new"]
 
 
-def test_no_block_has_a_value_that_must_not_be_kept(tmp_path: Path) -> None:
+def test_no_block_has_an_unmasked_value(tmp_path: Path) -> None:
     messages = [
         *transaction(1, 1, table("id", "v"), insert("1", "h1dden"), update("1", "h1dden")),
         *prepared(2, insert("2", "h1dden")),
@@ -248,14 +246,14 @@ def test_no_block_has_a_value_that_must_not_be_kept(tmp_path: Path) -> None:
     config = config_with(tmp_path, "[{match: public.t, columns: {v: {hash: sha256}}}]")
     protected = protection_of(config, as_sent([content]))
     assert protected is not None
-    for seen in (WithholdRows(), protected):
-        batches = [seen.mask(batch) for batch in scan_file("0", 0, content).rows]
+    for policy in (WithholdRows(), protected):
+        batches = [policy.mask(batch) for batch in scan_file("0", 0, content).rows]
         block = packed(pa.Table.from_batches(batches), BlockKind.CHANGE).to_pylist()[0]
         assert b"h1dden" not in block["tuples"] + block["head"]
         assert SALT.encode() not in block["tuples"] + block["head"]
 
 
-def test_damaged_bytes_are_not_kept(tmp_path: Path) -> None:
+def test_damaged_bytes_are_removed(tmp_path: Path) -> None:
     content = copydata(transaction(1, 1, table("id", "v"), insert("1", "h1dden"), insert("2", "x"), insert("3", "x")))
     at = content.index(b"h1dden") - 5
     torn = content[:at] + b"?" + content[at + 1 :]
@@ -263,13 +261,13 @@ def test_damaged_bytes_are_not_kept(tmp_path: Path) -> None:
     assert protected is not None
     batches = scan_file("0", 0, torn, salvages=True).rows
     assert any(b"h1dden" in (row["body"] or b"") for batch in batches for row in batch.to_pylist())
-    for seen in (WithholdRows(), protected):
-        rows = [row for batch in batches for row in seen.mask(batch).to_pylist()]
+    for policy in (WithholdRows(), protected):
+        rows = [row for batch in batches for row in policy.mask(batch).to_pylist()]
         assert [row["tag"] for row in rows].count("damage") == 1
         assert b"h1dden" not in repr(rows).encode()
 
 
-def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
+def test_a_salt_is_not_shown_and_a_changed_salt_is_noticed() -> None:
     salt, other = Salt(SALT.encode()), Salt(b"another salt of enough bytes")
     assert SALT not in repr(salt)
     assert salt.fingerprint != other.fingerprint
@@ -290,7 +288,7 @@ def test_a_salt_is_not_shown_and_another_one_is_noticed() -> None:
 
 @st.composite
 def _tuples(draw: st.DrawFn) -> tuple[MaskedVersion, list[bytes | None]]:
-    """A version of some columns, and tuples that are mostly of it."""
+    """A version, and tuples most of which fit it."""
     uses = draw(
         st.lists(st.sampled_from([None, DROP, ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), REDACT]), min_size=1)
     )
@@ -301,20 +299,20 @@ def _tuples(draw: st.DrawFn) -> tuple[MaskedVersion, list[bytes | None]]:
     }
     values = {25: [b"", b"long" * 40, "é".encode()], 23: [b"7", b"-1", b"no"], 17: [b"\\x00ff", b"\\x"]}
     sent = {25: b"binary", 23: b"\x00\x00\x00\x07", 17: b"\x00\xff"}
-    found: list[bytes | None] = []
+    tuples: list[bytes | None] = []
     for _ in range(draw(st.integers(0, 6))):
         kinds, cells = bytearray(), list[bytes | None]()
         for of in types if draw(st.integers(0, 9)) else types[1:]:
             kind = draw(st.sampled_from(b"nuttbb"))
             kinds.append(kind)
             cells.append({0x74: draw(st.sampled_from(values[of])), 0x62: sent[of]}.get(kind))
-        found.append(draw(st.sampled_from([TupleData(bytes(kinds), tuple(cells)).to_bytes()] * 5 + [None])))
-    return MaskedVersion(columns, {i: use for i, use in enumerate(uses) if use is not None}, hashed_types), found
+        tuples.append(draw(st.sampled_from([TupleData(bytes(kinds), tuple(cells)).to_bytes()] * 5 + [None])))
+    return MaskedVersion(columns, {i: use for i, use in enumerate(uses) if use is not None}, hashed_types), tuples
 
 
 @given(_tuples())
-def test_kernels_write_what_is_written_tuple_by_tuple(given_tuples: tuple[MaskedVersion, list[bytes | None]]) -> None:
-    version, tuples = given_tuples
+def test_kernels_equal_the_readable_twin(version_and_tuples: tuple[MaskedVersion, list[bytes | None]]) -> None:
+    version, tuples = version_and_tuples
     one_by_one = iter(version.mask_readable([data for data in tuples if data is not None]))
     expected = [None if data is None else next(one_by_one) for data in tuples]
     padded = pa.array([b"before", *tuples], pa.binary()).slice(1)

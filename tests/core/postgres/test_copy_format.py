@@ -14,7 +14,7 @@ def read(data: bytes) -> list[list[str | None]]:
     return list(records(data, "rows.csv"))
 
 
-def test_null_is_no_empty_text() -> None:
+def test_null_differs_from_empty_text() -> None:
     assert read(b'id,"a ""b""",c\n1,,""\n2,"x,\ny","say ""yes"""\n') == [
         ["id", 'a "b"', "c"],
         ["1", None, ""],
@@ -23,7 +23,7 @@ def test_null_is_no_empty_text() -> None:
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
-def test_any_newline_ends_a_record_and_none_in_quotes_is_changed(newline: bytes) -> None:
+def test_any_newline_ends_a_record_and_quoted_ones_stay(newline: bytes) -> None:
     data = newline.join([b"a,b", b'1,"x\r\ny"', b"2,"])
     assert read(data) == read(data + newline) == [["a", "b"], ["1", "x\r\ny"], ["2", None]]
 
@@ -42,7 +42,7 @@ def test_the_only_column_may_be_null() -> None:
         (b"a\n\xff\n", "offset 2: expected UTF-8"),
     ],
 )
-def test_what_postgresql_does_not_write_is_refused_without_saying_it(data: bytes, said: str) -> None:
+def test_other_csv_is_refused_without_quoting_it(data: bytes, said: str) -> None:
     with pytest.raises(ArchiveError, match=f"rows.csv, {said}") as error:
         read(data)
     assert "SECRET" not in str(error.value)
@@ -62,6 +62,6 @@ def _field(text: str | None) -> str:
 
 
 @given(st.lists(st.tuples(*[st.none() | st.text(alphabet='ab",\r\n ž', max_size=4)] * 3), min_size=1, max_size=4))
-def test_whatever_is_written_is_read(rows: list[tuple[str | None, ...]]) -> None:
+def test_written_rows_are_read_back(rows: list[tuple[str | None, ...]]) -> None:
     written = "".join(",".join(map(_field, row)) + "\n" for row in rows)
     assert read(written.encode()) == [list(row) for row in rows]

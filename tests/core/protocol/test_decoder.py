@@ -1,4 +1,4 @@
-"""Every message: literal bytes checked by hand against the protocol chapter, round trips, refusals, real archives."""
+"""All message types: literal bytes checked by hand against the protocol chapter, round trips, errors, real archives."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ LITERAL_IDS = [f"{type(message).__name__}-{in_stream}" for _, message, in_stream
 
 
 def is_short_abort(data: bytes) -> bool:
-    """The first nine bytes of a Stream Abort of protocol 4 are one of protocol 2."""
+    """The first nine bytes of a Stream Abort of protocol 4 are a whole one of protocol 2."""
     return data[:1] == b"A" and len(data) == 9
 
 

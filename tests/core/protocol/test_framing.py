@@ -1,4 +1,4 @@
-"""Landed files cut into messages: round trips, detection, and what is refused where."""
+"""Splitting landed files into messages: round trips, detection, and errors with their offsets."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_empty_file_has_no_messages(framing: Framing) -> None:
 def test_a_file_that_begins_inside_a_segment() -> None:
     file = recvlogical([*SEGMENT[1:], BEGIN, INSERT])
     assert cut(file, Framing.RECVLOGICAL, begins_in_stream=True) == [*SEGMENT[1:], BEGIN, INSERT]
-    assert "Insert.new.kind of the message at offset 0" in refusal(file, Framing.RECVLOGICAL)
+    assert "(Insert.new.kind)" in refusal(file, Framing.RECVLOGICAL)
 
 
 def test_a_segment_cut_off_by_a_new_connection() -> None:
@@ -194,7 +194,7 @@ def test_a_compressed_file_cut_off_anywhere_is_refused(suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_of_a_compressed_file_cut_off_what_is_there_can_be_read(suffix: str) -> None:
-    """At least a kilobyte less than what was written and a block, or a member, of the format."""
+    """At least all written bytes but a kilobyte and one block or member of the format."""
     parts = [random.Random(n).randbytes(100_000) for n in range(20)]
     whole, file = b"".join(parts), b"".join(compress(part, suffix) for part in parts)
     for size in range(0, len(file), 199_999):
@@ -283,26 +283,22 @@ def test_a_real_archive_landed_otherwise(path: Path) -> None:
             assert detect(land(messages[begin : begin + 20])) is framing
 
 
-def test_what_is_no_archive_is_refused_with_what_was_expected() -> None:
+def test_what_is_no_archive_is_refused_with_what_to_do() -> None:
     with pytest.raises(FramingError) as raised:
         detect(b"LOG:  starting PostgreSQL 18.0\n")
     assert str(raised.value) == (
-        "offset 0: expected one of the known framings, found none that fits:"
-        " as recvlogical, offset 0: expected a pgoutput message type, found byte 0x4C"
-        " (Message.tag of the message at offset 0);"
-        " as pgcopy, offset 0: expected COPY BINARY's signature, found other bytes;"
-        " as copydata, offset 0: expected 'd' (CopyData), found byte 0x4C;"
-        " as length_prefixed, offset 4: expected 1280263994 bytes of message, found 27 before the end of the file"
+        "offset 0: expected one of the known framings, found none that fits: this is no archive of pgoutput, or its "
+        "beginning is missing. Move the file out of the landing folder"
     )
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_file_of_less_than_a_message_may_be_told_later(framing: Framing) -> None:
-    """Or it is told already: by COPY's signature, or a keepalive."""
+    """COPY's signature or a keepalive decides earlier."""
     file = LAND[framing]([INSERT])
     told = {Framing.PGCOPY: 11, Framing.COPYDATA: 5 + 18}.get(framing, len(file))
     for size in range(1, told):
-        with pytest.raises(FramingError, match="offset 0: expected one of the known framings") as raised:
+        with pytest.raises(FramingError, match=r"offset 0: .*, found less than a message: fetch") as raised:
             detect(file[:size])
         assert raised.value.short
     assert detect(file[:told]) is framing
@@ -328,7 +324,7 @@ def test_every_first_part_of_a_frame_may_become_one(
 def test_the_first_part_of_a_file_may_become_a_frame(
     framing: Framing, archive: list[PgoutputMessage], data: st.DataObject
 ) -> None:
-    """With COPY's header, and a keepalive, before the first message."""
+    """COPY's header and a keepalive come before the first message."""
     file = LAND[framing]([encode(message) for message in archive])
     first = next((frame.offset for frame in frames(file, framing)), max(0, len(file) - 1))
     size = data.draw(st.integers(0, first if framing is Framing.PGCOPY else min(first, 22)))
@@ -369,7 +365,7 @@ def test_a_whole_stream_abort_may_be_the_first_part_of_a_longer_one() -> None:
 
 @given(st.binary(min_size=1, max_size=100))
 def test_what_can_not_become_a_frame_is_never_the_first_part_of_one(data: bytes) -> None:
-    """Whatever follows: bytes that are refused for another reason than their end are refused for ever."""
+    """Bytes that are invalid for another reason than a missing rest stay invalid whatever follows."""
     for framing in (Framing.RECVLOGICAL, Framing.COPYDATA, Framing.LENGTH_PREFIXED):
         try:
             frame_at(data, framing, 0, False)
@@ -382,7 +378,7 @@ def test_what_can_not_become_a_frame_is_never_the_first_part_of_one(data: bytes)
 
 
 def test_length_prefixed_is_known_by_its_message_types() -> None:
-    with pytest.raises(FramingError, match="offset 4: expected a pgoutput message type, found byte 0x7A"):
+    with pytest.raises(FramingError, match="found none that fits"):
         detect(length_prefixed([b"zzz", b"zzz"]))
 
 
@@ -408,7 +404,7 @@ def test_auto_is_for_detect() -> None:
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_file_cut_off_inside_a_message_is_refused(framing: Framing) -> None:
-    """Whole messages come out, then the refusal; only between two frames may a file end (pgcopy has a trailer)."""
+    """Whole messages come first, then the error; a file may end only between two frames (pgcopy has a trailer)."""
     messages = [BEGIN, LONG_ABORT, INSERT]
     file = LAND[framing](messages)
     found = list(frames(file, framing))
@@ -436,8 +432,8 @@ MOST = 2**31 - 1
 REFUSED: dict[Framing, list[tuple[bytes, str]]] = {
     Framing.RECVLOGICAL: [
         (recvlogical([BEGIN, b"X"]), "offset 22: expected a pgoutput message type, found byte 0x58"),
-        (BEGIN, "offset 21: expected a new line behind the message at offset 0, found the end of"),
-        (BEGIN + BEGIN, "offset 21: expected a new line behind the message at offset 0, found byte 0x42"),
+        (BEGIN, "offset 21: expected a newline after the message, found the end of"),
+        (BEGIN + BEGIN, "offset 21: expected a newline after the message, found byte 0x42"),
         (recvlogical([BEGIN, INSERT])[:-3], "offset 35: expected 9 bytes, found 8 before the end"),
     ],
     Framing.LENGTH_PREFIXED: [
@@ -470,7 +466,7 @@ REFUSED: dict[Framing, list[tuple[bytes, str]]] = {
         (HEAD + pack(">ii", 0, MOST), "offset 19: expected 2147483647 bytes of the header extension, found 0"),
         (HEAD + pack(">iih", 0, 0, 2), "offset 19: expected 3 fields (lsn, xid, data), found 2"),
         (pgcopy(rows([BEGIN]))[:-2], "offset 66: expected 2 bytes of a row or the trailer, found 0 before"),
-        (pgcopy(rows([BEGIN])) + b"\n", "offset 68: expected the end of the file behind COPY's trailer, found 1"),
+        (pgcopy(rows([BEGIN])) + b"\n", "offset 68: expected the end of the file after COPY's trailer, found 1"),
         (HEAD + pack(">iihi", 0, 0, 3, -1) + bytes(30), "offset 21: expected 8 as the length of lsn, found NULL"),
         (HEAD + pack(">iihiQi", 0, 0, 3, 8, LSN, 8) + bytes(30), "offset 33: expected 4 as the length of xid, found 8"),
         (HEAD + bytes(8) + LSN_XID + pack(">i", -1), "offset 41: expected a length of data of 1 or more, found -1"),

@@ -1,6 +1,6 @@
-"""Messages that nobody sent: an error of ours or a right decode, and never anything else.
+"""Messages that no server sent raise one of our errors or decode correctly.
 
-What is right is said by tests/support/encoder.py: a message that decodes is the very bytes that it would be encoded to.
+A message decodes correctly if tests/support/encoder.py encodes it to the same bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_bytes_of_no_message_at_all() -> None:
 
 
 def hostile_tuple(dice: random.Random, data: TupleData, other: TupleData) -> TupleData:
-    """One value is another, or the kind of one is."""
+    """Changes one value, or the kind of one."""
     at = dice.randrange(len(data.kinds))
     values = list(data.values)
     sent = [value for value in other.values if value is not None] or [b""]

@@ -1,4 +1,4 @@
-"""The reader never returns less than was asked for, and never looks past its end."""
+"""The reader never returns less than requested, and never reads past its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_fixed_size_fields(read: Callable[[Reader, str], int], size: int, value:
     reader = Reader(b"\xff" * size)
     assert read(reader, "field") == value
     reader.done()
-    # The bytes are there, but behind the end of the message.
+    # The bytes exist, but after the end of the message.
     with pytest.raises(WireError, match=f"expected {size} bytes, found {size - 1}"):
         read(Reader(b"\xff" * (size + 8), end=size - 1), "field")
 

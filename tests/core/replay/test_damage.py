@@ -1,4 +1,4 @@
-"""Archives with holes in them: every table comes out right up to some commit, or the run is refused."""
+"""Damaged archives: every table is correct up to some commit, or the replay is refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def file_of(slot: str, framing: str) -> bytes:
 
 @dataclass(slots=True)
 class UpTo(Replay):
-    """An archive as it is, each table up to a commit."""
+    """An undamaged archive's replay, with each table up to a commit."""
 
     up_to: dict[int, Cutoff] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ def contents(replay: Replay) -> dict[int, list[str]]:
 
 
 def spoilt(data: bytes, chance: random.Random) -> bytes:
-    """Zeroes, ones, or nothing at all in the place of some bytes, as a disk or a careless copy leaves them."""
+    """Replaces some bytes with zeros or ones, or removes them, as a bad disk or an incomplete copy does."""
     begin = chance.randrange(len(data) // 50, len(data))
     end = min(begin + chance.choice([64, 300, 4096, 20_000]), len(data))
     filling = chance.choice([b"\0", b"\xff", b""])
@@ -87,7 +87,7 @@ def outcome(slot: str, framing: str, seed: int) -> str:
     except PgoutputEtlError:
         return "refused"
     if not scan.damages:
-        return "unnoticed"  # what is left of two rows of the same widths is a row
+        return "unnoticed"  # the rest of two rows of equal widths is a valid row
     clean = whole(slot)
     cuts = replay.cutoffs()
     is_held = bool(cuts)
@@ -105,7 +105,7 @@ def outcome(slot: str, framing: str, seed: int) -> str:
 
 
 @pytest.mark.parametrize("framing", LAND)
-def test_what_is_read_around_a_hole_is_right(framing: str) -> None:
+def test_rows_around_one_hole_are_correct(framing: str) -> None:
     found = Counter(outcome(slot, framing, seed) for slot in ("pg14/v1", "random16/v2") for seed in range(2))
     assert found["held"]
 
@@ -113,12 +113,12 @@ def test_what_is_read_around_a_hole_is_right(framing: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("framing", LAND)
 @pytest.mark.parametrize("slot", SLOTS)
-def test_what_is_read_around_holes_is_right(slot: str, framing: str) -> None:
+def test_rows_around_several_holes_are_correct(slot: str, framing: str) -> None:
     found = Counter(outcome(slot, framing, seed) for seed in range(100, 160))
     assert found["held"], found
 
 
-def test_a_file_torn_at_its_end_within_a_segment_holds_nothing_once_it_has_come_again() -> None:
+def test_a_file_torn_within_a_segment_holds_no_table_once_the_transaction_is_resent() -> None:
     first = [
         *transaction(1, 100, table(), insert("1", "a")),
         *segment(5, insert("2", "b"), insert("3", "c"), first=True),
@@ -132,8 +132,8 @@ def test_a_file_torn_at_its_end_within_a_segment_holds_nothing_once_it_has_come_
 
 
 @pytest.mark.parametrize("framing", ["copydata", "length_prefixed"])
-def test_receivers_that_die_one_after_the_other_leave_nothing_but_what_comes_again(framing: str) -> None:
-    """Each in the midst of its first messages, and the second has written what the first one's message still lacks."""
+def test_only_resent_bytes_are_missing_after_several_receivers_died(framing: str) -> None:
+    """Each dies within its first messages, and the second writes the bytes that the first one's message lacks."""
     rows = (insert("1", "committed"), insert("2", "interrupted"), insert("3", "later"))
     first, second = (transaction(n, 10 * n, table(), rows[n]) for n in (1, 2))
     land = partial(_landed, framing)
@@ -152,6 +152,6 @@ def _landed(framing: str, messages: list[PgoutputMessage]) -> bytes:
     return LAND[framing]([Row(0x1000000 + i, 0, encode(message)) for i, message in enumerate(messages)])
 
 
-def test_the_framing_is_found_for_each() -> None:
+def test_the_framing_of_each_file_is_detected() -> None:
     for framing in LAND:
         assert detect(file_of("pg14/v1", framing)) is Framing(framing)

@@ -1,4 +1,4 @@
-"""The facts about pgoutput that are easy to get wrong, numbered as in the design: each on a small archive."""
+"""Facts about pgoutput that are easy to get wrong, numbered as in the design, each with a small archive."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_fact_01_inside_a_stream_segment_messages_carry_an_xid() -> None:
 
 
 def test_fact_02_only_stream_commit_has_the_commit_lsn_of_a_streamed_transaction() -> None:
-    """Its changes are sent before those of a transaction that commits earlier, and are applied after them."""
+    """Its changes are sent before the changes of a transaction that commits earlier, but applied after them."""
     replay = replayed(
         transaction(3, 10, table(), insert("1", "first"), insert("2", "ordinary")),
         segment(5, table(), update("1", "streamed"), first=True),
@@ -72,7 +72,7 @@ def test_fact_02_only_stream_commit_has_the_commit_lsn_of_a_streamed_transaction
     assert found == {"1": (30, 5), "2": (10, 3)}
 
 
-def test_fact_03_stream_abort_of_a_subtransaction_drops_its_changes_alone() -> None:
+def test_fact_03_stream_abort_of_a_subtransaction_drops_only_its_changes() -> None:
     archive = [
         *segment(5, table(), insert("1", "top"), in_subtransaction(6, insert("2", "dropped")), first=True),
         *segment(5, in_subtransaction(7, insert("3", "kept"))),
@@ -83,7 +83,7 @@ def test_fact_03_stream_abort_of_a_subtransaction_drops_its_changes_alone() -> N
     assert rows_of(archive) == [("1", "top"), ("3", "kept"), ("4", "later"), ("5", "top")]
 
 
-def test_fact_03_relations_of_the_dropped_part_are_still_known() -> None:
+def test_fact_03_relation_messages_of_the_aborted_part_stay_valid() -> None:
     archive = [
         *segment(5, in_subtransaction(6, table()), in_subtransaction(6, insert("1", "dropped")), first=True),
         *stream_abort(5, 6),
@@ -137,8 +137,8 @@ def test_fact_04_in_a_segment_of_an_aborted_transaction_a_relation_never_holds_f
     assert rows_of(archive) == [("1", "a"), ("3", "c")]
 
 
-def test_fact_05_a_row_belongs_to_the_version_in_force_where_its_message_stood() -> None:
-    """A column is dropped within the transaction, and the rows before it are applied when the new version is known."""
+def test_fact_05_a_row_belongs_to_the_relation_version_at_its_position() -> None:
+    """A column is dropped within the transaction, and earlier rows are applied when the new version is known."""
     archive = [
         *segment(5, WIDE, insert("1", "old v", "old w"), first=True),
         *segment(5, table("id", "w"), insert("2", "new w")),
@@ -161,13 +161,13 @@ def test_fact_06_the_same_name_under_another_oid_is_another_table() -> None:
     assert tables(replay) == {"t": [("1", "b")]}
 
 
-def test_fact_07_the_key_is_what_the_relation_message_flags() -> None:
+def test_fact_07_the_relation_message_flags_the_key() -> None:
     composite = table("v", "b", "a", key=("a", "b"))
     archive = transaction(3, 10, composite, insert("x", "1", "2"), insert("y", "2", "1"), update("z", "2", "1"))
     assert rows_of(archive) == [("x", "1", "2"), ("z", "2", "1")]
 
 
-def test_fact_07_under_full_nothing_says_which_columns_are_unique_but_the_configuration() -> None:
+def test_fact_07_under_full_only_the_configuration_names_unique_columns() -> None:
     archive = transaction(3, 10, table(identity=FULL), insert("1", "a"), insert("1", "a"), insert("1", "b"))
     assert tables(replayed(archive))["t"] == [("1", "a"), ("1", "a"), ("1", "b")]
     assert tables(replayed(archive), t=("id",))["t"] == [("1", "b")]
@@ -185,7 +185,7 @@ def test_fact_07_under_full_nothing_says_which_columns_are_unique_but_the_config
         (FLOAT8_ARRAY, "{NaN,-0}", "{NaN,0}"),
     ],
 )
-def test_fact_07_a_key_is_equal_to_itself_as_a_unique_index_compares_it(type_oid: int, key: str, same: str) -> None:
+def test_fact_07_keys_are_compared_as_by_a_unique_index(type_oid: int, key: str, same: str) -> None:
     relation = table(("id", type_oid), "v")
     first = transaction(1, 10, relation, insert(key, "a"), update(same, "b"))
     second = transaction(2, 20, delete(same, None))
@@ -201,7 +201,7 @@ def test_fact_08_value_null_unchanged_and_not_sent_are_four_things() -> None:
         insert("1", "a", "b", "c"),
         update("1", None, TOAST, "C"),
         insert("7", "a", None, "c"),
-        update("8", "A", TOAST, "C", old_key=("7", None, None, None)),  # n: not sent, and no NULL
+        update("8", "A", TOAST, "C", old_key=("7", None, None, None)),  # n: not sent, not NULL
         insert("9", None, "b", "c"),
         update("9", TOAST, TOAST, TOAST),
     )
@@ -213,7 +213,7 @@ def test_fact_08_not_sent_does_not_fill_in_for_unchanged() -> None:
     assert rows_of(archive) == [("2", "long")]
 
 
-def test_fact_09_under_full_the_old_tuple_has_the_value_that_is_unchanged() -> None:
+def test_fact_09_under_full_the_old_tuple_has_the_unchanged_value() -> None:
     archive = transaction(
         3,
         10,
@@ -226,7 +226,7 @@ def test_fact_09_under_full_the_old_tuple_has_the_value_that_is_unchanged() -> N
     assert tables(replay, t=("id",)) == tables(replay) == {"t": [("2", "z", "z")]}
 
 
-def test_fact_10_between_transactions_the_commit_lsn_orders() -> None:
+def test_fact_10_commit_lsns_order_transactions() -> None:
     archive = [
         *transaction(3, 10, table(), insert("1", "start")),
         *segment(5, table(), update("1", "commits last"), first=True),
@@ -237,7 +237,7 @@ def test_fact_10_between_transactions_the_commit_lsn_orders() -> None:
     assert rows_of(archive) == [("1", "commits last")]
 
 
-def test_fact_10_within_a_transaction_the_position_in_the_archive_orders_not_the_row_lsns() -> None:
+def test_fact_10_positions_and_not_lsns_order_the_rows_of_a_transaction() -> None:
     first, second = (
         transaction(3, 10, table(), insert("1", "a"), update("1", "b"), update("1", "c"), update("1", "d")),
         [
@@ -248,20 +248,20 @@ def test_fact_10_within_a_transaction_the_position_in_the_archive_orders_not_the
     )
     replay = Replay()
     for number, messages in enumerate((first, second)):
-        lsns = [900 - i // 2 for i in range(len(messages))]  # backwards, and each twice
+        lsns = [900 - i // 2 for i in range(len(messages))]  # descending, each twice
         rows = [encoder.Row(lsn, 0, encoder.encode(m)) for lsn, m in zip(lsns, messages, strict=True)]
         replay.add_file(f"{number}.copydata", encoder.copydata(rows))
         assert tables(replay)["t"] == [("1", "dg"[number])]
 
 
-def test_fact_11_a_key_change_keeps_the_values_that_the_message_does_not_carry() -> None:
+def test_fact_11_a_key_change_keeps_values_that_the_message_lacks() -> None:
     archive = transaction(
         3,
         10,
         table(),
         insert("1", "was one"),
         insert("2", "was two"),
-        update("3", TOAST, old_key=("1", None)),  # a swap, through a third value
+        update("3", TOAST, old_key=("1", None)),  # a swap of two keys by way of a third
         update("1", TOAST, old_key=("2", None)),
         update("2", TOAST, old_key=("3", None)),
     )
@@ -320,7 +320,7 @@ def test_fact_14_oids_and_xids_are_unsigned() -> None:
     ],
     ids=["Begin", "Stream Commit", "XLogData"],
 )
-def test_fact_14_an_lsn_that_delta_cannot_hold_is_refused_and_not_taken_for_a_negative_one(content: bytes) -> None:
+def test_fact_14_an_lsn_too_large_for_delta_is_refused(content: bytes) -> None:
     with pytest.raises(ArchiveError, match="LSN FFFFFFFF/FFFFFFF0 does not fit in a BIGINT"):
         Replay().add_file("a.bin", content)
 
@@ -348,12 +348,12 @@ def typed(type_oid: int) -> Relation:
         (BYTEA, r"a\000b", "bytea_output"),
     ],
 )
-def test_fact_15_text_under_other_settings_of_the_sender_is_refused(type_oid: int, text: str, setting: str) -> None:
+def test_fact_15_text_of_other_sender_settings_is_refused(type_oid: int, text: str, setting: str) -> None:
     with pytest.raises(ArchiveError, match=setting):
         rows_of(transaction(3, 10, typed(type_oid), insert("1", text)))
 
 
-def test_fact_15_utc_offsets_are_read_whatever_time_zone_the_sender_is_in() -> None:
+def test_fact_15_utc_offsets_of_any_time_zone_are_read() -> None:
     texts = ("2026-11-21 03:04:05+00", "2026-11-21 08:34:05+05:30", "2026-11-20 22:04:05-05")
     archive = transaction(3, 10, typed(TIMESTAMPTZ), *(insert(str(i), text) for i, text in enumerate(texts)))
     assert {v for _, v in rows_of(archive)} == {datetime(2026, 11, 21, 3, 4, 5, tzinfo=timezone.utc)}

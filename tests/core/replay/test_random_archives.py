@@ -1,4 +1,4 @@
-"""Archives of random histories replay to the tables that the model server held, as far as an archive can know them."""
+"""Archives of random histories replay to the model server's tables, as far as an archive contains them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = [
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_what_is_replayed_is_what_the_server_held(seeds: range) -> None:
+def test_the_replay_equals_the_servers_tables(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
         chance = random.Random(seed)

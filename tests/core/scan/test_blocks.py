@@ -1,4 +1,4 @@
-"""The way by blocks of rows and arrays of fates comes to what the way row by row comes to."""
+"""Blocks of rows with arrays of statuses give the same result as row by row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Blocks = list[dict[str, Any]]
 
 
 class Archive:
-    """A slot's files as blocks, and by the reference."""
+    """A slot's files as blocks, and read by the reference."""
 
     def __init__(self, slot: Path) -> None:
         self.replay = Replay()
@@ -110,7 +110,7 @@ def test_what_is_counted(archive: Archive) -> None:
 
 
 def test_blocks_of_what_is_rolled_back_are_counted_too(archive: Archive) -> None:
-    """All of a relation's blocks come to the driver where they are few, whatever became of their rows."""
+    """The driver gets all blocks of a relation if there are few, whatever the status of their rows."""
     units = {(row["file"], row["unit"]) for row in archive.rows if row["unit"] >= 0}
     none_committed = StatusLookup.of([Outcome(TransactionStatus.ABORTED, 7, tuple(sorted(units)))], ())
     tally, sizes = BatchStatistics(), Counter[int]()
@@ -240,7 +240,7 @@ EVENTS = st.lists(
 def test_what_is_void_is_left_out_and_nothing_else(
     drawn: list[tuple[str, int, str, bool]], toast: bool, chance: Any
 ) -> None:
-    """Played one after the other, what is left comes to the same row for each key, unchanged values included."""
+    """Applied in order, the remaining events give the same row for each key, including unchanged values."""
     shape = keyed(toast)
     rows = [
         {

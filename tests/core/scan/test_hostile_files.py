@@ -1,4 +1,4 @@
-"""Files that nobody landed: read, or refused, or read but for what is damaged; in bounded memory and time."""
+"""Hostile files are read, refused, or read except for their damage, in bounded memory and time."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from pgoutput_etl.transactions.outcome import TransactionStatus
 from tests.support.encoder import Row, copydata, encode, length_prefixed, recvlogical
 from tests.support.mutations import CODECS, Tell, compress, mutated_files, no_hang, real_files
 
-# What a scan takes beside the file's own bytes, in Python's objects and Arrow's: `docs/reliability.md`.
+# The memory of a scan beyond the file's own bytes, in Python's and Arrow's objects: `docs/guarantees.md`.
 MOST_PER_BYTE = 80
 MOST_BESIDE = 64_000_000
 
 
 def check_scan(scanned: ScanResult) -> None:
-    """Every byte is in one row, and what is damaged is in the file."""
+    """Every byte is in one row, and all damage is inside the file."""
     sizes = [
         row["end"] - row["begin"] for batch in scanned.batches for row in batch.select(["begin", "end"]).to_pylist()
     ]
@@ -56,7 +56,7 @@ def check_scan(scanned: ScanResult) -> None:
 
 
 def read_or_refused(seed: int, count: int) -> Counter[str]:
-    """Each file as one that stops at damage and as one that goes on behind it, up to the tables."""
+    """Reads each file with and without salvage, up to the tables."""
     found: Counter[str] = Counter()
     for path, data in mutated_files(seed, count, real_files()):
         for salvages in (False, True):
@@ -193,7 +193,7 @@ HOSTILE: dict[str, tuple[Framing, Callable[[int], bytes]]] = {
 
 
 def scan_hostile(framing: Framing, data: bytes) -> None:
-    """As the nightly job does, but for the head: an error of ours is all right, too."""
+    """As the nightly job does, except for the head: one of our errors is fine, too."""
     try:
         check_scan(scan_file("x.bin", 0, data, framing, salvages=True))
     except PgoutputEtlError:
@@ -237,7 +237,7 @@ def test_memory_is_bounded_by_size(framing: Framing, make: Callable[[int], bytes
 
 
 def test_a_torn_value_of_megabytes_does_not_hide_what_follows() -> None:
-    """Text in which every other letter could begin a message, cut off; whole transactions behind it."""
+    """Torn text in which every other letter could begin a message, with whole transactions after it."""
     text = b'{"Order": "Berlin, TBD", "IDs": [1, 2, 3]}, ' * 20_000
     torn = encode(Insert(None, 16384, TupleData(b"tn", (text, None))))[:-5]
     with no_hang(60):

@@ -1,4 +1,4 @@
-"""Landed files to message rows: cut anywhere, in any framing, and refused in words that help."""
+"""Scanning landed files to message rows: cut anywhere, in any framing, with helpful errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_file_per_message(framing: str) -> None:
 
 @cache
 def real_messages() -> list[bytes]:
-    """Of five concurrent sessions: streamed, two-phase, with savepoints."""
+    """An archive of five concurrent sessions: streamed, two-phase, with savepoints."""
     found = []
     for path in sorted((DATA / "random16" / "v3").glob("*.gz")):
         data = decompress(path.read_bytes(), str(path))
@@ -174,7 +174,7 @@ def test_a_file_in_which_nothing_tells_inside_from_outside_but_nothing_depends_o
 
 
 def test_a_type_alone_in_a_file_is_read_as_what_is_open_says() -> None:
-    """Outside a segment this one would be type 5, called mood, of the schema ABCDpublic."""
+    """Outside a segment this message would be type 5, called mood, of the schema ABCDpublic."""
     start, mood, stop = segment(5, Type(None, 0x41424344, "public", "mood"), first=True)
     types = replayed([start], [mood], [stop]).assembly.types
     assert [(oid, t.namespace, t.name) for oid, t in types.items()] == [(0x41424344, "public", "mood")]
@@ -253,7 +253,7 @@ def test_bytes_that_are_no_message_are_refused_by_place_and_never_shown() -> Non
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_an_error_in_the_first_messages_is_that_of_the_right_reading(inside: bool) -> None:
-    """A file that begins in a segment is read both ways, and neither goes through to the end."""
+    """A file that begins in a segment is read both ways, and neither way reaches the end."""
     changes = segment(5, *[insert(str(i), SECRET) for i in range(3)])[1:-1]
     good = [encoder.encode(m) for m in (changes if inside else [INSERT, INSERT, INSERT])]
     with pytest.raises(ArchiveError, match=r"message 3: Insert\.new\[1\]\.value at byte") as raised:
@@ -262,7 +262,7 @@ def test_an_error_in_the_first_messages_is_that_of_the_right_reading(inside: boo
 
 
 def test_an_error_of_the_framing_names_the_file() -> None:
-    with pytest.raises(ArchiveError, match=r"shop/7\.copydata: offset 0: expected .* bytes of CopyData"):
+    with pytest.raises(ArchiveError, match=r"shop/7\.copydata: offset 0: expected .*, found less than a message"):
         scan_file("shop/7.copydata", 0, copydata(HISTORY[:1])[:-1])
     with pytest.raises(ArchiveError, match=r"shop/7\.gz: offset 0: expected 3 bytes of gzip data"):
         scan_file("shop/7.gz", 0, b"\x1f\x8b\x08")

@@ -1,4 +1,4 @@
-"""What became of a table's columns: which was which before, and where nobody can know."""
+"""The origins of a table's columns in the version before, and the cases that are ambiguous."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def ints(*names: str) -> Relation:
     return table("id", *((name, INT) for name in names))
 
 
-def told(old: Relation, new: Relation, declared: Declared | None = None) -> list[str]:
-    """Each column after as `new<old`, alone if it is new, `!new` if it was not published; what went as `-old`, `?old`
-    if it is retired."""
-    found = lineage(old, new, declared or {})
+def described(old: Relation, new: Relation, declared: Declared | None = None) -> list[str]:
+    """`new<old` for a column with an origin, `new` for a new column, `!new` for a newly published one, `-old` for a
+    dropped one, `?old` for a retired one."""
+    columns = lineage(old, new, declared or {})
     names = [column.name for column in old.columns]
-    pairs = zip(new.columns, found.origins, strict=True)
-    unsent = {new.columns[place].name for place in found.unsent}
+    pairs = zip(new.columns, columns.origins, strict=True)
+    unsent = {new.columns[place].name for place in columns.unsent}
     after = [
         "!" * (c.name in unsent) + c.name if o is None else f"{c.name}<{names[o]}"
         for c, o in pairs
         if o is None or names[o] != c.name
     ]
-    gone = [n for place, n in enumerate(names) if place not in found.origins]
-    retired = {names[place] for place in found.retired}
+    gone = [n for place, n in enumerate(names) if place not in columns.origins]
+    retired = {names[place] for place in columns.retired}
     return [*after, *(f"{'?' if name in retired else '-'}{name}" for name in gone)]
 
 
@@ -46,22 +46,22 @@ def told(old: Relation, new: Relation, declared: Declared | None = None) -> list
         (ints("a", "b"), ints("b"), ["-a"]),
         (ints("a", "b", "c"), ints("b", "d"), ["d", "-a", "?c"]),
         (ints("a"), table("id", "x"), ["x", "-a"]),  # of another type: no rename
-        # renamed, with a kept column behind
+        # renamed, in front of a remaining column
         (ints("a", "b"), ints("x", "b"), ["x<a"]),
         (ints("a", "b", "c"), ints("x", "y", "c"), ["x<a", "y<b"]),
         (ints("a", "b"), table("key", ("a", INT), ("b", INT), key=["key"]), ["key<id"]),
         (ints("a", "b"), table("id", ("x", BIGINT), ("b", INT)), ["x<a"]),  # and retyped
         (ints("a", "b", "c"), ints("x", "b", "c", "d"), ["x<a", "d"]),
-        # renamed or dropped, and the types leave one way
+        # renamed or dropped, and the types allow one explanation
         (table("id", ("a", INT), "b", ("c", INT)), table("id", "x", ("c", INT)), ["x<b", "-a"]),
         (table("id", "a", ("b", INT), "c", "z"), table("id", ("x", INT), "y", "z"), ["x<b", "y<c", "-a"]),
-        # renamed or dropped, and they leave several: one of them, but which?
+        # renamed or dropped, and the types allow several explanations
         (ints("a", "b", "c"), ints("x", "c"), ["x", "?a", "?b"]),
-        # published though they were not before, perhaps one of them renamed
+        # newly published, and perhaps one of them renamed
         (ints("b"), ints("a", "b"), ["!a"]),
         (ints("a", "b"), ints("x", "y", "b"), ["!x", "!y", "?a"]),
         (ints("a", "b"), table("id", "x", "y", ("b", INT)), ["!x", "!y", "-a"]),
-        # the last column, of the same type: the same one or another
+        # the last column, of the same type: renamed, or dropped and added
         (ints("a"), ints("b"), ["b", "?a"]),
         (ints("a", "b"), ints("a", "c"), ["c", "?b"]),
         (ints("a", "b"), ints("x", "y"), ["x", "y", "?a", "?b"]),
@@ -69,12 +69,12 @@ def told(old: Relation, new: Relation, declared: Declared | None = None) -> list
         # dropped and added again: another column, at the end
         (table("id", ("a", INT), "b"), table("id", "b", ("a", INT)), ["a", "-a"]),
         (table("id", ("a", INT), "b", "c"), table("id", "c", ("a", INT), "b"), ["a", "b", "-a", "-b"]),
-        # retyped where it stands
+        # retyped in its place
         (ints("a"), table("id", ("a", BIGINT)), []),
     ],
 )
-def test_which_column_was_which(old: Relation, new: Relation, expected: list[str]) -> None:
-    assert told(old, new) == expected
+def test_origins_of_columns(old: Relation, new: Relation, expected: list[str]) -> None:
+    assert described(old, new) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_which_column_was_which(old: Relation, new: Relation, expected: list[str
         (ints("a", "x", "b"), ints("b", "x", "a"), {"b": "a", "a": "b"}, ["b<a", "a<b"]),
         (ints("a", "c"), ints("b", "c"), {"b": None}, ["!b", "-a"]),
         (ints("a", "c"), ints("x", "b", "c"), {"b": None}, ["x<a", "!b"]),
-        # What was declared for one step says nothing of the others.
+        # A declaration does not affect other columns.
         (ints("b", "a"), ints("b", "a", "c"), {"b": "a", "a": "b"}, ["c"]),
         (ints("b"), ints("b", "c"), {"b": "a"}, ["c"]),
         (ints("a"), ints("b"), {"b": "nothing"}, ["b", "-a"]),
     ],
 )
-def test_what_the_configuration_declares(old: Relation, new: Relation, declared: Declared, expected: list[str]) -> None:
-    assert told(old, new, declared) == expected
+def test_declared_origins(old: Relation, new: Relation, declared: Declared, expected: list[str]) -> None:
+    assert described(old, new, declared) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_the_configuration_declares(old: Relation, new: Relation, declared:
         (ints("a", "b"), ints("b", "a"), "its columns changed places (a): either names were exchanged"),
     ],
 )
-def test_what_can_not_be_told_is_refused(old: Relation, new: Relation, why: str) -> None:
+def test_ambiguous_columns_are_refused(old: Relation, new: Relation, why: str) -> None:
     with pytest.raises(TableError, match="^" + why.replace("(", r"\(").replace(")", r"\)")):
         lineage(old, new, {})
 
@@ -127,6 +127,6 @@ def test_changes_in_words(old: Relation, new: Relation, expected: str) -> None:
     assert [str(change) for change in lineage(old, new, {}).changes] == [expected]
 
 
-def test_a_retired_column_is_said_to_be_one() -> None:
+def test_a_retired_column_is_reported() -> None:
     kinds = [change.kind for change in lineage(ints("a"), ints("b"), {}).changes]
     assert kinds == [ChangeKind.RETIRED, ChangeKind.ADDED]

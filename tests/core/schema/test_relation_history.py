@@ -1,4 +1,4 @@
-"""Versions of relations: from where each holds, and for whom."""
+"""Versions of relations: the positions and the transactions for which each holds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STREAM = 7  # a streamed transaction's scope
 
 
 def history(*declared: tuple[Relation, tuple[int, int], int | None]) -> RelationHistory:
-    found = RelationHistory()
+    history = RelationHistory()
     for relation, position, scope in declared:
-        found.declare(relation, position, scope)
-    return found
+        history.declare(relation, position, scope)
+    return history
 
 
 def in_force(
@@ -39,13 +39,13 @@ def test_a_version_holds_from_its_message_to_the_next() -> None:
     assert known.newest(T + 1) is None
 
 
-def test_a_version_may_come_back() -> None:
+def test_a_version_may_return() -> None:
     known = history((V1, (0, 1), None), (V2, (0, 3), None), (V1, (0, 5), None))
     assert [in_force(known, (0, n)) for n in (1, 3, 5)] == [V1, V2, V1]
     assert len(known.versions(T).relations) == 2
 
 
-def test_what_is_said_again_is_kept_once() -> None:
+def test_a_repeated_message_adds_no_version() -> None:
     known = RelationHistory()
     for n in range(100):
         known.declare(V1, (0, n), None)
@@ -53,7 +53,7 @@ def test_what_is_said_again_is_kept_once() -> None:
     assert len(known.entries) == 1
 
 
-def test_in_a_segment_a_version_holds_for_its_transaction_alone() -> None:
+def test_in_a_segment_a_version_holds_for_its_transaction_only() -> None:
     known = history((V1, (0, 1), None), (V2, (0, 3), STREAM))
     assert in_force(known, (0, 4), STREAM) == V2
     assert in_force(known, (0, 4)) == V1
@@ -62,21 +62,21 @@ def test_in_a_segment_a_version_holds_for_its_transaction_alone() -> None:
     assert known.newest(T) == V1
 
 
-def test_at_the_end_of_its_transaction_it_holds_for_all() -> None:
+def test_at_stream_commit_a_version_holds_for_all() -> None:
     known = history((V1, (0, 1), None), (V2, (0, 3), STREAM))
     known.promote(STREAM, (0, 8))
     assert [in_force(known, (0, n)) for n in (7, 8, 9)] == [V1, V2, V2]
     assert known.newest(T) == V2
 
 
-def test_what_was_told_to_all_since_is_newer_than_what_the_transaction_knew() -> None:
+def test_a_later_message_for_all_outlives_the_stream_s_version() -> None:
     known = history((V1, (0, 1), STREAM), (V2, (0, 3), None))
     known.promote(STREAM, (0, 8))
     assert in_force(known, (0, 9)) == V2
     assert known.newest(T) == V2
 
 
-def test_one_transaction_ends_and_others_go_on() -> None:
+def test_the_end_of_one_stream_does_not_affect_others() -> None:
     known = history((V1, (0, 1), None), (V2, (0, 3), STREAM), (V3, (0, 4), STREAM + 1))
     known.promote(STREAM + 1, (0, 8))
     assert in_force(known, (0, 9)) == V3
@@ -93,8 +93,8 @@ def test_a_history_stored_by_an_earlier_run_is_the_same_in_any_order() -> None:
     assert again.newest(T) == V3
 
 
-def test_streams_leave_nothing_behind_that_they_did_not_bring() -> None:
-    """Thousands of streamed transactions a night, each of which is told again what its tables look like."""
+def test_a_stream_without_a_new_version_adds_no_entry() -> None:
+    """A night may have thousands of streamed transactions, each with its own Relation messages."""
     known = history((V1, (0, 1), None))
     for scope in range(1000):
         known.declare(replace(V1, xid=scope), (1, 2 * scope), scope)
@@ -102,16 +102,16 @@ def test_streams_leave_nothing_behind_that_they_did_not_bring() -> None:
     assert known.entries == [RelationEntry((0, 1), V1, None)]
 
 
-def test_a_stream_that_has_ended_makes_nothing_everyone_s() -> None:
+def test_a_stream_that_has_ended_promotes_nothing() -> None:
     known = history((V1, (0, 1), None), (V2, (0, 3), STREAM))
     known.end(STREAM)
     known.promote(STREAM, (0, 8))
     assert in_force(known, (0, 9)) == V1
-    assert in_force(known, (0, 7), STREAM) == V2  # its rows are read all the same
+    assert in_force(known, (0, 7), STREAM) == V2  # its rows are still decoded
 
 
-def test_what_all_were_told_again_outlives_the_night() -> None:
-    """A subtransaction of the stream changed the table and was rolled back; then everyone was told what all knew."""
+def test_a_repeated_message_for_all_outlives_the_night() -> None:
+    """A subtransaction of the stream changed the table and was rolled back; then the version for all was sent again."""
     known = history((V1, (0, 1), None), (V2, (0, 3), STREAM), (V1, (0, 5), None))
     again = RelationHistory.of(known.entries)
     again.promote(STREAM, (1, 0))

@@ -1,4 +1,4 @@
-"""Runs of committed rows under one version: by spans, by every row, and by one row after the other."""
+"""Relation spans of committed rows: from version spans, from all rows at once, and row by row."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ def versions_of(messages: Sequence[tuple[Position, Relation, int | None]]) -> Re
 
 
 def one_by_one(rows: list[Row], versions: RelationVersions) -> list[RelationSpan]:
-    found: list[tuple[CommitPosition, int]] = []
+    numbered: list[tuple[CommitPosition, int]] = []
     for lsn, file, ordinal, scope in sorted(rows):
         number = versions.at((file, ordinal), None if scope == NO_SCOPE else scope)
         if number is not None:
-            found.append(((lsn, file, ordinal), number))
+            numbered.append(((lsn, file, ordinal), number))
     return [
-        RelationSpan(next(of)[0], versions.relations[number]) for number, of in groupby(found, key=lambda row: row[1])
+        RelationSpan(next(of)[0], versions.relations[number])
+        for number, of in groupby(numbered, key=lambda row: row[1])
     ]
 
 
@@ -63,10 +64,10 @@ def places(rows: list[Row]) -> RowPositions:
 
 
 @given(declared, rows, st.integers(1, 30))
-def test_runs_are_those_of_the_rows_one_by_one(
+def test_relation_spans_equal_those_of_single_rows(
     messages: list[tuple[Position, Relation, int | None]], rows: list[Row], block: int
 ) -> None:
-    """However the rows are divided into blocks; spans either tell the runs or say that they don't."""
+    """However the rows are divided into blocks. Version spans give the same result, or None."""
     versions = versions_of(messages)
     expected = one_by_one(rows, versions)
     assert relation_spans_of_rows(places(rows), versions) == expected
@@ -82,13 +83,13 @@ def test_runs_are_those_of_the_rows_one_by_one(
         )
 
 
-def test_a_version_that_comes_back_is_a_run_of_its_own() -> None:
+def test_a_version_that_returns_has_its_own_span() -> None:
     messages = [((0, 0), VERSIONS[0], None), ((0, 5), VERSIONS[1], None), ((0, 10), VERSIONS[0], None)]
     versions = versions_of(messages)
-    found = list(
+    spans = list(
         spans_of(places([(1, 0, 1, NO_SCOPE), (2, 0, 6, NO_SCOPE), (3, 0, 11, NO_SCOPE)]), versions.holds_from)
     )
-    assert relation_spans_of_spans(found, versions) == [
+    assert relation_spans_of_spans(spans, versions) == [
         RelationSpan((1, 0, 1), VERSIONS[0]),
         RelationSpan((2, 0, 6), VERSIONS[1]),
         RelationSpan((3, 0, 11), VERSIONS[0]),

@@ -1,4 +1,4 @@
-"""Spark's work beside other work, and given up with it; with a session that only notes what it is told."""
+"""Background jobs of a session, canceled if the other work fails. The session is a stand-in that records calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.spark.session import background_jobs
+from pgoutput_etl.spark.session import background_jobs, delta_package, with_delta
 
 
 @dataclass
-class Noting:
+class RecordingSession:
     """Tags belong to threads, as a session's do."""
 
     tags: threading.local = field(default_factory=threading.local)
     interrupted: list[str] = field(default_factory=list)
-    given_up: threading.Event = field(default_factory=threading.Event)
+    canceled: threading.Event = field(default_factory=threading.Event)
 
     def addTag(self, tag: str) -> None:  # noqa: N802
         self.tags.of_thread = tag
@@ -29,14 +29,14 @@ class Noting:
 
     def interruptTag(self, tag: str) -> None:  # noqa: N802
         self.interrupted.append(tag)
-        self.given_up.set()
+        self.canceled.set()
 
 
-def test_what_was_started_has_a_tag_of_its_own_and_gives_its_answer() -> None:
-    spark = Noting()
+def test_background_jobs_have_their_own_tag_and_return_results() -> None:
+    spark = RecordingSession()
     with background_jobs(cast(SparkSession, spark)) as others:
         tags = [others.start(lambda: spark.tags.of_thread).result() for _ in range(2)]
-        assert not hasattr(spark.tags, "of_thread"), "this thread's own work can't be given up by it"
+        assert not hasattr(spark.tags, "of_thread"), "jobs of this thread are not canceled with it"
     assert tags[0] == tags[1]
     assert tags[0].startswith("pgoutput_etl-")
     with background_jobs(cast(SparkSession, spark)) as others:
@@ -44,19 +44,36 @@ def test_what_was_started_has_a_tag_of_its_own_and_gives_its_answer() -> None:
     assert spark.interrupted == []
 
 
-def test_where_the_other_work_fails_spark_is_told_to_give_up_before_anybody_waits() -> None:
-    spark = Noting()
+def test_background_jobs_are_canceled_if_the_other_work_fails() -> None:
+    spark = RecordingSession()
     seen: list[str] = []
 
-    def until_given_up() -> None:
+    def until_canceled() -> None:
         seen.append(spark.tags.of_thread)
-        assert spark.given_up.wait(60)
+        assert spark.canceled.wait(60)
 
     def failing() -> None:
         with background_jobs(cast(SparkSession, spark)) as others:
-            others.start(until_given_up)
+            others.start(until_canceled)
             raise RuntimeError("another run is at work")
 
     with pytest.raises(RuntimeError, match="another run"):
         failing()
     assert spark.interrupted == seen
+
+
+DRIVER = "org.postgresql:postgresql:42.7.7"
+
+
+@pytest.mark.parametrize(
+    ("settings", "packages"),
+    [
+        ({}, delta_package()),
+        ({"spark.jars.packages": DRIVER}, f"{DRIVER},{delta_package()}"),
+        ({"spark.jars": "/jars/postgresql.jar"}, delta_package()),
+        ({"spark.jars": "/jars/delta-spark_4.2_2.13-4.4.0.jar"}, None),
+        ({"spark.jars.packages": f"{delta_package()},{DRIVER}"}, f"{delta_package()},{DRIVER}"),
+    ],
+)
+def test_configured_packages_and_jars_are_kept_beside_delta(settings: dict[str, str], packages: str | None) -> None:
+    assert with_delta(settings) == ({} if packages is None else {"spark.jars.packages": packages})

@@ -1,4 +1,4 @@
-"""Targets in a catalog: names, and what can have none."""
+"""Targets in a catalog: their names, and tables without a possible name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_of(
     states: dict[int, TableState] | None = None,
     placed: Collection[int] = (),
 ) -> TablePlan:
-    """Of an insert into each; those of one OID are a table that was renamed."""
+    """The plan of an insert into each relation. Relations of one OID are a table that was renamed."""
     history = RelationHistory()
     for n, relation in enumerate(relations, 1):
         history.declare(relation, (0, n), None)
@@ -59,22 +59,22 @@ def test_a_name_in_a_catalog_has_three_parts(catalog: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "é", "a`b", "a-b", "a/../b"])
-def test_names_that_not_every_catalog_takes_hold_their_table(name: str) -> None:
+def test_a_name_that_not_every_catalog_accepts_holds_the_table(name: str) -> None:
     plan = plan_of(table(oid=1, name=name), table(oid=2, name="plain"))
     assert places(plan) == {2: "`main`.`public`.`plain`"}
     assert [(held.oid, held.reason.partition(" in a catalog")[0]) for held in plan.held] == [
-        (1, f"its table's name {name!r} can be none")
+        (1, f"its table name {name!r} is not possible")
     ]
 
 
-def test_tables_whose_names_differ_in_nothing_but_case_are_held() -> None:
+def test_tables_whose_names_differ_only_in_case_are_held() -> None:
     upper, lower = table(oid=1, name="Orders"), table(oid=2, name="orders")
     plan = plan_of(upper, lower)
     assert places(plan) == {}
-    assert ["differs from it in nothing but case" in held.reason for held in plan.held] == [True, True]
+    assert ["only in case, which catalogs ignore" in held.reason for held in plan.held] == [True, True]
 
 
-def test_one_that_is_there_already_goes_on_and_one_that_is_skipped_is_in_nobody_s_way() -> None:
+def test_an_existing_table_continues_and_a_skipped_one_does_not_count() -> None:
     upper, lower = table(oid=1, name="Orders"), table(oid=2, name="orders")
     there = replace(state_of(upper), oid=1, path="`main`.`public`.`orders`")
     plan = plan_of(upper, lower, states={1: there})
@@ -85,25 +85,25 @@ def test_one_that_is_there_already_goes_on_and_one_that_is_skipped_is_in_nobody_
     assert places(plan_of(upper, lower, config=skips)) == {2: "`main`.`public`.`orders`"}
 
 
-def test_one_that_is_built_anew_where_it_is_stays_there() -> None:
-    """As backfills and snapshots do, of which it has no state to begin with."""
+def test_a_table_that_is_rebuilt_keeps_its_place() -> None:
+    """As in backfills and snapshots, which begin without its state."""
     plan = plan_of(table(oid=1, name="Orders"), table(oid=2, name="orders"), placed=[1])
     assert places(plan) == {1: "`main`.`public`.`orders`"}
     assert [held.oid for held in plan.held] == [2]
 
 
-def test_a_table_that_was_renamed_leaves_its_old_name_to_others() -> None:
+def test_the_old_name_of_a_renamed_table_is_free() -> None:
     plan = plan_of(table(oid=1, name="Orders"), table(oid=1, name="old_orders"), table(oid=2, name="orders"))
     assert places(plan) == {1: "`main`.`public`.`old_orders`", 2: "`main`.`public`.`orders`"}
 
 
-def test_a_table_renamed_in_case_alone_stays_where_it_is() -> None:
+def test_a_table_renamed_only_in_case_keeps_its_place() -> None:
     there = replace(state_of(table(oid=1, name="Orders")), oid=1, path="`main`.`public`.`orders`")
     plan = plan_of(table(oid=1, name="orders"), states={1: there})
     assert [(task.path, task.moved_from) for task in plan.tasks] == [(there.path, None)]
 
 
-def test_a_displaced_table_goes_on_in_a_folder() -> None:
+def test_a_displaced_table_moves_to_a_folder() -> None:
     there = replace(state_of(table(oid=1)), oid=1, path="`main`.`public`.`t`")
     plan = plan_of(table(oid=1), table(oid=2), states={1: there})
     assert places(plan) == {1: "ledger/displaced/1", 2: "`main`.`public`.`t`"}
@@ -112,6 +112,6 @@ def test_a_displaced_table_goes_on_in_a_folder() -> None:
     assert by_oid[2].replaces
 
 
-def test_what_is_built_beside_is_in_folders() -> None:
+def test_a_side_build_is_in_folders() -> None:
     with pytest.raises(ConfigError, match="--into: expected a folder"):
         BackfillRequest(("*",), into="`main`.`shop`").check()

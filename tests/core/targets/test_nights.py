@@ -1,4 +1,4 @@
-"""Nights cut anywhere, without Spark: histories that the plan and the replay once understood differently."""
+"""Histories, divided into nights at any place, that once made the plan and the replay differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SWAP = (table(oid=A, name="b"), insert("2", "of a", oid=A))
 
 
 def nights(*files: Iterable[PgoutputMessage]) -> Nights:
-    """A night for each file, compared with the reference after each."""
+    """Applies one file per night, and compares with the reference after each night."""
     found = Nights()
     for messages in files:
         found.night([copydata(messages)])
@@ -44,7 +44,7 @@ def nights(*files: Iterable[PgoutputMessage]) -> Nights:
 
 
 def however_cut(messages: Messages) -> Nights:
-    """In one night, in one per message, and cut once anywhere."""
+    """In one night, in a night per message, and in two nights with every possible cut."""
     nights(*([message] for message in messages))
     for at in range(1, len(messages)):
         nights(messages[:at], messages[at:])
@@ -55,7 +55,7 @@ def places(found: Nights) -> dict[str, int]:
     return {state.path: oid for oid, state in found.states.items()}
 
 
-def test_a_name_in_a_prepared_transaction_is_not_yet_its_own() -> None:
+def test_a_rename_in_a_prepared_transaction_has_no_effect_yet() -> None:
     for end in ([], rollback_prepared(5)):
         found = however_cut([*OLD, *prepared(5, *SWAP, lsn=30), *end])
         assert places(found) == {"root/public/a": A, "root/public/b": B}
@@ -63,8 +63,8 @@ def test_a_name_in_a_prepared_transaction_is_not_yet_its_own() -> None:
     assert places(found) == {"root/public/b": A, "root/_pgoutput_etl/displaced/2": B}
 
 
-def test_a_name_in_a_stream_is_not_yet_its_own() -> None:
-    """Also where the part of the stream that says it is rolled back, and the rest is committed."""
+def test_a_rename_in_a_streamed_transaction_has_no_effect_yet() -> None:
+    """Also if the subtransaction of the rename is rolled back, and the rest is committed."""
     stream = segment(5, *SWAP, first=True)
     for end in ([], stream_abort(5)):
         assert places(however_cut([*OLD, *stream, *end])) == {"root/public/a": A, "root/public/b": B}
@@ -74,8 +74,8 @@ def test_a_name_in_a_stream_is_not_yet_its_own() -> None:
     assert places(found) == {"root/public/a": A, "root/public/b": B}
 
 
-def test_what_is_sent_at_its_commit_prepared_is_described_then() -> None:
-    """Prepared before the slot decoded two-phase transactions: behind commits with higher LSNs than its own."""
+def test_a_transaction_that_is_sent_at_commit_prepared_is_described_then() -> None:
+    """It was prepared before the slot decoded two-phase transactions, so it comes after commits with higher LSNs."""
     wide = table("id", "v", "w")
     late = [*prepared(5, wide, insert("2", "b", "w"), lsn=15), *commit_prepared(5, 40)]
     found = however_cut([*transaction(3, 10, table(), insert("1", "a")), *transaction(4, 30, insert("9", "z")), *late])
@@ -99,7 +99,7 @@ def test_columns_change_in_one_night_and_are_committed_in_another(kind: str) -> 
     assert [state.status for state in found.states.values()] == ["applied"]
 
 
-def test_a_table_that_is_skipped_for_a_while_lacks_what_came_meanwhile() -> None:
+def test_a_table_that_was_skipped_for_a_while_lacks_changes_and_is_held() -> None:
     skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
     found = Nights()
     found.night([copydata(transaction(3, 10, table(), insert("1", "a")))])
@@ -109,12 +109,12 @@ def test_a_table_that_is_skipped_for_a_while_lacks_what_came_meanwhile() -> None
     found.night([copydata(transaction(5, 30, table(oid=2, name="other"), insert("1", "x", oid=2)))], skipping)
     planned = found.night([copydata(transaction(6, 40, insert("3", "c")))])
     (held,) = planned.tables.held
-    assert held.reason.startswith("the configuration skipped it while changes were committed, which it lacks")
-    assert held.reason.endswith("jobs/backfill.py --tables 'public.t'")
+    assert held.reason.startswith("it lacks changes that were committed while the configuration skipped it")
+    assert held.reason.endswith("rebuild it from the archive")
     assert (found.states[16384].status, found.states[16384].last_commit_lsn) == (HELD, 10)
 
 
-def test_a_table_that_was_skipped_from_its_beginning_is_not_begun_in_its_midst() -> None:
+def test_a_table_that_was_skipped_from_its_beginning_is_not_created_later() -> None:
     skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
     found = Nights()
     found.night([copydata(transaction(3, 10, table(), insert("1", "a")))], skipping)
@@ -124,7 +124,7 @@ def test_a_table_that_was_skipped_from_its_beginning_is_not_begun_in_its_midst()
     found.assert_as_replayed()
 
 
-def test_a_table_that_got_nothing_while_it_was_skipped_goes_on() -> None:
+def test_a_table_without_changes_while_it_was_skipped_continues() -> None:
     skipping = replace(CONFIG, tables=(TableRule("public.t", skip=True),))
     found = Nights()
     found.night([copydata(transaction(3, 10, table(), insert("1", "a")))])
@@ -135,7 +135,7 @@ def test_a_table_that_got_nothing_while_it_was_skipped_goes_on() -> None:
 
 
 def test_a_held_table_keeps_its_rows_when_another_takes_its_name() -> None:
-    """They go out of the way; else a rebuilt table would be written over the other one."""
+    """Its rows move away. Otherwise rebuilding it would overwrite the other table."""
     swapped = table(("id", 23), ("a", 23), ("b", 23), oid=A)
     exchanged = table(("id", 23), ("b", 23), ("a", 23), oid=A)
     found = Nights()
@@ -148,7 +148,7 @@ def test_a_held_table_keeps_its_rows_when_another_takes_its_name() -> None:
     found.assert_as_replayed()
 
 
-def test_a_truncate_of_a_streamed_transaction_empties_what_was_committed_before() -> None:
+def test_a_streamed_truncate_removes_rows_that_were_committed_before() -> None:
     stream = [*segment(5, truncate(), insert("3", "c"), first=True)]
     middle = transaction(6, 20, insert("2", "b"))
     however_cut([*transaction(3, 10, table(), insert("1", "a")), *stream, *middle, *stream_commit(5, 30)])

@@ -1,4 +1,4 @@
-"""What a batch means for a table, planned without Spark: segments, keys that follow renames, places, refusals."""
+"""Plans of one table: schema spans, keys that follow renames, paths, and reasons to hold it or stop."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def plan_of(
     history = RelationHistory()
     for n, relation in enumerate(runs, 1):
         history.declare(relation, (0, n), None)
-    seen = [RelationSpan((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
-    changes = TableChanges(T, inserts=1, runs=tuple(seen), last_row=(100 * len(runs), 0, len(runs)))
+    spans = [RelationSpan((100 * n, 0, n), relation) for n, relation in enumerate(runs, 1)]
+    changes = TableChanges(T, inserts=1, runs=tuple(spans), last_row=(100 * len(runs), 0, len(runs)))
     changes = replace(changes, **counted)  # type: ignore[arg-type]
     states = {} if state is None else {T: state}
     return make_plan(config, history, {T: changes}, states, user_types or UserTypes())
@@ -51,14 +51,14 @@ def task_of(plan: TablePlan) -> TableTask:
     return plan.tasks[0]
 
 
-def test_a_table_whose_columns_stay_is_one_segment_however_often_it_is_renamed() -> None:
+def test_a_renamed_table_without_column_changes_is_one_span() -> None:
     task = task_of(plan_of([table(), table(name="u"), table(name="w")], state_of(table())))
     assert [(s.start, s.end, s.migration) for s in task.spans] == [(None, None, None)]
     assert task.moved_from == ("root/public/t", 7)
     assert [str(change) for _, change in task.schema_changes] == ["table renamed (was public.t)"]
 
 
-def test_segments_are_cut_where_columns_change() -> None:
+def test_a_span_ends_where_columns_change() -> None:
     versions = [table("id", "v"), table("id", "v", "w"), table("id", "w")]
     task = task_of(plan_of(versions, state_of(table("id", "v"))))
     assert [(s.start, s.end) for s in task.spans] == [
@@ -73,22 +73,22 @@ def test_segments_are_cut_where_columns_change() -> None:
     ]
 
 
-def test_what_was_before_a_truncate_needs_no_segment_and_no_reshaping() -> None:
+def test_changes_before_a_truncate_need_no_span_and_no_migration() -> None:
     versions = [table("id", "v"), table("id", ("v", INT)), table("id", ("v", INT), "w")]
     task = task_of(plan_of(versions, state_of(table("id", "v")), truncates=1, truncated_at=(250, 0, 2)))
     assert [(s.start, s.migration is None) for s in task.spans] == [(None, True), ((300, 0, 3), False)]
     assert task.shape.columns[1].type.name == "int4"
-    assert len(task.schema_changes) == 2  # they are told all the same
+    assert len(task.schema_changes) == 2  # both are reported
 
 
 def test_a_widened_column_is_not_converted() -> None:
     task = task_of(plan_of([table("id", ("n", BIGINT))], state_of(table("id", ("n", INT)), types=["string", "int32"])))
-    reshaping = task.spans[0].migration
-    assert reshaping is not None
-    assert [reshaping.value_change(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
+    migration = task.spans[0].migration
+    assert migration is not None
+    assert [migration.value_change(place) for place in range(2)] == [ValueChange.STAYS, ValueChange.WIDENED]
 
 
-def test_a_retired_column_goes_when_another_takes_its_name() -> None:
+def test_a_new_column_of_its_name_replaces_a_retired_column() -> None:
     retiring = task_of(plan_of([table("id", "b")], state_of(table("id", "a"))))
     assert [c.name for c in retiring.shape.columns if c.retired] == ["a"]
     state = replace(state_of(table("id", "b")), retired=retiring.retired, types=("string",) * 3)
@@ -99,24 +99,24 @@ def test_a_retired_column_goes_when_another_takes_its_name() -> None:
 
 @pytest.mark.parametrize("configured", ["id", "ident", "key"])
 def test_a_configured_key_follows_its_column_through_renames(configured: str) -> None:
-    """Whichever of its names it was configured by, in this batch or one before."""
+    """The configuration may use any of the column's names, in this batch or an earlier one."""
     versions = [table(name, "v", identity=FULL) for name in ("id", "ident", "key")]
     config = replace(CONFIG, tables=(TableRule("public.*", key=(configured,)),))
     task = task_of(plan_of(versions[1:], state_of(versions[0]), config))
-    assert [segment.shape.key for segment in task.spans] == [(0,), (0,)]
+    assert [span.shape.key for span in task.spans] == [(0,), (0,)]
 
 
 def test_a_configured_key_that_no_version_has_holds_the_table() -> None:
     config = replace(CONFIG, tables=(TableRule("public.*", key=("nothing",)),))
     assert [held.reason for held in plan_of([table(identity=FULL)], None, config).held] == [
-        "the configured key names no column 'nothing'"
+        "the configured key has a column 'nothing' that the table lacks"
     ]
 
 
-def test_types_that_were_configured_anew_do_not_change_what_is_stored() -> None:
+def test_new_configured_types_do_not_change_stored_values() -> None:
     relation = table("id", ("p", 16999))
     types = UserTypes({16999: ("public", "posint")}, {"public.posint": "int4"})
-    with pytest.raises(RunError, match=r"column 'p' of public\.t is stored as string, and would be int32 by the"):
+    with pytest.raises(RunError, match=r"column 'p' of public\.t is stored as string, but the configuration's `types`"):
         plan_of([relation], state_of(relation), user_types=types)
     assert task_of(plan_of([relation], user_types=types)).shape.columns[1].type.stored_as == "int32"
 
@@ -124,33 +124,41 @@ def test_types_that_were_configured_anew_do_not_change_what_is_stored() -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        (("id", "a", "A"), "columns 'a' and 'A' differ in nothing but case, which Delta can't hold"),
-        (("id", "_pg_xid"), "column '_pg_xid' is named as one that every target has already"),
-        (("id", "s", "\u017f"), "columns 's' and '\u017f' differ in nothing but case, which Delta can't hold"),
-        (("id", "\u212a", "k"), "columns '\u212a' and 'k' differ in nothing but case, which Delta can't hold"),
-        (("id", "i", "İ"), "columns 'i' and 'İ' differ in nothing but case, which Delta can't hold"),
-        (("id", ""), "one of its columns has no name"),
-        (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ in nothing but case, which Delta can't hold"),
+        (("id", "a", "A"), "columns 'a' and 'A' differ only in case, which Delta ignores"),
+        (("id", "_pg_xid"), "the column name '_pg_xid' is reserved in every mode"),
+        (("id", "s", "\u017f"), "columns 's' and '\u017f' differ only in case, which Delta ignores"),
+        (("id", "\u212a", "k"), "columns '\u212a' and 'k' differ only in case, which Delta ignores"),
+        (("id", "i", "İ"), "columns 'i' and 'İ' differ only in case, which Delta ignores"),
+        (("id", ""), "a column name is empty"),
+        (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ only in case, which Delta ignores"),
     ],
 )
-def test_names_that_one_delta_table_can_not_have_hold_the_table(columns: tuple[str, ...], reason: str) -> None:
+def test_column_names_that_a_delta_table_can_not_have_hold_the_table(columns: tuple[str, ...], reason: str) -> None:
     assert [held.reason for held in plan_of([table(*columns)]).held] == [reason]
 
 
 @pytest.mark.parametrize(
     ("relation", "ledger", "reason"),
     [
-        (table(name=""), "root/_pgoutput_etl", "its table has no name"),
+        (table(name=""), "root/_pgoutput_etl", "its table name is empty"),
         (
             table(name="\u202e" * 63),
             "root/_pgoutput_etl",
-            "its table's name would be a folder of 567 bytes, where 255 can be",
+            "its table name would make a folder name of 567 bytes; the limit is 255",
         ),
-        (table(name="files"), "root/public", "its folder would be the ledger's: set state.root to one outside of"),
-        (table(name="t"), "root/./public/t/", "its folder would be the ledger's: set state.root to one outside of"),
+        (
+            table(name="files"),
+            "root/public",
+            "its folder would be inside the ledger: set state.root to a folder",
+        ),
+        (
+            table(name="t"),
+            "root/./public/t/",
+            "its folder would be inside the ledger: set state.root to a folder",
+        ),
     ],
 )
-def test_a_table_that_can_have_no_folder_of_its_own_is_held(relation: Relation, ledger: str, reason: str) -> None:
+def test_a_table_whose_path_is_not_possible_is_held(relation: Relation, ledger: str, reason: str) -> None:
     (held,) = plan_of([relation], config=replace(CONFIG, state=State(ledger))).held
     assert held.reason.startswith(reason)
 
@@ -171,22 +179,30 @@ def in_mode(mode: Mode, match: str = "public.*") -> Config:
 @pytest.mark.parametrize(
     ("mode", "name", "reason"),
     [
-        (Mode.SOFT_DELETE, "_pg_deleted", "column '_pg_deleted' is named as one that a target has in mode soft_delete"),
-        (Mode.HISTORY, "_pg_valid_to_ts", "column '_pg_valid_to_ts' is named as one that a target has in mode history"),
-        (Mode.APPEND, "_pg_op", "column '_pg_op' is named as one that a target has in mode append"),
-        (Mode.APPEND, "_pg_xid", "column '_pg_xid' is named as one that every target has already"),
-        (Mode.HISTORY, "_PG_Valid_From_LSN", "differ in nothing but case"),
+        (
+            Mode.SOFT_DELETE,
+            "_pg_deleted",
+            "the column name '_pg_deleted' is reserved in mode soft_delete",
+        ),
+        (
+            Mode.HISTORY,
+            "_pg_valid_to_ts",
+            "the column name '_pg_valid_to_ts' is reserved in mode history",
+        ),
+        (Mode.APPEND, "_pg_op", "the column name '_pg_op' is reserved in mode append"),
+        (Mode.APPEND, "_pg_xid", "the column name '_pg_xid' is reserved in every mode"),
+        (Mode.HISTORY, "_PG_Valid_From_LSN", "differ only in case"),
         (Mode.MIRROR, "_pg_deleted", None),
         (Mode.HISTORY, "_pg_op", None),
     ],
 )
-def test_only_the_columns_that_a_mode_adds_are_taken(mode: Mode, name: str, reason: str | None) -> None:
+def test_only_column_names_that_the_mode_adds_are_reserved(mode: Mode, name: str, reason: str | None) -> None:
     plan = plan_of([table("id", name)], None, in_mode(mode))
     assert [reason is not None and reason in held.reason for held in plan.held] == [True] * (reason is not None)
 
 
 @pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY, Mode.APPEND])
-def test_where_the_past_is_kept_a_truncate_cuts_nothing_off(mode: Mode) -> None:
+def test_a_mode_that_stores_truncates_keeps_all_spans(mode: Mode) -> None:
     versions = [table("id", "v"), table("id", "v", "w")]
     state = replace(state_of(table("id", "v")), mode=mode)
     task = task_of(plan_of(versions, state, in_mode(mode), truncates=1, truncated_at=(250, 0, 2)))
@@ -197,25 +213,26 @@ def test_where_the_past_is_kept_a_truncate_cuts_nothing_off(mode: Mode) -> None:
     assert (task.mode, task.changes.truncates, task.changes.truncated_at) == (mode, 1, None)
 
 
-def test_another_mode_than_that_of_a_table_is_refused_before_anything_is_written() -> None:
-    """Also of one that has no changes; under a new name, which an archive brings about, it is held."""
-    said = (
-        r"^public\.t was written in mode mirror, and the configuration asks for history for public\.t\. .*"
-        r"set `mode` back, or have the table rebuilt from the archive: jobs/backfill\.py --tables 'public\.t'$"
+def test_a_changed_mode_stops_the_run() -> None:
+    """Also if the table has no changes. A table that was renamed to a name with another mode is held."""
+    expected = (
+        r"^public\.t was written in mode mirror, but the configuration asks for history for public\.t\. .*"
+        r"restore `mode`, or rebuild the table from the archive$"
     )
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=expected) as error:
         plan_of([table()], state_of(table()), in_mode(Mode.HISTORY))
-    with pytest.raises(RunError, match=said):
+    assert error.value.next_job == ("backfill", "--tables", "public.t")
+    with pytest.raises(RunError, match=expected):
         make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, UserTypes())
     plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
     assert [held.reason.split(". ")[0] for held in plan.held] == [
-        "public.t was written in mode mirror, and the configuration asks for history for public.u"
+        "public.t was written in mode mirror, but the configuration asks for history for public.u"
     ]
 
 
 def test_soft_delete_needs_a_key() -> None:
     (held,) = plan_of([table(identity=FULL)], None, in_mode(Mode.SOFT_DELETE)).held
-    assert held.reason.startswith("mode soft_delete needs a key, and it has none")
+    assert held.reason.startswith("mode soft_delete needs a key, and the table has none")
     config = replace(CONFIG, tables=(TableRule("public.*", mode=Mode.SOFT_DELETE, key=("id",)),))
     assert task_of(plan_of([table(identity=FULL)], None, config)).mode is Mode.SOFT_DELETE
 
@@ -228,15 +245,15 @@ def renamed(target: str, match: str = "public.t") -> Config:
     ("target", "path"),
     [("crm.customer", "root/crm/customer"), ("_a.b/c", "root/%5Fa/b%2Fc"), ("é.~", "root/%C3%A9/%7E")],
 )
-def test_a_renamed_table_is_where_the_rule_says_and_never_out_of_the_target(target: str, path: str) -> None:
+def test_a_configured_name_decides_the_path_and_never_leads_out_of_the_target(target: str, path: str) -> None:
     assert task_of(plan_of([table()], None, renamed(target))).path == path
 
 
-def test_a_table_that_is_there_moves_to_its_new_place_and_back() -> None:
-    there = task_of(plan_of([table()], state_of(table()), renamed("crm.customer")))
-    assert (there.path, there.moved_from) == ("root/crm/customer", ("root/public/t", 7))
-    moved = "moved, as its place is another one by the configuration"
-    assert [str(change) for _, change in there.schema_changes] == [moved]
+def test_an_existing_table_moves_to_its_configured_path_and_back() -> None:
+    away = task_of(plan_of([table()], state_of(table()), renamed("crm.customer")))
+    assert (away.path, away.moved_from) == ("root/crm/customer", ("root/public/t", 7))
+    moved = "table moved to the path that the configuration gives it"
+    assert [str(change) for _, change in away.schema_changes] == [moved]
     state = replace(state_of(table()), path="root/crm/customer")
     back = task_of(plan_of([table()], state))
     assert (back.path, back.moved_from) == ("root/public/t", ("root/crm/customer", 7))
@@ -244,36 +261,37 @@ def test_a_table_that_is_there_moves_to_its_new_place_and_back() -> None:
     assert (stays.moved_from, stays.schema_changes) == (None, ())
 
 
-def test_a_table_can_not_take_another_s_name_but_one_that_is_free_again() -> None:
+def test_a_table_can_only_be_renamed_to_a_free_name() -> None:
     other = replace(state_of(table(oid=2, name="other")), oid=2)
     history = RelationHistory()
     history.declare(table(), (0, 1), None)
     changes = {T: TableChanges(T, inserts=1)}
     config = renamed("public.other")
-    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
+    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has another table public.other"):
         make_plan(config, history, changes, {2: other}, UserTypes())
-    away = replace(config, tables=(*config.tables, TableRule("public.other", skip=True)))
-    assert len(make_plan(away, history, changes, {2: other}, UserTypes()).tasks) == 1
+    skipping = replace(config, tables=(*config.tables, TableRule("public.other", skip=True)))
+    assert len(make_plan(skipping, history, changes, {2: other}, UserTypes()).tasks) == 1
     elsewhere = replace(state_of(table(oid=2, name="elsewhere")), oid=2)
     plan = make_plan(config, history, changes, {2: elsewhere}, UserTypes())
     assert plan.tasks[0].path == "root/public/other"
 
 
-def test_a_renamed_table_s_folder_must_be_one_that_can_be() -> None:
+def test_a_configured_name_that_is_too_long_for_a_folder_holds_the_table() -> None:
     [held] = plan_of([table()], None, renamed("crm." + "é" * 50)).held
-    assert held.reason == "its table's name would be a folder of 300 bytes, where 255 can be"
+    assert held.reason == "its table name would make a folder name of 300 bytes; the limit is 255"
 
 
 @pytest.mark.parametrize(
-    ("then", "said"),
+    ("masks", "expected"),
     [
         ({"v": "drop"}, r"v \(drop before, as it is now\)"),
         ({"v": "hash: sha256, salt 0123456789abcdef"}, r"v \(hash before, as it is now\)"),
     ],
 )
-def test_columns_that_were_something_else_are_noticed_without_changes(then: dict[str, str], said: str) -> None:
-    state = replace(state_of(table("id")), uses=then)
+def test_changed_masks_stop_the_run_even_without_changes(masks: dict[str, str], expected: str) -> None:
+    state = replace(state_of(table("id")), masks=masks)
     history = RelationHistory()
     history.declare(table("id", "v"), (0, 1), None)
-    with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{said}.*--tables 'public.t'"):
+    with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{expected}") as error:
         make_plan(CONFIG, history, {}, {T: state}, UserTypes())
+    assert error.value.next_job == ("backfill", "--tables", "public.t")

@@ -1,5 +1,5 @@
-"""Random histories of a model server in nights that are cut anywhere: after each, the tables that the plan writes are
-the replay's, and each stands where committed rows say."""
+"""Random histories of a model server, divided into nights at any place: after each night the planned tables equal the
+replay's, and each has the state that its committed rows imply."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def run(seed: int) -> Nights:
 
 
 def skipping(chance: random.Random) -> Config:
-    """A configuration that skips some tables, for a night."""
+    """One night's configuration, which skips some tables."""
     names = [f"public.table{n}" for n in range(1, 12)]
     rules = tuple(TableRule(name, skip=True) for name in names if chance.random() < 0.3)
     return replace(CONFIG, tables=rules if chance.random() < 0.7 else ())
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE))
-def test_every_night_comes_to_what_is_replayed(first: int) -> None:
+def test_every_night_equals_the_replay(first: int) -> None:
     methods = Counter[WriteMethod]()
     for seed in range(first, first + _AT_ONCE):
         methods += run(seed).methods
@@ -52,7 +52,7 @@ def test_every_night_comes_to_what_is_replayed(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS // 2, _AT_ONCE))
-def test_a_table_that_is_skipped_now_and_then_is_whole_or_known_not_to_be(first: int) -> None:
+def test_a_table_that_is_sometimes_skipped_is_complete_or_marked_incomplete(first: int) -> None:
     skipped = 0
     for seed in range(first, first + _AT_ONCE):
         found, chance = Nights(), random.Random(seed)

@@ -1,4 +1,4 @@
-"""What an archive of several files, read on several nights, comes to: resends, open transactions, gaps."""
+"""Archives of several files, read on several nights: resends, open transactions, gaps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.small_archives import (
     update,
 )
 
-BAG = table(key=())  # a transaction that is applied twice shows
+BAG = table(key=())  # shows transactions that are applied twice
 ONE = transaction(3, 10, BAG, insert("1", "a"), insert("1", "a"))
 TWO = transaction(4, 20, BAG, insert("2", "b"))
 THREE = transaction(5, 30, BAG, insert("3", "c"))
@@ -46,7 +46,7 @@ PREPARED = prepared(7, BAG, insert("6", "f"))
 
 
 def through_the_night(assembly: Assembly) -> Assembly:
-    """As the ledger keeps it. The rows of what has ended are in the tables by then."""
+    """The assembly as the ledger restores it; the rows of ended transactions are in the tables by then."""
     state = json.loads(json.dumps(assembly.state()))
     entries = reversed(assembly.relations.entries)
     again = Assembly.from_state(state, RelationHistory.of(entries), assembly.types)
@@ -64,7 +64,7 @@ def over_nights(contents: Iterable[bytes]) -> Replay:
 
 
 def rows_however_landed(messages: Messages) -> Rows:
-    """The rows of table t, for messages in one file, in one file per message, and that over as many nights."""
+    """The rows of table t, equal for one file, for a file per message, and for a file and a night per message."""
     at_once = rows_of(messages)
     assert rows_of(*([message] for message in messages)) == at_once
     nightly = over_nights(copydata([message]) for message in messages)
@@ -72,7 +72,7 @@ def rows_however_landed(messages: Messages) -> Rows:
     return at_once
 
 
-def fates(replay: Replay) -> list[tuple[int | None, TransactionStatus]]:
+def statuses(replay: Replay) -> list[tuple[int | None, TransactionStatus]]:
     return [(o.xid, o.status) for o in (*replay.assembly.outcomes, *replay.assembly.open_outcomes())]
 
 
@@ -98,7 +98,7 @@ def test_a_transaction_that_is_sent_again_counts_once(messages: Messages) -> Non
     assert rows_however_landed(messages) == ONCE
 
 
-def test_behind_a_resend_the_new_transactions_count() -> None:
+def test_new_transactions_after_a_resend_count() -> None:
     assert rows_however_landed([*ONE, *TWO, *ONE, *TWO, *THREE]) == [*ONCE, ("3", "c")]
     assert rows_however_landed([*ONE, *TWO[:3], *ONE, *TWO, *THREE]) == [*ONCE, ("3", "c")]
 
@@ -125,7 +125,7 @@ def test_a_streamed_transaction_that_is_sent_again_counts_once(messages: Message
     assert rows_however_landed(messages) == STREAMED
 
 
-def test_subtransactions_of_an_earlier_sending_may_come_out_otherwise_in_the_next() -> None:
+def test_a_subtransaction_may_be_aborted_only_in_the_second_sending() -> None:
     """The first sending ended before the Stream Abort; xids don't change."""
     first = segment(6, BAG, insert("1", "kept"), in_subtransaction(8, insert("2", "dropped")), first=True)
     assert rows_however_landed([*first, *first, *stream_abort(6, 8), *stream_commit(6, 10)]) == [("1", "kept")]
@@ -145,9 +145,9 @@ def test_a_prepared_transaction_that_is_sent_again_counts_once(messages: Message
     assert rows_however_landed(messages) == [("6", "f")]
 
 
-def test_what_is_cut_off_and_sent_again_is_accounted_for() -> None:
+def test_a_transaction_cut_off_and_resent_is_accounted_for() -> None:
     replay = replayed([*ONE[:3]], [*ONE, *STREAM[:3]], [*STREAM, *stream_commit(6, 20), *PREPARED[:2]], PREPARED)
-    assert fates(replay) == [
+    assert statuses(replay) == [
         (3, TransactionStatus.RESENT),
         (6, TransactionStatus.RESENT),
         (6, TransactionStatus.COMMITTED),
@@ -156,21 +156,21 @@ def test_what_is_cut_off_and_sent_again_is_accounted_for() -> None:
     ]
 
 
-def test_what_was_streamed_and_then_comes_prepared_in_one_piece_is_not_left_open() -> None:
+def test_a_stream_resent_as_one_prepared_transaction_is_not_left_open() -> None:
     replay = replayed([*STREAM, *prepared(6, BAG, insert("4", "d")), *commit_prepared(6, 10)])
-    assert fates(replay) == [(6, TransactionStatus.RESENT), (6, TransactionStatus.COMMITTED)]
+    assert statuses(replay) == [(6, TransactionStatus.RESENT), (6, TransactionStatus.COMMITTED)]
 
 
-def test_what_was_streamed_in_part_and_then_comes_as_an_ordinary_transaction_is_not_left_open() -> None:
+def test_a_stream_resent_as_an_ordinary_transaction_is_not_left_open() -> None:
     streamed, whole = segment(6, BAG, insert("4", "d"), first=True), transaction(6, 30, BAG, insert("4", "d"))
     for files in ([[*streamed, *whole]], [streamed, whole], [streamed, whole[:2], whole[2:]]):
         replay = over_nights(copydata(messages) for messages in files)
         assert tables(replay)["t"] == rows_of(whole)
         assert replay.assembly.open_outcomes() == []
-        assert (6, TransactionStatus.RESENT) in fates(replay)
+        assert (6, TransactionStatus.RESENT) in statuses(replay)
 
 
-def test_what_is_open_waits_for_as_many_nights_as_it_takes() -> None:
+def test_an_open_transaction_waits_for_any_number_of_nights() -> None:
     nights: Sequence[Messages] = [
         [*STREAM, *PREPARED, *ONE[:3]],
         [],
@@ -179,36 +179,36 @@ def test_what_is_open_waits_for_as_many_nights_as_it_takes() -> None:
         [*commit_prepared(7, 30), *stream_commit(6, 40)],
     ]
     replay = over_nights(map(copydata, nights[:2]))
-    assert fates(replay) == [(6, TransactionStatus.OPEN), (7, TransactionStatus.OPEN), (3, TransactionStatus.OPEN)]
+    assert statuses(replay) == [(6, TransactionStatus.OPEN), (7, TransactionStatus.OPEN), (3, TransactionStatus.OPEN)]
     assert tables(replay) == {}
     assert tables(over_nights(map(copydata, nights)))["t"] == [*ONCE, ("4", "d"), ("5", "e"), ("6", "f")]
 
 
 def test_a_prepared_transaction_is_rolled_back_nights_later() -> None:
     replay = over_nights(map(copydata, [PREPARED, ONE, rollback_prepared(7)]))
-    assert (tables(replay)["t"], fates(replay)) == ([("1", "a"), ("1", "a")], [(7, TransactionStatus.ABORTED)])
+    assert (tables(replay)["t"], statuses(replay)) == ([("1", "a"), ("1", "a")], [(7, TransactionStatus.ABORTED)])
 
 
 def test_an_aborted_stream_is_dropped_whole() -> None:
     assert rows_however_landed([*STREAM, *ONE, *stream_abort(6), *TWO]) == ONCE
 
 
-def test_stream_abort_of_a_transaction_that_was_never_streamed_means_nothing() -> None:
-    """PostgreSQL 18 sends it, at protocol version 1 too; with LSN and time where streaming is parallel."""
+def test_stream_abort_of_a_transaction_never_streamed_is_ignored() -> None:
+    """PostgreSQL 18 sends it even at protocol version 1; with LSN and time if streaming is parallel."""
     assert (
         rows_however_landed([*stream_abort(99), *ONE, *stream_abort(99, 98), StreamAbort(99, 99, 15, 0), *TWO]) == ONCE
     )
 
 
-def test_commit_prepared_of_an_empty_transaction_that_was_never_sent_means_nothing() -> None:
+def test_commit_prepared_of_an_empty_transaction_never_sent_is_ignored() -> None:
     messages = [*ONE, *commit_prepared(99, 15), *rollback_prepared(98), *TWO]
     assert rows_however_landed(messages) == ONCE
     assert replayed(messages).assembly.unknown_prepared == [UnknownPrepared(99, "gid-99", 15)]
     assert replayed([*messages, *messages]).assembly.unknown_prepared == [UnknownPrepared(99, "gid-99", 15)]
 
 
-def test_xids_that_begin_again_are_newer_than_those_before() -> None:
-    """No file after the end of the xids is compared with all of history, in whatever night."""
+def test_xids_after_a_wraparound_are_newer() -> None:
+    """No file after the wraparound is compared with all of history, on any night."""
     late = [transaction(2**32 - 3 + n, 10 + n, BAG, insert(str(n), "v")) for n in range(3)]
     early = [transaction(3 + n, 20 + n, insert(str(n), "v")) for n in range(3)]
     replay = over_nights(copydata(messages) for messages in (*late, *early))
@@ -226,7 +226,7 @@ def prepare(xid: int) -> Messages:
 
 
 def test_prepare_without_begin_prepare_is_an_empty_transaction() -> None:
-    """Also as a file's first message, behind one that ends within a transaction or a segment, and rolled back."""
+    """Also as a file's first message after a file that ends inside a transaction or segment, and when rolled back."""
     messages = [*prepare(99), *prepare(98), *ONE, *commit_prepared(99, 15), *rollback_prepared(98), *TWO]
     assert rows_however_landed(messages) == ONCE
     assert replayed(messages).assembly.unknown_prepared == []
@@ -283,7 +283,7 @@ def test_a_truncate_is_applied_at_its_commit() -> None:
 
 
 @pytest.mark.parametrize("slot", ["v1", "v2", "v3"])
-def test_ten_nights_come_to_the_same_as_one(slot: str) -> None:
+def test_ten_nights_give_the_same_result_as_one(slot: str) -> None:
     paths = sorted((DATA / "random16" / slot).glob("*.copydata.gz"))
     at_once = Replay()
     for path in paths:
@@ -305,13 +305,13 @@ GAPS: dict[str, list[list[PgoutputMessage]]] = {
     "the first segment": [STREAM[4:]],
     "the end of a segment, and the beginning of a transaction": [STREAM[:2], ONE[2:]],
     "the end of a segment, and the beginning of the next": [STREAM[:2], STREAM[4:]],
-    "the last of a segment": [[*STREAM[:5]], stream_commit(6, 10)],
-    "the last of a segment, before Stream Prepare": [[*STREAM[:5]], stream_prepare(6)],
-    "a streamed transaction, but for its end": [ONE, stream_commit(6, 20)],
-    "a streamed transaction, but for Stream Prepare": [ONE, stream_prepare(6)],
+    "the last part of a segment": [[*STREAM[:5]], stream_commit(6, 10)],
+    "the last part of a segment, before Stream Prepare": [[*STREAM[:5]], stream_prepare(6)],
+    "a streamed transaction, except for its end": [ONE, stream_commit(6, 20)],
+    "a streamed transaction, except for Stream Prepare": [ONE, stream_prepare(6)],
     "the Prepare of a prepared transaction, nights ago": [PREPARED[:3], ONE, commit_prepared(7, 20)],
     "the Prepare of a prepared transaction": [PREPARED[:3], commit_prepared(7, 10)],
-    "what lies between two prepared transactions": [
+    "the messages between two prepared transactions": [
         PREPARED[:3],
         prepared(8, insert("7", "g"))[1:],
     ],
@@ -320,7 +320,7 @@ GAPS: dict[str, list[list[PgoutputMessage]]] = {
 
 
 @pytest.mark.parametrize("files", GAPS.values(), ids=GAPS.keys())
-def test_a_missing_file_is_noticed(files: list[Messages]) -> None:
+def test_a_missing_file_is_an_error(files: list[Messages]) -> None:
     *before, last = files
     replay = replayed(*before)
     replay.assembly = through_the_night(replay.assembly)

@@ -1,4 +1,4 @@
-"""Logical decoding Messages count as changes do, or, if they are of no transaction, once however often they come."""
+"""Transactional logical decoding Messages count as changes do; all others count once, however often they are sent."""
 
 from __future__ import annotations
 
@@ -47,36 +47,42 @@ from tests.support.small_archives import (
 )
 
 BAG = table(key=())
-Kept = list[tuple[str, int | None, int | None]]  # content, xid, commit LSN
+Counted = list[tuple[str, int | None, int | None]]  # content, xid, commit LSN
 
 
 def emitted(content: str, lsn: int = 5, xid: int | None = None) -> Message:
     return Message(xid, True, lsn, "outbox", content.encode())
 
 
-def of_none(content: str, lsn: int = 5) -> Message:
+def lone(content: str, lsn: int = 5) -> Message:
     return Message(None, False, lsn, "outbox", content.encode())
 
 
-def kept(replay: Replay) -> Kept:
+def counted(replay: Replay) -> Counted:
     return sorted(((m["content"].decode(), m["xid"], m["commit_lsn"]) for m in replay.logical_messages()), key=repr)
 
 
 ONE = transaction(3, 10, BAG, insert("1", "a"), emitted("one"))
 TWO = transaction(4, 20, emitted("two"), emitted("two"), insert("2", "b"))
 STREAM = segment(6, BAG, emitted("kept"), in_subtransaction(7, emitted("dropped")), first=True)
-NONE = of_none("of none")
+LONE = lone("lone")
 
-CASES: dict[str, tuple[Messages, Kept]] = {
-    "of committed transactions": ([*ONE, *TWO], [("one", 3, 10), ("two", 4, 20), ("two", 4, 20)]),
-    "of none": ([NONE, *ONE, of_none("b", 6)], [("b", None, None), ("of none", None, None), ("one", 3, 10)]),
-    "of none, between Begin and Commit": ([ONE[0], NONE, *ONE[1:]], [("of none", None, None), ("one", 3, 10)]),
-    "of none, in a transaction that is cut off": ([*ONE[:2], NONE, *ONE], [("of none", None, None), ("one", 3, 10)]),
-    "of none, in what is sent again": ([*ONE, ONE[0], NONE, *ONE[1:]], [("of none", None, None), ("one", 3, 10)]),
-    "of none, sent again": ([NONE, *ONE, NONE, *ONE], [("of none", None, None), ("one", 3, 10)]),
-    "of none, two with one content": ([NONE, of_none("of none", 6)], [("of none", None, None)] * 2),
-    "of none, two at one LSN": ([NONE, of_none("other")], [("of none", None, None), ("other", None, None)]),
-    "a transaction that is sent again": ([*ONE, *TWO[:2], *ONE, *TWO], [("one", 3, 10), *[("two", 4, 20)] * 2]),
+CASES: dict[str, tuple[Messages, Counted]] = {
+    "committed transactions": ([*ONE, *TWO], [("one", 3, 10), ("two", 4, 20), ("two", 4, 20)]),
+    "outside any transaction": ([LONE, *ONE, lone("b", 6)], [("b", None, None), ("lone", None, None), ("one", 3, 10)]),
+    "not transactional, between Begin and Commit": ([ONE[0], LONE, *ONE[1:]], [("lone", None, None), ("one", 3, 10)]),
+    "not transactional, in a transaction that is cut off": (
+        [*ONE[:2], LONE, *ONE],
+        [("lone", None, None), ("one", 3, 10)],
+    ),
+    "not transactional, in a resent transaction": (
+        [*ONE, ONE[0], LONE, *ONE[1:]],
+        [("lone", None, None), ("one", 3, 10)],
+    ),
+    "not transactional, resent": ([LONE, *ONE, LONE, *ONE], [("lone", None, None), ("one", 3, 10)]),
+    "not transactional, two with equal content": ([LONE, lone("lone", 6)], [("lone", None, None)] * 2),
+    "not transactional, two at one LSN": ([LONE, lone("other")], [("lone", None, None), ("other", None, None)]),
+    "a resent transaction": ([*ONE, *TWO[:2], *ONE, *TWO], [("one", 3, 10), *[("two", 4, 20)] * 2]),
     "a transaction without its end": ([*ONE, *TWO[:3]], [("one", 3, 10)]),
     "a stream": (
         [*STREAM, *stream_commit(6, 30)],
@@ -89,13 +95,16 @@ CASES: dict[str, tuple[Messages, Kept]] = {
     "a stream that is rolled back": ([*STREAM, *stream_abort(6), *ONE], [("one", 3, 10)]),
     "a stream without its end": ([*STREAM, *ONE], [("one", 3, 10)]),
     "a stream that is begun again": ([*STREAM, *STREAM, *stream_commit(6, 30)], [("dropped", 6, 30), ("kept", 6, 30)]),
-    "of none, behind a segment that is cut off": (
-        [*STREAM[:-1], NONE, *STREAM, *stream_abort(6)],
-        [("of none", None, None)],
+    "not transactional, after a segment that is cut off": (
+        [*STREAM[:-1], LONE, *STREAM, *stream_abort(6)],
+        [("lone", None, None)],
     ),
     "a prepared transaction": ([*prepared(7, emitted("p")), *commit_prepared(7, 50)], [("p", 7, 50)]),
-    "a prepared one that is rolled back": ([*prepared(7, emitted("p")), *rollback_prepared(7), *ONE], [("one", 3, 10)]),
-    "a streamed and prepared one": (
+    "a prepared transaction that is rolled back": (
+        [*prepared(7, emitted("p")), *rollback_prepared(7), *ONE],
+        [("one", 3, 10)],
+    ),
+    "a streamed and prepared transaction": (
         [*STREAM, *stream_prepare(6, 25), *commit_prepared(6, 40)],
         [("dropped", 6, 40), ("kept", 6, 40)],
     ),
@@ -107,7 +116,7 @@ def length_prefixed(messages: Iterable[Any]) -> bytes:
 
 
 def with_own_lsns(messages: Iterable[Any]) -> bytes:
-    """As a server sends it: a Message's frame has its LSN."""
+    """As a server sends them: a Message's frame has the Message's LSN."""
     lsns = (m.lsn if isinstance(m, Message) else 0x1000000 + i for i, m in enumerate(messages))
     listed = list(messages)
     return encoder.copydata(encoder.Row(lsn, 0, encoder.encode(m)) for lsn, m in zip(lsns, listed, strict=False))
@@ -115,16 +124,16 @@ def with_own_lsns(messages: Iterable[Any]) -> bytes:
 
 @pytest.mark.parametrize("framed", [copydata, length_prefixed, with_own_lsns])
 @pytest.mark.parametrize("name", CASES)
-def test_what_counts_wherever_files_and_nights_divide_it(name: str, framed: Any) -> None:
+def test_the_same_messages_count_for_every_division_into_files(name: str, framed: Any) -> None:
     messages, expected = CASES[name]
-    assert kept(over_nights([framed(messages)])) == sorted(expected, key=repr)
-    assert kept(over_nights(framed([message]) for message in messages)) == sorted(expected, key=repr)
+    assert counted(over_nights([framed(messages)])) == sorted(expected, key=repr)
+    assert counted(over_nights(framed([message]) for message in messages)) == sorted(expected, key=repr)
     for at in range(1, len(messages)):
-        assert kept(over_nights([framed(messages[:at]), framed(messages[at:])])) == sorted(expected, key=repr), at
+        assert counted(over_nights([framed(messages[:at]), framed(messages[at:])])) == sorted(expected, key=repr), at
 
 
 def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], BatchStatistics, int]:
-    """As the job counts: blocks, and fates looked up in bulk. With it a tally of all bytes, and how many were read."""
+    """The Messages as the job counts them, from blocks; the statistics of all rows; and the number of bytes read."""
     assembly, packer, blocks, read = Assembly(), Packer(), list[pa.RecordBatch](), 0
     for number, content in enumerate(contents):
         scanned = scan_file(f"{number:03}", number, content)
@@ -135,14 +144,14 @@ def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], 
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
         read += scanned.summary.consumed
     blocks += list(packer.rest())
-    fates = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
+    statuses = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
     found: list[dict[str, Any]] = []
-    tally = BatchStatistics()
+    statistics = BatchStatistics()
     for block in pa.Table.from_batches(blocks, BLOCK_SCHEMA).to_pylist():
         kind = BlockKind(block["kind"])
-        tally.add(kind, block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
+        statistics.add(kind, block["relation"], unpacked(block, COUNTED_KINDS), 0, statuses)
         if kind is BlockKind.LOGICAL:
-            found += messages_that_count(unpacked(block, COUNTED_BY), fates).to_pylist()
+            found += messages_that_count(unpacked(block, COUNTED_BY), statuses).to_pylist()
     found.sort(key=lambda m: (m["file"], m["ordinal"]))
     seen: set[tuple[Any, ...]] = set()
     once = []
@@ -151,53 +160,53 @@ def counted_in_blocks(contents: Iterable[bytes]) -> tuple[list[dict[str, Any]], 
         if message["transactional"] or identity not in seen:
             once.append(message)
         seen.add(identity)
-    return once, tally, read
+    return once, statistics, read
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_come_to_the_same_and_every_byte_is_accounted_for(name: str) -> None:
+def test_blocks_give_the_same_messages_and_account_for_every_byte(name: str) -> None:
     messages, _ = CASES[name]
     for files in ([messages], [[message] for message in messages]):
         contents = [copydata(file) for file in files]
         replay = over_nights(contents)
-        found, tally, read = counted_in_blocks(contents)
+        found, statistics, read = counted_in_blocks(contents)
         assert found == replay.logical_messages()
-        assert sum(tally.sizes.values()) == read
+        assert sum(statistics.sizes.values()) == read
         of_transactions = sum(m["transactional"] for m in found)
-        assert tally.messages["transactional"] == of_transactions
-        assert tally.messages["others"] >= len(found) - of_transactions
+        assert statistics.messages["transactional"] == of_transactions
+        assert statistics.messages["others"] >= len(found) - of_transactions
 
 
-def test_a_message_that_is_aborted_is_accounted_for_with_its_transaction() -> None:
+def test_an_aborted_message_is_accounted_for_with_its_transaction() -> None:
     messages = [*ONE, *STREAM, *stream_abort(6)]
-    _, tally, read = counted_in_blocks([copydata(messages)])
+    _, statistics, read = counted_in_blocks([copydata(messages)])
     _, without, _ = counted_in_blocks([copydata(ONE)])
-    assert tally.sizes[0, "aborted"] == len(copydata(STREAM))
-    assert tally.sizes[0, "applied"] == read - tally.sizes[0, "aborted"] > without.sizes[0, "applied"]
+    assert statistics.sizes[0, "aborted"] == len(copydata(STREAM))
+    assert statistics.sizes[0, "applied"] == read - statistics.sizes[0, "aborted"] > without.sizes[0, "applied"]
 
 
-# Heads of Messages alone that can be read both ways: an LSN past 1/0 outside a segment, one made of letters inside.
+# Messages that can be parsed both as outside and as inside of a stream segment: an LSN past 1/0, an LSN of letters.
 OUTSIDE_ALIKE = Message(None, True, 0x1_4142_4348, "outbox", b"odd")
 INSIDE_ALIKE = Message(6, True, 0x4142_4348, "outbox", b"odd")
 
 
 @pytest.mark.parametrize("framed", [length_prefixed, with_own_lsns, copydata])
-def test_whose_a_head_is_that_reads_both_ways_is_told_by_what_is_open(framed: Any) -> None:
+def test_the_open_transaction_decides_how_an_ambiguous_head_is_parsed(framed: Any) -> None:
     ordinary = transaction(3, 10, OUTSIDE_ALIKE)
-    assert kept(over_nights(framed([message]) for message in ordinary)) == [("odd", 3, 10)]
+    assert counted(over_nights(framed([message]) for message in ordinary)) == [("odd", 3, 10)]
     streamed = [*segment(6, INSIDE_ALIKE, first=True), *stream_commit(6, 30)]
-    assert kept(over_nights(framed([message]) for message in streamed)) == [("odd", 6, 30)]
+    assert counted(over_nights(framed([message]) for message in streamed)) == [("odd", 6, 30)]
 
 
-def test_a_subtransaction_s_message_in_such_a_head_can_be_rolled_back() -> None:
+def test_a_subtransactions_message_in_an_ambiguous_head_is_rolled_back() -> None:
     inside = segment(6, in_subtransaction(7, INSIDE_ALIKE), INSIDE_ALIKE, first=True)
     messages = [*inside, *stream_abort(6, 7), *stream_commit(6, 30)]
     contents = [length_prefixed([message]) for message in messages]
-    assert kept(over_nights(contents)) == [("odd", 6, 30)]
+    assert counted(over_nights(contents)) == [("odd", 6, 30)]
     assert [m["content"] for m in counted_in_blocks(contents)[0]] == [b"odd"]
 
 
-def test_a_message_of_a_transaction_that_nothing_began_is_refused() -> None:
+def test_a_transactional_message_outside_a_transaction_is_refused() -> None:
     with pytest.raises(SequenceError, match="nothing is open"):
         over_nights([copydata(ONE), copydata([emitted("lost")])])
     with pytest.raises(ArchiveError, match="Message outside any transaction"):
@@ -209,7 +218,7 @@ def test_an_lsn_past_a_bigint_is_refused() -> None:
         replayed([*ONE, Message(None, False, 2**64 - 1, "p", b"")])
 
 
-def test_content_is_bytes_and_may_be_none() -> None:
+def test_content_is_any_bytes_and_may_be_empty() -> None:
     replay = replayed(
         transaction(3, 10, Message(None, True, 7, "", bytes(range(256))), Message(None, True, 8, "é", b""))
     )
@@ -217,19 +226,19 @@ def test_content_is_bytes_and_may_be_none() -> None:
     assert found == [("", bytes(range(256)), 7), ("é", b"", 8)]
 
 
-def test_a_message_is_no_change_and_needs_no_table() -> None:
+def test_a_message_needs_no_table() -> None:
     replay = replayed(TWO[:3] + TWO[4:])
     assert list(replay.committed()) == []
-    assert kept(replay) == [("two", 4, 20)] * 2
+    assert counted(replay) == [("two", 4, 20)] * 2
 
 
 REAL = ["pg14/v1_binary", "pg14/v2_stream", "pg16/v1_binary", "pg16/v2_stream", "pg16/v3_twophase", "pg16/v4_parallel"]
 
 
 @pytest.mark.parametrize("slot", [*REAL, "pg16/v4_twophase_parallel_binary"])
-def test_of_a_real_server(slot: str) -> None:
-    """Its script emitted one outside any transaction, one in a transaction that was committed, with one of none beside
-    it, and one in a transaction that was rolled back."""
+def test_messages_from_a_real_server(slot: str) -> None:
+    """The script emitted Messages outside any transaction, in a committed transaction (one transactional, one not), and
+    in a transaction that was rolled back."""
     contents = [path.read_bytes() for path in files_of(DATA / slot)]
     replay = over_nights(contents)
     found = replay.logical_messages()
@@ -245,26 +254,26 @@ def test_of_a_real_server(slot: str) -> None:
     assert len(counted_in_blocks(contents)[0]) == 3
 
 
-def test_of_a_real_server_with_random_transactions() -> None:
+def test_messages_from_a_real_server_with_random_transactions() -> None:
     contents = [path.read_bytes() for path in files_of(DATA / "random16" / "v2")]
-    found, tally, read = counted_in_blocks(contents)
+    found, statistics, read = counted_in_blocks(contents)
     assert found == over_nights(contents).logical_messages()
     assert len({(m["lsn"], m["prefix"], m["content"]) for m in found}) == len(found) > 100
-    assert sum(tally.sizes.values()) == read
+    assert sum(statistics.sizes.values()) == read
 
 
 SEEDS = [pytest.param(range(n, n + 40), marks=() if n < 40 else pytest.mark.soak) for n in range(0, 2_000, 40)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_a_receiver_that_is_killed_at_random_gets_every_message_once(seeds: range) -> None:
-    """A model of the server's side sends again from anywhere, streaming what it likes; see tests.support.model."""
-    did: Counter[str] = Counter()
+def test_a_receiver_killed_at_random_gets_every_message_once(seeds: range) -> None:
+    """The model server resends from random positions and streams random transactions; see tests.support.model."""
+    counts: Counter[str] = Counter()
     for seed in seeds:
-        chance = random.Random(seed)
-        history = history_with_messages(chance)
-        files = divided(chance, history.messages, most=10)
-        contents = [chance.choice([length_prefixed, copydata, with_own_lsns])(file) for file in files]
+        rng = random.Random(seed)
+        history = history_with_messages(rng)
+        files = divided(rng, history.messages, most=10)
+        contents = [rng.choice([length_prefixed, copydata, with_own_lsns])(file) for file in files]
         replay = over_nights(contents)
         found = replay.logical_messages()
         certain, possible = emitted_by(history)
@@ -272,28 +281,28 @@ def test_a_receiver_that_is_killed_at_random_gets_every_message_once(seeds: rang
         assert certain <= contents_found.keys() <= certain | possible, f"seed {seed}"
         assert set(contents_found.values()) <= {1}, f"seed {seed}"
         assert [m for m in found if m["transactional"] == (m["commit_lsn"] is None)] == []
-        in_blocks, tally, read = counted_in_blocks(contents)
+        in_blocks, statistics, read = counted_in_blocks(contents)
         assert in_blocks == found, f"seed {seed}"
-        assert sum(tally.sizes.values()) == read
+        assert sum(statistics.sizes.values()) == read
         sent = [message for message in history.messages if isinstance(message, Message)]
-        did["sent again"] += len(sent) - len({message.content for message in sent})
-        did["of none"] += sum(not message.transactional for message in sent)
-        did["certain"] += len(certain)
-        did["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
-    assert min(did.values()) > len(seeds) / 5, did
+        counts["sent again"] += len(sent) - len({message.content for message in sent})
+        counts["not transactional"] += sum(not message.transactional for message in sent)
+        counts["certain"] += len(certain)
+        counts["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+    assert min(counts.values()) > len(seeds) / 5, counts
 
 
-def history_with_messages(chance: random.Random) -> History:
-    while not (options := random_options(chance)).messages:
+def history_with_messages(rng: random.Random) -> History:
+    while not (options := random_options(rng)).messages:
         pass
-    return random_history(chance, replace(options, weights={"message": 40}, connections=chance.choice([2, 3, 6])))
+    return random_history(rng, replace(options, weights={"message": 40}, connections=rng.choice([2, 3, 6])))
 
 
 def emitted_by(history: History) -> tuple[set[bytes], set[bytes]]:
-    """The contents that an archive has for certain, and those that it may have.
+    """The contents that an archive certainly has, and the contents that it may have.
 
-    A Message in a stream segment bears the xid of its transaction: nothing tells of a subtransaction that emitted it
-    and was rolled back.
+    A Message in a stream segment has the xid of its top-level transaction, so an archive can't reveal that the
+    subtransaction which emitted it was rolled back.
     """
     wal = history.server.wal
     committed = {record.xid for record in wal if isinstance(record, CommitRecord)}
@@ -315,7 +324,7 @@ def emitted_by(history: History) -> tuple[set[bytes], set[bytes]]:
     return certain, possible
 
 
-def test_a_scan_without_messages_has_no_rows_of_them() -> None:
+def test_a_scan_without_messages_has_no_message_rows() -> None:
     scanned = scan_file("a", 0, copydata(transaction(3, 10, BAG, insert("1", "a"))))
     assert {row["tag"] for batch in scanned.batches for row in batch.to_pylist()} == {"R", "I", "C", "file"}
     assert LOGICAL_TAG in {r["tag"] for b in scan_file("a", 0, copydata(ONE)).batches for r in b.to_pylist()}

@@ -1,4 +1,4 @@
-"""Where transactions came from is kept, and those of refused origins are not applied: a loop can be cut."""
+"""Origins are stored with their transactions, and transactions from refused origins are not applied: no loops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ACCEPTS_A = Origins(accepted=frozenset({"a"}))
 
 
 def begun(messages: Messages, origin: str | None, lsn: int = 7) -> Messages:
-    """An Origin comes behind what begins its transaction."""
+    """The messages with an Origin after the first, which begins the transaction."""
     return messages if origin is None else [messages[0], Origin(lsn, origin), *messages[1:]]
 
 
@@ -86,7 +86,7 @@ def keys(replay: Replay) -> set[str]:
 
 
 @pytest.mark.parametrize("name", APPLIED)
-def test_what_is_applied_wherever_files_and_nights_divide_it(name: str) -> None:
+def test_the_same_rows_are_applied_for_every_division_into_files(name: str) -> None:
     origins, expected = APPLIED[name]
     for contents in ([copydata(ARCHIVE)], [copydata([message]) for message in ARCHIVE]):
         assert keys(over_nights(contents, origins)) == expected
@@ -95,7 +95,7 @@ def test_what_is_applied_wherever_files_and_nights_divide_it(name: str) -> None:
 
 
 def counted(contents: Iterable[bytes], origins: Origins) -> tuple[BatchStatistics, Assembly, int, set[tuple[Any, ...]]]:
-    """As the job counts; how many bytes were read; of ordinary transactions xid, fate, origin and its LSN."""
+    """Also the number of bytes read, and xid, status, origin and origin LSN of each ordinary transaction."""
     assembly, packer, blocks, read = Assembly(), Packer(), list[pa.RecordBatch](), 0
     assembly.origins = origins
     for number, content in enumerate(contents):
@@ -104,35 +104,35 @@ def counted(contents: Iterable[bytes], origins: Origins) -> tuple[BatchStatistic
         blocks += [block for batch in scanned.batches for block in packer.add(batch)]
         read += scanned.summary.consumed
     blocks += list(packer.rest())
-    fates = StatusLookup.of(
+    statuses = StatusLookup.of(
         (*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks, origins=assembly.origins
     )
-    tally, ended = BatchStatistics(), set()
+    statistics, ended = BatchStatistics(), set()
     for block in pa.Table.from_batches(blocks, BLOCK_SCHEMA).to_pylist():
-        tally.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, fates)
+        statistics.add(BlockKind(block["kind"]), block["relation"], unpacked(block, COUNTED_KINDS), 0, statuses)
         if block["kind"] == BlockKind.COMMIT.value:
             rows = unpacked(block)
-            listed = zip(rows.to_pylist(), fates.decide(rows).status.tolist(), strict=True)
-            ended |= {(r["top_xid"], STATUSES[fate], r["origin"], r["origin_lsn"]) for r, fate in listed}
-    return tally, assembly, read, ended
+            listed = zip(rows.to_pylist(), statuses.decide(rows).status.tolist(), strict=True)
+            ended |= {(r["top_xid"], STATUSES[status], r["origin"], r["origin_lsn"]) for r, status in listed}
+    return statistics, assembly, read, ended
 
 
 @pytest.mark.parametrize("name", APPLIED)
-def test_refused_transactions_have_a_fate_of_their_own_and_their_bytes_an_account(name: str) -> None:
+def test_refused_transactions_have_their_own_status_and_account_of_bytes(name: str) -> None:
     origins, expected = APPLIED[name]
     for contents in ([copydata(ARCHIVE)], [copydata(ARCHIVE[:20]), copydata(ARCHIVE[20:])]):
-        tally, assembly, read, _ = counted(contents, origins)
-        by_fate = transactions_by_status(assembly.outcomes, tally)
+        statistics, assembly, read, _ = counted(contents, origins)
+        by_status = transactions_by_status(assembly.outcomes, statistics)
         refused = {"3", "4", "5", "6", "7", "8", "9", "10"} - expected
-        assert by_fate["refused"] == len(refused)
-        assert by_fate["committed"] == 9 - len(refused)
-        assert sum(tally.sizes.values()) == read
-        in_account = sum(size for (_, account), size in tally.sizes.items() if account == "refused")
+        assert by_status["refused"] == len(refused)
+        assert by_status["committed"] == 9 - len(refused)
+        assert sum(statistics.sizes.values()) == read
+        in_account = sum(size for (_, account), size in statistics.sizes.items() if account == "refused")
         assert (in_account > 0) == bool(refused)
-        assert sum(found.tags["I"] for found in tally.relations.values()) == len(expected)
+        assert sum(relation.tags["I"] for relation in statistics.relations.values()) == len(expected)
 
 
-def test_an_origin_is_kept_with_its_transaction() -> None:
+def test_an_origin_is_stored_with_its_transaction() -> None:
     _, assembly, _, ended = counted([copydata(ARCHIVE)], SKIPS_A)
     assert {
         (3, TransactionStatus.COMMITTED, None, None),
@@ -145,37 +145,37 @@ def test_an_origin_is_kept_with_its_transaction() -> None:
     }
 
 
-def test_an_origin_that_is_cut_from_its_begin_counts() -> None:
+def test_an_origin_in_another_file_than_its_begin_counts() -> None:
     night = whole(4, 20, "a")
     replay = over_nights([copydata([*ARCHIVE[:3], *night[:1]]), copydata(night[1:2]), copydata(night[2:])], SKIPS_A)
     assert [(o.xid, o.status, o.origin) for o in replay.assembly.outcomes] == [(4, TransactionStatus.REFUSED, "a")]
 
 
-def test_an_lsn_there_that_is_none_or_past_a_bigint_is_null() -> None:
+def test_an_origin_lsn_of_zero_or_past_a_bigint_is_null() -> None:
     archive = [*begun(transaction(4, 20, table()), "a", 0), *begun(transaction(5, 30), "b", 2**64 - 1)]
     _, _, _, ended = counted([copydata(archive)], ANY)
     assert ended == {(4, TransactionStatus.COMMITTED, "a", None), (5, TransactionStatus.COMMITTED, "b", None)}
 
 
-def test_the_table_s_columns_are_known_from_a_refused_transaction_too() -> None:
-    """The server believes that what it sent is known."""
+def test_a_relation_message_in_a_refused_transaction_counts() -> None:
+    """The server doesn't send it again."""
     archive = [*begun(transaction(4, 20, table(), insert("4", "v")), "a"), *whole(5, 30, None)]
     assert keys(over_nights([copydata(archive)], SKIPS_A)) == {"5"}
 
 
-def test_messages_of_a_refused_transaction_are_not_kept() -> None:
-    emitted, of_none = Message(None, True, 5, "p", b"t"), Message(None, False, 6, "p", b"n")
-    archive = begun(transaction(4, 20, emitted, of_none), "a")
+def test_messages_of_a_refused_transaction_do_not_count() -> None:
+    emitted, standalone = Message(None, True, 5, "p", b"t"), Message(None, False, 6, "p", b"n")
+    archive = begun(transaction(4, 20, emitted, standalone), "a")
     assert [m["content"] for m in over_nights([copydata(archive)], SKIPS_A).logical_messages()] == [b"n"]
     assert [m["content"] for m in over_nights([copydata(archive)], ANY).logical_messages()] == [b"t", b"n"]
 
 
 @pytest.mark.parametrize("slot", ["pg10/v1", "pg14/v2_stream", "pg16/v1_binary", "pg16/v4_twophase_parallel_binary"])
-def test_of_a_real_server(slot: str) -> None:
-    """One of its transactions was marked as one from elsewhere."""
+def test_an_origin_from_a_real_server(slot: str) -> None:
+    """One transaction has the origin `elsewhere`."""
     contents = [path.read_bytes() for path in files_of(DATA / slot)]
     _, _, _, ended = counted(contents, LOCAL_ONLY)
-    assert [(fate, name, lsn) for _, fate, name, lsn in ended if name] == [
+    assert [(status, name, lsn) for _, status, name, lsn in ended if name] == [
         (TransactionStatus.REFUSED, "elsewhere", 0xABCDEF)
     ]
     everything, local = (list(over_nights(contents, origins).committed()) for origins in (ANY, LOCAL_ONLY))

@@ -1,4 +1,4 @@
-"""What a server sends again after a receiver connected again counts once, wherever files and nights divide it."""
+"""Transactions that a server resends to a reconnected receiver count once, for every division into files and nights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.small_archives import (
 
 EVER = 1 << 62
 COMMITS = (Commit, StreamCommit, CommitPrepared)
-BAG = table(key=())  # a change that is applied twice shows, and one that is lost
+BAG = table(key=())  # shows changes that are applied twice or lost
 ONE = transaction(3, 10, BAG, insert("1", "a"))
 TWO = transaction(4, 20, BAG, insert("2", "b"))
 # Each transaction as the server may send it: streamed in one segmentation or another, in one piece, prepared.
@@ -53,14 +53,14 @@ COMMITTED = [*STREAMED, *stream_commit(6, 30)]
 PREPARED = prepared(7, BAG, insert("7", "a"), lsn=25)
 STREAMED_PREPARED = [*segment(7, BAG, insert("7", "a"), first=True), *stream_prepare(7, 25)]
 WITH_A_SAVEPOINT = segment(8, BAG, insert("8", "kept"), in_subtransaction(9, insert("8", "dropped")), first=True)
-WITHOUT_IT = segment(8, BAG, insert("8", "kept"), first=True)  # by then it is known to be rolled back
+WITHOUT_IT = segment(8, BAG, insert("8", "kept"), first=True)  # the server knows by now that it was rolled back
 KEPT = [*WITHOUT_IT, *stream_commit(8, 40)]
 
 SENT: dict[str, tuple[Messages, Messages]] = {
-    "a transaction, whole, again": ([*ONE, *TWO, *ONE, *TWO], [*ONE, *TWO]),
-    "the first part of one, then all of it": ([*ONE, *TWO[:3], *TWO], [*ONE, *TWO]),
-    "its Begin alone, what was before it, then all of it": ([*ONE, *TWO[:1], *ONE, *TWO], [*ONE, *TWO]),
-    "first parts that grow": ([*ONE[:1], *ONE[:2], *ONE[:3], *ONE, *TWO], [*ONE, *TWO]),
+    "a whole transaction again": ([*ONE, *TWO, *ONE, *TWO], [*ONE, *TWO]),
+    "the beginning of a transaction, then all of it": ([*ONE, *TWO[:3], *TWO], [*ONE, *TWO]),
+    "a Begin alone, the transaction before it, then all of it": ([*ONE, *TWO[:1], *ONE, *TWO], [*ONE, *TWO]),
+    "beginnings of growing length": ([*ONE[:1], *ONE[:2], *ONE[:3], *ONE, *TWO], [*ONE, *TWO]),
     "nothing new at the end": ([*ONE, *TWO, *ONE, *TWO[:2]], [*ONE, *TWO]),
     "a stream, begun again": ([*STREAMED, *COMMITTED], COMMITTED),
     "a stream, begun again inside a segment": ([*STREAMED[:5], *COMMITTED], COMMITTED),
@@ -70,7 +70,7 @@ SENT: dict[str, tuple[Messages, Messages]] = {
     "streamed first, then in one piece": ([*STREAMED[:6], *IN_ONE_PIECE], COMMITTED),
     "streamed and committed first, then in one piece": ([*COMMITTED, *IN_ONE_PIECE], COMMITTED),
     "in one piece first, then streamed": ([*IN_ONE_PIECE, *COMMITTED], COMMITTED),
-    "a part of the one piece first, then streamed": ([*ONE, *IN_ONE_PIECE[:3], *COMMITTED], [*ONE, *COMMITTED]),
+    "the beginning of the one piece, then streamed": ([*ONE, *IN_ONE_PIECE[:3], *COMMITTED], [*ONE, *COMMITTED]),
     "streams side by side, one of them begun again": (
         [*WITH_A_SAVEPOINT, *STREAMED[:4], *OTHERWISE, *stream_commit(6, 30), *KEPT],
         [*COMMITTED, *KEPT],
@@ -80,12 +80,12 @@ SENT: dict[str, tuple[Messages, Messages]] = {
         [*WITH_A_SAVEPOINT, *WITH_A_SAVEPOINT, *stream_abort(8, 9), *stream_commit(8, 40)],
         KEPT,
     ),
-    "a stream that was rolled back meanwhile, and is not sent": ([*STREAMED[:5], *ONE, *TWO], [*ONE, *TWO]),
-    "a stream that was rolled back meanwhile, but for a Stream Abort": (
+    "a stream that was rolled back meanwhile, never sent again": ([*STREAMED[:5], *ONE, *TWO], [*ONE, *TWO]),
+    "a stream that was rolled back meanwhile, only its Stream Abort": (
         [*STREAMED[:5], *ONE, *stream_abort(6), *TWO],
         [*ONE, *TWO],
     ),
-    "a stream that was rolled back, whole, again": (
+    "a whole stream that was rolled back, again": (
         [*STREAMED, *stream_abort(6), *ONE, *STREAMED, *stream_abort(6), *ONE, *TWO],
         [*ONE, *TWO],
     ),
@@ -122,15 +122,15 @@ SENT: dict[str, tuple[Messages, Messages]] = {
         [*ONE, StreamAbort(99, 99, None, None), *ONE, *stream_abort(99, 98), StreamAbort(97, 97, 15, 0), *TWO],
         [*ONE, *TWO],
     ),
-    "Commit Prepared and Rollback Prepared of what was never sent": (
+    "Commit Prepared and Rollback Prepared of transactions never sent": (
         [*ONE, *commit_prepared(99, 15), *rollback_prepared(98), *ONE, *commit_prepared(99, 15), *TWO],
         [*ONE, *TWO],
     ),
-    "an xid that is used again, after a stream that was rolled back without a word": (
+    "an xid used again after a stream whose rollback was never sent": (
         [*STREAMED[:3], *ONE, *segment(6, BAG, insert("6", "new"), first=True), *stream_commit(6, 30)],
         [*ONE, *transaction(6, 30, BAG, insert("6", "new"))],
     ),
-    "an xid that is used again, after a transaction": (
+    "an xid used again after a transaction": (
         [
             *(*IN_ONE_PIECE, *segment(6, BAG, insert("6", "new"), first=True), *IN_ONE_PIECE[:2], *IN_ONE_PIECE),
             *(*segment(6, BAG, insert("6", "new"), first=True), *stream_commit(6, 50)),
@@ -144,7 +144,7 @@ LEFT_OPEN = {"nothing new at the end", "a stream after its commit, in part"}
 
 
 def cuts(count: int, files: int) -> Iterator[list[tuple[int, int]]]:
-    """Every way to put so many messages into so many files."""
+    """Every way to divide `count` messages into files."""
     for inner in combinations(range(1, count), files - 1):
         ends = (0, *inner, count)
         yield list(pairwise(ends))
@@ -152,7 +152,7 @@ def cuts(count: int, files: int) -> Iterator[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("files", [1, 2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", SENT)
-def test_what_is_sent_again_counts_once_wherever_files_and_nights_divide_it(name: str, files: int) -> None:
+def test_resends_count_once_for_every_division_into_files(name: str, files: int) -> None:
     messages, plain = SENT[name]
     expected = rows_of(plain)
     assert expected
@@ -163,9 +163,9 @@ def test_what_is_sent_again_counts_once_wherever_files_and_nights_divide_it(name
 
     for pieces in cuts(len(messages), files):
         contents = [landed(*piece) for piece in pieces]
-        for how, replay in (("at once", at_once(contents)), ("night by night", over_nights(contents))):
-            assert tables(replay).get("t", []) == expected, f"{how}: {pieces}"
-            assert bool(replay.assembly.open_outcomes()) == (name in LEFT_OPEN), f"{how}: {pieces}"
+        for schedule, replay in (("at once", at_once(contents)), ("night by night", over_nights(contents))):
+            assert tables(replay).get("t", []) == expected, f"{schedule}: {pieces}"
+            assert bool(replay.assembly.open_outcomes()) == (name in LEFT_OPEN), f"{schedule}: {pieces}"
 
 
 def at_once(contents: Iterable[bytes]) -> Replay:
@@ -179,30 +179,30 @@ SEEDS = [pytest.param(range(n, n + 50), marks=() if n < 100 else pytest.mark.soa
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_a_receiver_that_is_killed_at_random_gets_what_the_server_holds(seeds: range) -> None:
-    """A model of the server's side sends again from anywhere, streaming what it likes; see tests.support.model."""
-    did: Counter[str] = Counter()
+def test_a_receiver_killed_at_random_gets_what_the_server_holds(seeds: range) -> None:
+    """The model server resends from random positions and streams random transactions; see tests.support.model."""
+    counts: Counter[str] = Counter()
     for seed in seeds:
-        chance = random.Random(seed)
-        history = killed_history(chance)
-        replay = replayed_nightly(history, chance)
+        rng = random.Random(seed)
+        history = killed_history(rng)
+        replay = replayed_nightly(history, rng)
         assert_archived(history, replay)
         assert_nothing_waits_for_what_came(history, replay)
-        did["kills"] += len(history.connections) - 1
+        counts["kills"] += len(history.connections) - 1
         commits = [message.commit_lsn for message in history.messages if isinstance(message, COMMITS)]
-        did["sent again"] += len(commits) - len(set(commits))
-        did["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
-        did["knowable"] += sum(table.knowable for table in history.archived_at(EVER).values())
-    assert min(did.values()) > len(seeds) / 5, did
+        counts["sent again"] += len(commits) - len(set(commits))
+        counts["resent"] += sum(outcome.status is TransactionStatus.RESENT for outcome in replay.assembly.outcomes)
+        counts["knowable"] += sum(table.knowable for table in history.archived_at(EVER).values())
+    assert min(counts.values()) > len(seeds) / 5, counts
 
 
-def killed_history(chance: random.Random) -> History:
-    options = replace(random_options(chance), connections=chance.choice([2, 3, 6]), weights=WITHOUT_DDL)
-    return random_history(chance, replace(options, evicts_prepared=False))
+def killed_history(rng: random.Random) -> History:
+    options = replace(random_options(rng), connections=rng.choice([2, 3, 6]), weights=WITHOUT_DDL)
+    return random_history(rng, replace(options, evicts_prepared=False))
 
 
-def test_the_same_rows_whichever_sending_counts() -> None:
-    """What the exhaustive test compares with is no accident of its own."""
+def test_every_form_of_a_transaction_has_the_same_rows() -> None:
+    """Checks the expected values of the exhaustive test."""
     assert rows_of(COMMITTED) == rows_of(IN_ONE_PIECE) == [("6", "a"), ("6", "b"), ("6", "c")]
     assert rows_of([*PREPARED, *commit_prepared(7, 30)]) == rows_of([*STREAMED_PREPARED, *commit_prepared(7, 30)])
     assert rows_of(KEPT) == [("8", "kept")]

@@ -1,4 +1,7 @@
-"""Values in binary form: literals as send functions write them, and refusals. Needs no server."""
+"""Values in binary form: literals as send functions write them, and refusals. Needs no server.
+
+tests/servers/test_binary_against_postgres.py compares thousands of values per type with a server's texts.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,10 @@ FLOAT4, FLOAT8 = 700, 701
 
 SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, binary form in hex, text
     ("bool", 16, "01", b"t"),
-    ("bool", 16, "00", b"f"),
     ("bytea", 17, "00ff5c", rb"\x00ff5c"),
     ("bytea", 17, "", rb"\x"),
     ("char", 18, "61", b"a"),
-    ("char", 18, "00", b""),
-    ("char", 18, "5c", b"\\"),
-    ("char", 18, "7f", b"\x7f"),
     ("char", 18, "80", rb"\200"),
-    ("char", 18, "ff", rb"\377"),
     ("name", 19, "70675f6361", b"pg_ca"),
     ("int8", 20, "8000000000000000", b"-9223372036854775808"),
     ("int2", 21, "ffff", b"-1"),
@@ -38,7 +36,6 @@ SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, binary form in hex, te
     ("int2vector", 22, "00000001 00000000 00000015 00000000 00000000", b""),
     ("int4", 23, "7fffffff", b"2147483647"),
     ("regproc", 24, "00000507", b"1287"),
-    ("regproc", 24, "00000000", b"-"),
     ("text", 25, "c5be", "ž".encode()),
     ("oid", 26, "ffffffff", b"4294967295"),
     ("tid", 27, "00000001 0002", b"(1,2)"),
@@ -70,24 +67,14 @@ SENT: list[tuple[str, int, str, bytes]] = [  # type, OID, binary form in hex, te
     ("macaddr", 829, "08002b010203", b"08:00:2b:01:02:03"),
     ("money", 790, "000000000001e240", b"$1,234.56"),
     ("money", 790, "ffffffffffffff9c", b"-$1.00"),
-    ("money", 790, "8000000000000000", b"-$92,233,720,368,547,758.08"),
     ("bpchar", 1042, "612020", b"a  "),
     ("varchar", 1043, "", b""),
-    ("date", 1082, "00000000", b"2000-01-01"),
     ("date", 1082, "7fffffff", b"infinity"),
-    ("date", 1082, "ffda97a7", b"4714-11-24 BC"),
-    ("time", 1083, "0000000000000000", b"00:00:00"),
     ("time", 1083, "000000141dd76000", b"24:00:00"),
     ("timestamp", 1114, "00000000000f4240", b"2000-01-01 00:00:01"),
-    ("timestamp", 1114, "ffffffffffffffff", b"1999-12-31 23:59:59.999999"),
-    ("timestamp", 1114, "8000000000000000", b"-infinity"),
     ("timestamp", 1114, "7fffff5bb3b2a000", b"294277-01-01 00:00:00"),  # a timestamp(0) rounded up at the end
     ("timestamptz", 1184, "00000000000f4240", b"2000-01-01 00:00:01+00"),
     ("interval", 1186, "000000036c97ca88 00000003 0000000a", b"10 mons 3 days 04:05:06.789"),
-    ("interval", 1186, "0000000000000000 00000000 00000000", b"00:00:00"),
-    ("interval", 1186, "ffffffffffffffff 00000001 ffffffff", b"-1 mons +1 day -00:00:00.000001"),
-    ("interval", 1186, "7fffffffffffffff 7fffffff 7fffffff", b"infinity"),
-    ("interval", 1186, "8000000000000000 80000000 80000000", b"-infinity"),
     ("timetz", 1266, "00000000dde878c0 ffffb2a8", b"01:02:03+05:30"),
     ("timetz", 1266, "0000000000000000 0000e0ff", b"00:00:00-15:59:59"),
     ("bit", 1560, "00000003 a0", b"101"),

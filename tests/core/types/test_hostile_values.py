@@ -1,4 +1,4 @@
-"""Values that no server prints or sends, through every loader: a value, unrepresentable, or refused; and soon."""
+"""Every loader loads or refuses values that no server prints or sends, in linear time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def types() -> Iterator[ColumnType]:
 
 
 def seeds() -> dict[bytes, list[bytes]]:
-    """Values that servers have sent, as text and in binary form; text also of types that no archive here has."""
+    """Values that servers sent, as text and in binary form; for types that no archive has, only texts."""
     found: dict[bytes, list[bytes]] = {b"t": [], b"b": []}
     for _relation, message in real_changes():
         for data in (getattr(message, "old", None), getattr(message, "new", None)):
@@ -165,14 +165,14 @@ def test_the_name_of_a_type_may_be_anything(name: str) -> None:
     assert load_text(column, [b"{a}"]).array.null_count == 0
 
 
-def test_of_an_array_of_a_type_whose_name_begins_like_an_arrays() -> None:
+def test_an_array_of_a_type_whose_name_begins_with_an_underscore() -> None:
     """create type _mood as enum …: its array type is named __mood, and PostgreSQL has no arrays of arrays."""
     column = column_type(30000, -1, UserTypes({30000: ("public", "__mood")}))
     assert load_text(column, [b"{sad,NULL}"]).array.to_pylist() == [["sad", None]]
 
 
 def test_text_that_grows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 bytes of a numeric say 147,456 digits: what is printed of them has a limit, of one value and of a column."""
+    """A numeric of 10 bytes may have 147,456 digits, so the text is limited, per value and per column."""
     monkeypatch.setattr(column_module, "MAX_TEXT", 1_000_000)
     row, field = column_type(MOOD, -1, PLAIN), pack(">Ii", NUMERIC, 10) + LONGEST_NUMERIC
     assert load_binary(row, [pack(">i", 6) + field * 6]).array.null_count == 0
@@ -183,7 +183,7 @@ def test_text_that_grows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             load_binary(column_type(oid, -1, PLAIN), values)
 
 
-def test_a_batch_that_grows_too_large_is_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_grows_too_large_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = shape_of(table(("id", INT4), ("n", NUMERIC)))
     rows = [
         row_of(Insert(None, 16384, TupleData(b"bb", (pack(">i", i), LONGEST_NUMERIC)))) | {"ordinal": i}
@@ -199,7 +199,7 @@ def test_a_batch_that_grows_too_large_is_made_in_parts(monkeypatch: pytest.Monke
         list(event_batches(batch, shape))
 
 
-# Texts that grow with n, made against what reads them: quotes that don't end, brackets that don't close, digits.
+# Texts that grow with n and are hard to parse: quotes that don't end, brackets that don't close, digits.
 GROWING: dict[str, tuple[int, Callable[[int], bytes]]] = {
     "json, quotes behind brackets": (JSONB, lambda n: b"[" * 501 + b'"' + b'\\"' * n),
     "json, brackets": (JSONB, lambda n: b"[" * n),

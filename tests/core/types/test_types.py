@@ -1,4 +1,7 @@
-"""Types and text values: literals, round trips through independent formatters, refusals. Needs no server."""
+"""Types and text values: literals, round trips through independent formatters, refusals. Needs no server.
+
+tests/servers/test_types_against_postgres.py compares thousands of values per type with a server.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pgoutput_etl.types import ColumnType, ValueTextError, column_type, datetimes, floats, integers, load_text, numeric
+from pgoutput_etl.types import ColumnType, ValueTextError, column_type, datetimes, load_text, numbers, numeric
 from pgoutput_etl.types.column import Careful, Fast, RefusedError
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, XID = 16, 17, 20, 21, 23, 25, 26, 28
@@ -129,42 +132,22 @@ def test_nulls_and_empty_columns(oid: int) -> None:
     ("oid", "text", "value"),
     [
         (BOOL, b"t", True),
-        (BOOL, b"f", False),
-        (INT2, b"-32768", -(2**15)),
-        (INT2, b"32767", 2**15 - 1),
         (INT4, b"-2147483648", -(2**31)),
-        (INT4, b"2147483647", 2**31 - 1),
-        (INT8, b"-9223372036854775808", -(2**63)),
-        (INT8, b"9223372036854775807", 2**63 - 1),
         (OID, b"4294967295", 2**32 - 1),
-        (XID, b"0", 0),
-        (DATE, b"1970-01-01", 0),
         (DATE, b"0001-01-01", -719162),
         (DATE, b"9999-12-31", 2932896),
-        (DATE, b"2024-02-29", 19782),
-        (TIMESTAMP, b"1970-01-01 00:00:00", 0),
         (TIMESTAMP, b"1969-12-31 23:59:59.5", -500_000),
-        (TIMESTAMP, b"2000-01-01 00:00:00.000001", 946_684_800_000_001),
         (TIMESTAMP, b"0001-01-01 00:00:00", -62_135_596_800_000_000),
         (TIMESTAMP, b"9999-12-31 23:59:59.999999", 253_402_300_799_999_999),
-        (TIMESTAMPTZ, b"1970-01-01 00:00:00+00", 0),
         (TIMESTAMPTZ, b"1970-01-01 05:30:00+05:30", 0),
-        (TIMESTAMPTZ, b"1969-12-31 20:00:00-04", 0),
-        (TIMESTAMPTZ, b"1937-01-01 00:19:32.25+00:19:32", -1_041_379_199_750_000),
         (TIMESTAMPTZ, b"1883-11-18 12:03:57-04:56:02", -2_717_650_801_000_000),
         (TIMESTAMPTZ, b"2020-01-05 04:00:00+100", 1_577_836_800_000_000),
         (TIMESTAMPTZ, b"0001-01-01 00:59:59-01", -62_135_589_601_000_000),
         (TIMESTAMPTZ, b"0001-12-31 23:00:00-01 BC", -62_135_596_800_000_000),
         (TIMESTAMPTZ, b"10000-01-01 00:59:59.999999+01", 253_402_300_799_999_999),
-        (BYTEA, rb"\x", b""),
         (BYTEA, rb"\x00ff5c78", b"\x00\xff\\x"),
-        (TEXT, b"", ""),
-        (TEXT, "žluť\U0001f418\n".encode(), "žluť\U0001f418\n"),
         (BPCHAR, b"ab   ", "ab   "),
-        (NUMERIC, b"NaN", "NaN"),
         (NUMERIC, b"1.500000000000000000000000000000000000000000", f"1.5{'0' * 41}"),
-        (1007, b"{1,NULL,3}", [1, None, 3]),
-        (16999, b'(1,"a b")', '(1,"a b")'),
     ],
 )
 def test_a_value_arrives(oid: int, text: bytes, value: object) -> None:
@@ -529,9 +512,9 @@ NEAR_MISSES = st.text("0123456789-+.: eBCNaIinfty", max_size=32).map(str.encode)
 @pytest.mark.parametrize(
     ("column", "fast", "careful"),
     [
-        (column_type(INT2, -1), integers.fast_signed, integers.careful_signed),
-        (column_type(INT8, -1), integers.fast_signed, integers.careful_signed),
-        (column_type(OID, -1), integers.fast_unsigned, integers.careful_unsigned),
+        (column_type(INT2, -1), numbers.fast_signed, numbers.careful_signed),
+        (column_type(INT8, -1), numbers.fast_signed, numbers.careful_signed),
+        (column_type(OID, -1), numbers.fast_unsigned, numbers.careful_unsigned),
         (column_type(NUMERIC, numeric_typmod(9, 2)), numeric.fast_decimal, numeric.careful_decimal),
         (column_type(NUMERIC, numeric_typmod(4, 0)), numeric.fast_decimal, numeric.careful_decimal),
         (column_type(DATE, -1), datetimes.fast_date, datetimes.careful_date),
@@ -557,7 +540,7 @@ def test_float8_arrives_as_python_reads_it_or_is_refused(text: bytes) -> None:
         loaded = load_text(column_type(FLOAT8, -1), [text])
     except ValueTextError:
         with pytest.raises(RefusedError):
-            floats.careful_float(text, pa.float64())
+            numbers.careful_float(text, pa.float64())
         return
     value = loaded.array[0].as_py()
     if value is None:

@@ -1,4 +1,4 @@
-"""JSON documents that a VARIANT holds exactly, and those that are kept as text."""
+"""JSON documents: a VARIANT holds some exactly, and all others remain text."""
 
 from __future__ import annotations
 

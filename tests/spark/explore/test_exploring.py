@@ -1,4 +1,4 @@
-"""An archive's frames on Spark are those without it."""
+"""An archive's Spark frames equal its pandas frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def counted(rows: list[dict[str, Any]]) -> Counter[str]:
-    """Paths by their last part, as the two write them differently; what pandas has for NULL is None."""
+    """Shortens paths to file names, which Spark and pandas write differently, and turns pandas' NULLs into None."""
     return Counter(repr(sorted((name, plain(value)) for name, value in row.items())) for row in rows)
 
 
@@ -48,28 +48,28 @@ def of_pandas(frame: Any) -> Counter[str]:
 
 
 @pytest.mark.parametrize("slot", ["random16/v2", "pg16/v3_twophase"])
-def test_frames_are_those_without_spark(spark: SparkSession, slot: str) -> None:
+def test_spark_frames_equal_pandas_frames(spark: SparkSession, slot: str) -> None:
     paths = files_of(DATA / slot)
-    here, there = read_archive(paths), read_archive(map(str, paths), spark)
-    assert there.report.messages == here.report.messages
+    local, on_spark = read_archive(paths), read_archive(map(str, paths), spark)
+    assert on_spark.report.messages == local.report.messages
     for name in ("transactions", "changes", "messages"):
-        assert getattr(there, name).columns == [*getattr(here, name).columns]
-        assert of_spark(getattr(there, name)) == of_pandas(getattr(here, name))
+        assert getattr(on_spark, name).columns == [*getattr(local, name).columns]
+        assert of_spark(getattr(on_spark, name)) == of_pandas(getattr(local, name))
     table = "public.acct" if slot == "random16/v2" else "public.pk"
-    assert of_spark(there.rows(table)) == of_pandas(here.rows(table))
-    where = {"id": here.rows(table)["id"].iloc[0]}
-    assert of_spark(there.rows(table, where)) == of_pandas(here.rows(table, where))
+    assert of_spark(on_spark.rows(table)) == of_pandas(local.rows(table))
+    where = {"id": local.rows(table)["id"].iloc[0]}
+    assert of_spark(on_spark.rows(table, where)) == of_pandas(local.rows(table, where))
 
 
-def test_it_is_spark_that_filters(spark: SparkSession) -> None:
+def test_spark_filters_a_frame(spark: SparkSession) -> None:
     archive = read_archive(str(DATA / "random16" / "v2"), spark)
     aborted = archive.changes.where("fate = 'aborted'").groupBy("table").count()
     want = {f"{r.schema}.{r.table}": r.others["aborted"] for r in archive.report.relations if "aborted" in r.others}
     assert {row["table"]: row["count"] for row in aborted.collect()} == want
 
 
-def test_the_code_of_the_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+def test_the_code_of_the_docs_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "inspect-and-plan.md").read_text(encoding="utf-8")
     _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     exec(
         code.replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
@@ -78,8 +78,8 @@ def test_the_code_of_the_page(spark: SparkSession, capsys: pytest.CaptureFixture
     assert "public.orders|" in capsys.readouterr().out
 
 
-def test_what_is_not_there_and_what_is_empty(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no "):
+def test_missing_paths_and_empty_archives(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
         read_archive(str(tmp_path / "nothing"), spark)
     (tmp_path / "0.copydata").write_bytes(copydata([]))
     archive = read_archive(str(tmp_path), spark)

@@ -1,6 +1,6 @@
-"""Files as they are in the world, through the job: what it applies, what it says, and what the ledger keeps.
+"""Landed files in real runs: the applied rows, the report, and the ledger's record.
 
-tests/core/landing/test_selection.py has the same and much more without Spark.
+tests/core/landing/test_selection.py tests the same and much more without Spark.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.assemble import collect_scans
 from pgoutput_etl.ingest.listing import list_landing
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.spark
 
 
 def one(number: int, *, first: bool = False) -> Messages:
-    """Into a table without a key, so that what came twice would show."""
+    """For a table without a key, so that a row applied twice is visible."""
     described = [table("v", identity=ReplicaIdentity.FULL)] if first else []
     return transaction(number, number * 100, *described, insert(str(number)))
 
@@ -52,9 +52,9 @@ def files(nights: Nights) -> list[tuple[int, str, str, int | None]]:
     return [(row["file"], Path(row["path"]).name, row["status"], row["same_as"]) for row in rows]
 
 
-def said(summary: RunSummary) -> str:
-    """On one line, however long the names are."""
-    return " ".join(jobs.said(summary).split())
+def summary_line(summary: RunSummary) -> str:
+    """On one line, whatever the length of the names."""
+    return " ".join(jobs.summary_text(summary).split())
 
 
 @pytest.mark.soak
@@ -68,7 +68,7 @@ def test_growth_rotation_and_compression(nights: Nights) -> None:
     (folder / "current.bin.1").write_bytes(b"")
     summary = nights.job.run()
     assert (summary.exit_code, nights.values("t")) == (EXIT_DONE, up_to(1))
-    assert f"current.bin: what follows offset {len(first)} is left for the next run" in said(summary)
+    assert f"current.bin: the bytes after offset {len(first)} are left for the next run" in summary_line(summary)
 
     current.write_bytes(first + second + third[:-1])
     shutil.copy(current, folder / "9 [copy].bin")
@@ -90,30 +90,30 @@ def test_growth_rotation_and_compression(nights: Nights) -> None:
     assert nights.job.run().files == 0
 
 
-def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> None:
+def test_duplicates_and_other_content_under_a_known_name(nights: Nights) -> None:
     job, folder = nights.job, nights.job.landing
     content = sent(1)
     (folder / "1.bin").write_bytes(content)
     (folder / "2.bin").write_bytes(content)
     summary = job.run()
     assert (summary.files, nights.values("t")) == (1, up_to(1))
-    assert "2.bin: landed again, and not applied again" in said(summary)
+    assert "2.bin: landed again, and not applied again" in summary_line(summary)
 
     os.utime(folder / "1.bin", (1, 1))
     summary = job.run()
-    assert (summary.batch, summary.files) == (1, 0), "written again, as it was"
+    assert (summary.batch, summary.files) == (1, 0), "rewritten unchanged"
 
     (folder / "1.bin").write_bytes(sent(2))
     shutil.copy(folder / "1.bin", folder / "3.gz")
     summary = job.run()
     assert (summary.exit_code, nights.values("t")) == (EXIT_QUARANTINE, up_to(2))
-    assert "1.bin was read before, and has other bytes now; they were not applied" in said(summary)
-    assert "3.gz: named .gz, but not compressed" in said(summary)
+    assert "1.bin was read before and has other content now, which was not applied" in summary_line(summary)
+    assert "3.gz: named .gz, but not compressed" in summary_line(summary)
     [row] = nights.ledger("quarantine")
     assert (row["file"], row["batch"]) == (4, 2)
     assert row["reason"].startswith(f"file:{folder}/1.bin was read before")
     again = job.run()
-    assert (again.files, again.refused_files) == (0, summary.refused_files), "said until something else is read"
+    assert (again.files, again.refused_files) == (0, summary.refused_files), "reported until another file is read"
     assert again.exit_code == EXIT_QUARANTINE
     assert files(nights) == [
         (0, "1.bin", "read", None),
@@ -124,7 +124,7 @@ def test_landed_again_and_other_bytes_under_the_same_name(nights: Nights) -> Non
 
 
 def as_of_an_older_version(nights: Nights) -> None:
-    """The ledger without what a later one keeps of files."""
+    """Rewrites the ledger without the columns of files that newer versions added."""
     spark, root = nights.job.spark, nights.job.folder / "tables" / "_pgoutput_etl"
     files = spark.read.format("delta").load(str(root / "files")).drop("head")
     batches = spark.read.format("delta").load(str(root / "batches"))
@@ -134,7 +134,7 @@ def as_of_an_older_version(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_ledger_of_an_older_version_knows_its_files_under_any_name(nights: Nights) -> None:
+def test_an_older_ledger_recognizes_renamed_files(nights: Nights) -> None:
     job, folder = nights.job, nights.job.landing
     for number in (1, 2, 3):
         (folder / f"{number}.bin").write_bytes(sent(number))
@@ -147,7 +147,7 @@ def test_a_ledger_of_an_older_version_knows_its_files_under_any_name(nights: Nig
     (folder / "7.bin").write_bytes(sent(5))
     summary = job.run()
     assert (summary.exit_code, summary.files, nights.values("t")) == (EXIT_DONE, 2, up_to(5))
-    assert [each for each in files(nights) if each[0] > 2] == [
+    assert [file for file in files(nights) if file[0] > 2] == [
         (5, "6.bin.gz", "read", 2),
         (6, "7.bin", "read", None),
         (7, "4.bin", "duplicate", 0),
@@ -162,10 +162,10 @@ def test_a_ledger_of_an_older_version_knows_its_files_under_any_name(nights: Nig
 
 
 @pytest.mark.soak
-def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
+def test_a_dead_runs_batch_is_resumed_with_the_same_bytes_of_renamed_files(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file goes on, is renamed and compressed before the next run; another one has its name."""
+    """The file grows, is renamed and compressed before the next run, and another file gets its name."""
     folder = nights.job.landing
     first, second = sent(1), sent(2)
     (folder / "current.bin").write_bytes(first + second[:20])
@@ -190,10 +190,10 @@ def test_a_run_that_died_is_finished_with_the_same_bytes_wherever_they_are(
         patched.setattr(merge, "write", _dies)
         with pytest.raises(RuntimeError, match="power"):
             nights.job.run()
-    gone = (folder / "current.bin").rename(folder / ".gone")
-    with pytest.raises(ArchiveError, match=r"current\.bin: an earlier run began to apply it.*put it back"):
+    hidden = (folder / "current.bin").rename(folder / ".gone")
+    with pytest.raises(ArchiveError, match=r"current\.bin: an earlier run began to apply this file.*put it back"):
         nights.job.run()
-    gone.rename(folder / "current.bin")
+    hidden.rename(folder / "current.bin")
     nights.job.run()
     assert nights.values("t") == up_to(4)
 
@@ -203,7 +203,7 @@ def _dies(*_: Any) -> None:
 
 
 @pytest.mark.soak
-def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_vanishes_before_it_is_read(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = nights.job.landing
     (folder / "1.bin").write_bytes(sent(1))
     (folder / "2.bin").write_bytes(sent(2))
@@ -223,21 +223,21 @@ def test_a_file_that_is_gone_when_it_is_to_be_read(nights: Nights, monkeypatch: 
 
 @pytest.mark.soak
 def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2.bin was begun after the last bytes of 1.bin were written, and those after 1.bin was listed."""
+    """1.bin gets its last bytes after it was listed, and 2.bin begins after that."""
     folder = nights.job.landing
     first, second = sent(1), sent(2)
     (folder / "1.bin").write_bytes(first)
-    listed = 0
+    calls = 0
 
     def listing(*arguments: Any) -> Any:
-        nonlocal listed
-        listed += 1
-        found = list_landing(*arguments)
-        if listed == 1:
+        nonlocal calls
+        calls += 1
+        listed = list_landing(*arguments)
+        if calls == 1:
             (folder / "1.bin").write_bytes(first + second)
             (folder / "2.bin").write_bytes(sent(3))
-            found = Listing.of([*found.files(), *(f for f in list_landing(*arguments).files() if "2.bin" in f.path)])
-        return found
+            listed = Listing.of([*listed.files(), *(f for f in list_landing(*arguments).files() if "2.bin" in f.path)])
+        return listed
 
     monkeypatch.setattr(landed_files, "list_landing", listing)
     nights.job.run()
@@ -245,7 +245,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
 
 
 @pytest.mark.soak
-def test_a_number_that_only_a_copy_or_an_empty_file_has_is_not_missing(nights: Nights) -> None:
+def test_a_duplicate_or_an_empty_file_fills_its_number(nights: Nights) -> None:
     folder = nights.job.landing
     for number in (1, 2, 3):
         (folder / f"{number}.bin").write_bytes(sent(number))
@@ -285,9 +285,9 @@ def test_many_small_files_of_all_framings(count: int, nights: Nights) -> None:
         for framing in sorted(FRAMINGS)
     ],
 )
-def test_a_real_archive_as_one_file_that_grows(slot: str, framing: str, nights: Nights) -> None:
-    whole = landed(real_messages(slot), framing)
-    for size in (*sorted(random.Random(f"{slot} {framing}").sample(range(len(whole)), 2)), len(whole)):
-        (nights.job.landing / "current.bin").write_bytes(whole[:size])
+def test_a_real_archive_in_one_growing_file(slot: str, framing: str, nights: Nights) -> None:
+    content = landed(real_messages(slot), framing)
+    for size in (*sorted(random.Random(f"{slot} {framing}").sample(range(len(content)), 2)), len(content)):
+        (nights.job.landing / "current.bin").write_bytes(content[:size])
         nights.job.run()
     nights.job.assert_equals(truth_tables(CAPTURES / "random16" / "truth"), "random16")

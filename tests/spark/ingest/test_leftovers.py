@@ -1,19 +1,20 @@
-"""Bytes that a run leaves or sets aside: named again until somebody has seen to them, and read when that is done.
+"""Unread and quarantined bytes are reported each night until somebody fixes them, and then read.
 
-tests/core/landing/test_selection.py and test_every_byte.py have much more without Spark.
+tests/core/landing/test_selection.py and test_every_byte.py test much more without Spark.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import shlex
 from functools import partial
 
 import pytest
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import FramingError
-from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.report import PlanSummary
 from pgoutput_etl.jobs.plan.run import plan
@@ -47,23 +48,24 @@ def set_aside(summary: RunSummary | PlanSummary) -> tuple[object, ...]:
     return summary.exit_code, summary.damages, summary.refused_files
 
 
-def test_junk_is_set_aside_and_named_until_it_is_taken_away(nights: Nights) -> None:
+@pytest.mark.soak  # the season has quarantine; the gate reads an archive again below
+def test_junk_is_quarantined_and_reported_until_it_is_removed(nights: Nights) -> None:
     job = nights.job
     job.overrides.append("source.framing=recvlogical")
     put(nights, 1)
     assert job.run().exit_code == EXIT_DONE
     (job.landing / "2.bin").write_bytes(JUNK)
-    found = job.run()
-    assert (found.exit_code, found.batch, [*held(found)]) == (EXIT_QUARANTINE, 2, ["t"])
-    assert "2.bin: 132 bytes at offset 0" in found.damages[0]
+    summary = job.run()
+    assert (summary.exit_code, summary.batch, [*held(summary)]) == (EXIT_QUARANTINE, 2, ["t"])
+    assert "2.bin: 132 bytes at offset 0" in summary.damages[0]
     [row] = [row for row in nights.ledger("quarantine") if row["bytes"] is not None]
     assert (row["bytes"], row["offset"], row["length"]) == (JUNK, 0, len(JUNK))
 
     again = job.run()
-    assert (again.files, set_aside(again), held(again)) == (0, set_aside(found), held(found))
-    assert set_aside(planned(nights)) == set_aside(found)
-    assert json.loads(to_json([again]))["damages"] == list(found.damages)
-    assert "In quarantine: file:" in jobs.said(again)
+    assert (again.files, set_aside(again), held(again)) == (0, set_aside(summary), held(summary))
+    assert set_aside(planned(nights)) == set_aside(summary)
+    assert json.loads(RunReport([again]).to_json())["damages"] == list(summary.damages)
+    assert "In quarantine: file:" in jobs.summary_text(again)
 
     put(nights, 3)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_QUARANTINE, rows(1)), "what comes behind it is held"
@@ -75,7 +77,7 @@ def test_junk_is_set_aside_and_named_until_it_is_taken_away(nights: Nights) -> N
     assert (job.run().exit_code, planned(nights).exit_code) == (EXIT_DONE, EXIT_DONE)
 
 
-def test_a_framing_that_fits_no_file_is_refused_before_anything_is_written(nights: Nights) -> None:
+def test_a_framing_that_fits_no_file_is_refused_before_any_write(nights: Nights) -> None:
     job = nights.job
     for number in (1, 2, 3):
         put(nights, number)
@@ -89,8 +91,8 @@ def test_a_framing_that_fits_no_file_is_refused_before_anything_is_written(night
 
 
 @pytest.mark.soak
-def test_a_file_that_was_passed_over_is_set_aside_and_then_read_in_its_place(nights: Nights) -> None:
-    """As by a version that didn't look again at a file of which it had read nothing."""
+def test_a_skipped_file_is_quarantined_and_then_read_in_its_order(nights: Nights) -> None:
+    """An older version did not check a file again of which it had read nothing."""
     job, folder = nights.job, nights.job.landing
     put(nights, 1)
     (folder / "2.bin").write_bytes(landed(one(2), "recvlogical")[:10])
@@ -103,23 +105,24 @@ def test_a_file_that_was_passed_over_is_set_aside_and_then_read_in_its_place(nig
     (folder / ".2.bin").unlink()
     put(nights, 2)
 
-    found = job.run()
-    assert (found.exit_code, found.files) == (EXIT_QUARANTINE, 0)
-    assert "jobs/backfill.py --from-quarantine" in found.refused_files[0]
-    assert set_aside(job.run()) == set_aside(planned(nights)) == set_aside(found)
+    summary = job.run()
+    assert (summary.exit_code, summary.files) == (EXIT_QUARANTINE, 0)
+    assert [shlex.split(step.command)[-1] for step in summary.next] == ["--from-quarantine"]
+    assert planned(nights).next == summary.next
+    assert set_aside(job.run()) == set_aside(planned(nights)) == set_aside(summary)
     put(nights, 4)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 3, 4))
 
     assert job.backfill(BackfillRequest(None)).exit_code == EXIT_DONE
-    assert nights.values("t") == rows(1, 2, 3, 4), "no table was held, and all are whole"
+    assert nights.values("t") == rows(1, 2, 3, 4), "no table was held, and all are complete"
     assert [row for row in nights.ledger("quarantine") if row["redriven"] is None] == []
     put(nights, 5)
     assert (job.run().exit_code, nights.values("t")) == (EXIT_DONE, rows(1, 2, 3, 4, 5))
     assert job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to do"
 
 
-def test_what_was_added_before_the_archive_was_read_anew_is_read_by_the_next_run(nights: Nights) -> None:
-    """And the first part of a message, of the file where the archive ends, waits as before."""
+def test_bytes_added_before_a_redrive_are_read_by_the_next_run(nights: Nights) -> None:
+    """The incomplete message at the archive's end waits as before."""
     job, folder = nights.job, nights.job.landing
     job.overrides.append("source.framing=recvlogical")
     put(nights, 1)

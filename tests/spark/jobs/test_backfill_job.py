@@ -1,4 +1,4 @@
-"""The command line of jobs/backfill.py: refusals, output, exit codes."""
+"""The command line of jobs/backfill.py: refusals, output, and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOB = ROOT / "jobs" / "backfill.py"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--tables", "a.b", "--from-lsn", "1"], "not an LSN: '1'"),
         (["--tables", "a.b", "--to-time", "yesterday"], "not a time: 'yesterday'"),
@@ -29,9 +29,9 @@ JOB = ROOT / "jobs" / "backfill.py"
     ],
 )
 def test_invalid_options_are_refused_before_spark_starts(
-    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said in refusal(COMMAND, arguments, tmp_path, capsys)
+    assert message in refusal(COMMAND, arguments, tmp_path, capsys)
 
 
 @pytest.mark.spark
@@ -47,12 +47,12 @@ def test_the_summary_as_text_and_as_json(tmp_path: Path, landing: Path) -> None:
     done = run(*submit, JOB, "--config", config, "--tables", "public.*", "--from-time", "2000-01-01T01:00+01:00")
     assert done.returncode == 0, done.stderr
     assert "rows of the range" in done.stdout
-    assert "Read: 1 of 1 files" in done.stdout
+    assert "Read: 1 of 1 file, " in done.stdout
     assert "As of LSN 0/200." in done.stdout
 
     done = run(*submit, JOB, "--config", config, "--tables", "public.t", "--json", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
     assert (summary["lsn"], summary["exit_code"], summary["batch"], summary["bytes_read"]) == ("0/200", 0, 3, 231)
-    [of_table] = summary["tables"]
-    assert (of_table["how"], of_table["table"]["rows"], of_table["files"]) == ("whole", 2, 1)
+    [backfilled] = summary["tables"]
+    assert (backfilled["how"], backfilled["table"]["rows"], backfilled["files"]) == ("whole", 2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -14,6 +15,7 @@ from delta.tables import DeltaTable
 
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain import retention
 from pgoutput_etl.jobs.maintain import run as maintain_run
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -31,6 +33,13 @@ from tests.support.small_archives import Messages, insert, segment, table, trans
 
 pytestmark = pytest.mark.spark
 EXECUTE = MaintainRequest(execute=True)
+
+
+@pytest.fixture(autouse=True)
+def _tables_of_few_files_are_maintained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.function is not test_small_tables_are_left_alone:
+        monkeypatch.setattr(retention, "LEAST_SMALL_FILES", 2)
+        monkeypatch.setattr(maintain_run, "LEAST_COMMITS", 1)
 
 
 def maintained(job: Job, request: MaintainRequest = EXECUTE) -> MaintainSummary:
@@ -65,7 +74,7 @@ def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatc
     before = tree(job.folder / "tables")
     dry = maintained(job, MaintainRequest())
     assert tree(job.folder / "tables") == before, "a dry run writes nothing"
-    assert by_name(dry, "public.t").steps == ("optimize", "vacuum", "checkpoint")
+    assert by_name(dry, "public.t").steps == ("optimize", "checkpoint"), "VACUUM would remove nothing"
     assert by_name(dry, "public.t").before.may_compact
     assert by_name(dry, "public.t").after is None
 
@@ -80,8 +89,17 @@ def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatc
     assert [*job.path("public", "t").glob("_delta_log/*.checkpoint*.parquet")]
     assert by_name(done, "ledger: claims").rows > 0
     assert {row["batch"] for row in nights.ledger("claims")} == {2, 3, 4}
-    assert by_name(done, "ledger: batches").steps == ("optimize", "vacuum", "checkpoint")
+    assert by_name(done, "ledger: batches").steps == ("optimize", "checkpoint")
     assert nights.values("t") == rows
+    assert not [row for row in history(job) if row["operation"].startswith("VACUUM")]
+
+    week_ago = (datetime.now(timezone.utc) - timedelta(days=EXECUTE.keep_days, hours=1)).timestamp()
+    for file in job.path("public", "t").rglob("*.parquet"):
+        os.utime(file, (week_ago, week_ago))
+    again = by_name(maintained(job), "public.t")
+    assert (again.before.expired, again.steps[0]) == (target.before.files, "vacuum")
+    assert again.after is not None
+    assert again.after.stored_files == target.after.stored_files, "a version of the last week needs the old files"
     [vacuum] = [row for row in history(job) if row["operation"] == "VACUUM START"]
     assert vacuum["operationParameters"]["specifiedRetentionMillis"] == str(EXECUTE.keep_days * 24 * 3600 * 1000)
 
@@ -98,6 +116,17 @@ def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatc
     assert len(nights.values("renamed")) == 3
 
 
+def test_small_tables_are_left_alone(nights: Nights) -> None:
+    some_nights(nights)
+    ledger = nights.ledger("batches")
+    tables = nights.job.versions()
+    done = maintained(nights.job)
+    assert {table.steps for table in done.tables} == {()}
+    assert all(table.after == table.before for table in done.tables)
+    assert (done.batch, nights.job.versions()) == (0, tables)
+    assert nights.ledger("batches") == ledger
+
+
 def at(minute: int) -> datetime:
     return datetime(2026, 1, 1, 0, minute, tzinfo=timezone.utc)
 
@@ -107,7 +136,7 @@ def sent_at(minute: int) -> int:
 
 
 def timed(number: int, *described: Relation) -> Messages:
-    """A transaction committed `number` minutes past midnight."""
+    """A transaction that committed `number` minutes after midnight."""
     begin, *changes, commit = transaction(number, number * 0x100, *described, insert(str(number), f"v{number}"))
     assert isinstance(begin, Begin)
     assert isinstance(commit, Commit)
@@ -116,7 +145,7 @@ def timed(number: int, *described: Relation) -> Messages:
 
 
 @pytest.mark.soak
-def test_old_transactions_go_except_each_files_first_and_last(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     job = nights.job
     nights.night(timed(1, table()), *(timed(n) for n in range(2, 7)), segment(50, insert("50", "s"), first=True))
     nights.night([StreamCommit(50, 0x680, 0x688, sent_at(6) + 1)], timed(7))
@@ -126,8 +155,8 @@ def test_old_transactions_go_except_each_files_first_and_last(nights: Nights, mo
     only = MaintainRequest(only=("retention",), execute=True)
     assert by_name(maintained(job, replace(only, execute=False)), "ledger: transactions").rows == 4
     assert by_name(maintained(job, only), "ledger: transactions").rows == 4
-    left = {(row["xid"], row["fate"]) for row in nights.ledger("transactions")}
-    assert left == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
+    remaining = {(row["xid"], row["fate"]) for row in nights.ledger("transactions")}
+    assert remaining == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
     assert by_name(maintained(job, only), "ledger: transactions").rows == 0
 
     last = Ledger(job.spark, ledger_root(job), "test").last_batch()
@@ -147,7 +176,7 @@ def test_old_transactions_go_except_each_files_first_and_last(nights: Nights, mo
     again = nights.night(timed(3), timed(4), timed(10))
     assert (again.exit_code, again.resent_transactions) == (0, 2), "deleted transactions count as resent"
     path = nights.land(transaction(11, 0x880, insert("11", "of another server")))
-    with pytest.raises(SequenceError, match="was not among them"):
+    with pytest.raises(SequenceError, match="is not one of them"):
         job.run()
     path.unlink()
 
@@ -160,12 +189,13 @@ def test_a_table_changed_by_another_program_is_skipped(nights: Nights) -> None:
     done = maintained(nights.job)
     target = by_name(done, "public.t")
     assert (target.steps, done.batch) == ((), 0)
+    assert target.after == target.before
     assert "another program has changed it since batch 3" in target.left[0]
     assert nights.job.versions()["t"] == version
 
 
 @pytest.mark.soak
-def test_beside_a_run_only_append_only_tables_are_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_a_run_only_append_only_tables_are_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
     job = nights.job
     with Ledger(job.spark, ledger_root(job), "test").claims().held(4):
@@ -191,7 +221,7 @@ def test_beside_a_run_only_append_only_tables_are_compacted(nights: Nights, monk
 
 
 @pytest.mark.soak
-def test_the_next_maintenance_finishes_one_that_died(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_maintenance_finishes_an_interrupted_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
 
     def dies(*_: object) -> None:
@@ -227,7 +257,7 @@ def test_the_report_as_text_and_as_json(nights: Nights) -> None:
     dry = run(*submit, "--config", nights.job.config)
     assert dry.returncode == 0, dry.stderr
     assert "Dry run: nothing was changed; use --execute." in dry.stdout
-    done = run(*submit, "--config", nights.job.config, "--execute", "--json", "--quiet")
+    done = run(*submit, "--config", nights.job.config, "--zorder", "--execute", "--json", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
     assert (summary["executed"], summary["batch"]) == (True, 3)

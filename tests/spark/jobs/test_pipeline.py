@@ -1,4 +1,4 @@
-"""The nightly job on small archives: what an operator meets, night after night."""
+"""The nightly job on small archives, night after night."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest.listing import MAX_LENGTH
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.batches import LedgerFiles
 from pgoutput_etl.load import commit, merge
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
-from tests.support.jobs import Nights, held, said
+from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import (
     Change,
     T,
@@ -40,16 +40,16 @@ INT, DATE = 23, 1082
 FULL = ReplicaIdentity.FULL
 
 
-def test_an_empty_folder_is_no_error_and_a_missing_one_is(nights: Nights) -> None:
+def test_a_missing_landing_folder_is_an_error_but_an_empty_one_is_not(nights: Nights) -> None:
     summary = nights.job.run()
     assert summary.exit_code == EXIT_DONE
-    assert "Nothing new in the landing folder of test." in said(summary)
+    assert "Nothing new in the landing folder of test." in summary_text(summary)
     assert not (nights.job.folder / "tables").exists()
-    with pytest.raises(ConfigError, match=r"source\.landing: there is no .*/nowhere"):
+    with pytest.raises(ConfigError, match=r"source\.landing: .*/nowhere does not exist"):
         nights.job.run(f"source.landing={nights.job.folder}/nowhere")
 
 
-def test_what_can_not_be_read_stops_the_run_before_it_writes(nights: Nights) -> None:
+def test_unreadable_files_stop_the_run_before_it_writes(nights: Nights) -> None:
     job = nights.job
     good = transaction(1, 100, table(), insert("1", "secret"))
     nights.land(good)
@@ -58,7 +58,7 @@ def test_what_can_not_be_read_stops_the_run_before_it_writes(nights: Nights) -> 
     bad.write_bytes(bad.read_bytes()[:-3])
     behind = nights.land(transaction(3, 300, insert("2", "secret")))
     with pytest.raises(
-        ArchiveError, match=rf"{behind.name}: goes on with the commit at 0/12C, .* a file is missing"
+        ArchiveError, match=rf"{behind.name}: continues with the commit at 0/12C, .* a file is missing"
     ) as raised:
         job.run()
     assert "secret" not in str(raised.value)
@@ -67,7 +67,7 @@ def test_what_can_not_be_read_stops_the_run_before_it_writes(nights: Nights) -> 
     behind.unlink()
     job.spark.conf.set(MAX_LENGTH, "50")
     try:
-        with pytest.raises(ArchiveError, match=r"000\.copydata has \d+ bytes.*at most 50 .*rotate by size"):
+        with pytest.raises(ArchiveError, match=r"000\.copydata has \d+ bytes.*at most 50 .*Land smaller files"):
             job.run()
     finally:
         job.spark.conf.unset(MAX_LENGTH)
@@ -86,7 +86,7 @@ ODD_BAG = table("_gone", "rank", "row", "part0", "c0", "_seq", "_lsn", oid=2, na
 
 @pytest.mark.soak
 def test_names_order_and_truncates(nights: Nights) -> None:
-    """Names of every kind, in keys and bags, through MERGE and ALTER TABLE; 9 before 10; a rerun changes nothing."""
+    """Odd names in keys and bags, through MERGE and ALTER TABLE; file 9 before 10; a rerun changes nothing."""
     both = [table(oid=3, name="t3"), table(oid=4, name="t4")]
     rows = [("1", "x", "s", "q", None), ("2", "x", "s", "q", "b")]
     equal = ("g", "r", "o", "p", "c", "s", "l")
@@ -128,7 +128,7 @@ def test_names_order_and_truncates(nights: Nights) -> None:
     assert nights.job.versions() == versions
 
     early = nights.land(transaction(8, 800, insert("9", "i", oid=3)), name="8.bin")
-    with pytest.raises(RunError, match=r"8\.bin is new, but belongs before .*11\.bin"):
+    with pytest.raises(RunError, match=r"8\.bin is new, but sorts before .*11\.bin"):
         nights.job.run()
     early.unlink()
     nights.land(last_of_10, transaction(9, 900, insert("9", "i", oid=3)), name="10.bin")
@@ -138,8 +138,8 @@ def test_names_order_and_truncates(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_table_is_its_oid(nights: Nights) -> None:
-    """Renamed in one batch and across two, swapped, and displaced by another one, to come back under a third name."""
+def test_a_table_is_identified_by_its_oid(nights: Nights) -> None:
+    """Renamed within a batch and across two, swapped, and displaced by another table and then renamed."""
     names = {1: "renamed", 2: "at_once", 3: "left", 4: "right", 5: "shop"}
     tables = [table(oid=oid, name=name) for oid, name in names.items()]
     nights.night(
@@ -158,7 +158,7 @@ def test_a_table_is_its_oid(nights: Nights) -> None:
     assert nights.values("right") == [("1", "left"), ("2", "new")]
     assert nights.values("left") == [("1", "right"), ("2", "new")]
     assert nights.values("shop") == [("9", "another")]
-    assert "table renamed (was public.renamed)" in said(summary)
+    assert "table renamed (was public.renamed)" in summary_text(summary)
 
     nights.night(transaction(7, 700, table(oid=5, name="old_shop"), insert("2", "new", oid=5)))
     assert nights.values("old_shop") == [("1", "shop"), ("2", "new")]
@@ -166,7 +166,7 @@ def test_a_table_is_its_oid(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_columns_come_and_go(nights: Nights) -> None:
+def test_columns_are_added_and_dropped(nights: Nights) -> None:
     def described(*columns: str, oid: int) -> Relation:
         return table(*columns, oid=oid, name=f"t{oid}")
 
@@ -185,7 +185,7 @@ def test_columns_come_and_go(nights: Nights) -> None:
     assert nights.values("t2") == [("1", "aa", "m"), ("2", "b", None)]
 
 
-def test_a_table_that_can_not_go_on_is_held_and_said_and_the_others_go_on(nights: Nights) -> None:
+def test_a_table_that_can_not_be_updated_is_held_and_the_others_continue(nights: Nights) -> None:
     names = ["good", "swapped", "case", "dmy", "audit_x"]
     job = replace(nights.job, overrides=["tables=[{match: public.audit_*, skip: true}]"])
     nights.job = job
@@ -207,26 +207,27 @@ def test_a_table_that_can_not_go_on_is_held_and_said_and_the_others_go_on(nights
     reasons = held(second)
     assert reasons.keys() == {"swapped", "case", "dmy"}
     assert "its columns changed places (id, d)" in reasons["swapped"]
-    assert "differ in nothing but case" in reasons["case"]
+    assert "differ only in case" in reasons["case"]
     assert path.name in reasons["dmy"]
     assert "offset" in reasons["dmy"]
     assert "'d'" in reasons["dmy"]
-    assert "1977" not in said(second) + str(nights.ledger("quarantine"))
+    assert "1977" not in summary_text(second) + str(nights.ledger("quarantine"))
     assert second.exit_code == EXIT_QUARANTINE
     assert len(nights.values("good")) == 2
     assert {name: job.versions()[name] for name in reasons} == {name: versions[name] for name in reasons}
     assert {row["table"]: row["reason"] for row in nights.ledger("quarantine")} == reasons
 
-    assert (held(job.run()), job.run().exit_code) == (reasons, EXIT_QUARANTINE)
+    again = job.run()
+    assert (held(again), again.exit_code) == (reasons, EXIT_QUARANTINE)
     third = nights.night(transaction(6, 600, insert("3", "c", None, oid=0)))
-    assert (held(third), third.exit_code) == (reasons, EXIT_QUARANTINE), "also where they had no changes"
+    assert (held(third), third.exit_code) == (reasons, EXIT_QUARANTINE), "also without changes"
     assert len(nights.values("good")) == 3
     assert len(nights.ledger("quarantine")) == 3
 
 
 @pytest.mark.soak
 def test_transactions_wait_for_their_end(nights: Nights) -> None:
-    """Streamed, streamed in part and aborted, prepared: over three nights. What the ledger says of it all."""
+    """Streamed, partly or wholly aborted, and prepared transactions over three nights, and their rows in the ledger."""
     streamed = segment(10, table(), insert("1", "streamed"), first=True)
     sub = segment(10, in_subtransaction(11, insert("2", "rolled back")))
     aborted = segment(20, insert("3", "never"), first=True)
@@ -248,20 +249,20 @@ def test_transactions_wait_for_their_end(nights: Nights) -> None:
     assert {row["_pg_commit_lsn"] for row in nights.job.rows("public", "t")} == {100, 200, 300}
     assert nights.ledger("open_transactions") == []
 
-    fates = {(row["xid"], row["gid"], row["fate"], row["commit_lsn"]) for row in nights.ledger("transactions")}
-    assert fates == {
+    statuses = {(row["xid"], row["gid"], row["fate"], row["commit_lsn"]) for row in nights.ledger("transactions")}
+    assert statuses == {
         (1, None, "committed", 100),
         (10, None, "committed", 200),
         (20, None, "aborted", None),
         (30, "gid-30", "committed", 300),
     }
-    driven = {row["xid"]: row for row in nights.ledger("transactions") if row["units"] is not None}
-    assert {xid: [(u["file"], u["unit"]) for u in row["units"]] for xid, row in driven.items()} == {
+    decided = {row["xid"]: row for row in nights.ledger("transactions") if row["units"] is not None}
+    assert {xid: [(u["file"], u["unit"]) for u in row["units"]] for xid, row in decided.items()} == {
         10: [(0, 1), (1, 1), (2, 1)],
         20: [(0, 2)],
         30: [(0, 3)],
-    }, "of an ordinary one the rows tell"
-    assert {xid: (row["scope"], row["aborted"]) for xid, row in driven.items()} == {
+    }, "the rows of ordinary transactions tell their status"
+    assert {xid: (row["scope"], row["aborted"]) for xid, row in decided.items()} == {
         10: (1, [11]),
         20: (2, []),
         30: (None, []),
@@ -288,10 +289,10 @@ def test_transactions_wait_for_their_end(nights: Nights) -> None:
 
 @pytest.mark.soak
 def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once between two tables, once before the ledger's last rows. A bag would tell what came twice."""
+    """Once between two tables, once before the ledger's last rows. In a bag, rows applied twice would show."""
     job = nights.job = replace(nights.job, overrides=["merge.parallel_tables=1"])
     bags = [table("v", oid=oid, name=f"bag{oid}", identity=FULL) for oid in (1, 2)]
-    write, append_files = merge.write, Ledger._append_files
+    write, append_files = merge.write, LedgerFiles.append
     written = 0
 
     def dies_at_the_second(*arguments: Any) -> commit.WriteResult:
@@ -311,12 +312,12 @@ def test_a_run_that_dies_is_finished_by_the_next_one(nights: Nights, monkeypatch
     assert [len(nights.values(name)) for name in ("bag1", "bag2")] == [2, 1]
 
     nights.land(transaction(3, 300, delete_full("a", oid=1), insert("b", oid=1), insert("b", oid=2)))
-    monkeypatch.setattr(Ledger, "_append_files", dies)
+    monkeypatch.setattr(LedgerFiles, "append", dies)
     with pytest.raises(RuntimeError, match="power"):
         job.run()
     assert [len(nights.values(name)) for name in ("bag1", "bag2")] == [2, 2]
 
-    monkeypatch.setattr(Ledger, "_append_files", append_files)
+    monkeypatch.setattr(LedgerFiles, "append", append_files)
     last = job.run()
     assert (last.batch, last.files) == (3, 1)
     assert nights.values("bag1") == [("a",), ("b",)]
@@ -346,8 +347,8 @@ def test_two_sources_share_a_ledger(nights: Nights) -> None:
     assert batches == [1, 1, 0], "the third finds nothing new"
 
 
-def test_no_row_comes_to_the_driver(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What all the run collects stays small, however many rows its transactions have."""
+def test_no_row_reaches_the_driver(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver collects few rows, however many the transactions have."""
     counts: list[int] = []
     frame = type(nights.job.spark.range(1))
 

@@ -1,4 +1,4 @@
-"""jobs/plan.py says what jobs/apply.py then does, and writes nothing; jobs/inspect.py agrees with both."""
+"""jobs/plan.py reports what jobs/apply.py then does, and writes nothing; jobs/inspect.py agrees with both."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from tests.support.small_archives import (
 
 pytestmark = pytest.mark.spark
 BAG = table(oid=2, name="bag", identity=ReplicaIdentity.FULL)
-FATES = ("committed", "open", "aborted", "resent", "quarantined")
+STATUSES = ("committed", "open", "aborted", "resent", "quarantined")
 
 
 def tree(folder: Path) -> dict[str, tuple[int, str]]:
-    """All that lies below it: when it was written, and its bytes."""
+    """Modification time and digest of every file below a folder."""
     return {
         str(path.relative_to(folder)): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
         for path in sorted(folder.rglob("*"))
@@ -57,25 +57,25 @@ def tree(folder: Path) -> dict[str, tuple[int, str]]:
 def planned(job: Job, *overrides: str) -> PlanSummary:
     config = job.loaded(*overrides)
     before = tree(job.folder)
-    found = plan(job.spark, config, lambda _: None)
+    summary = plan(job.spark, config, lambda _: None)
     assert tree(job.folder) == before, "a plan writes nothing"
-    return found
+    return summary
 
 
-def assert_held_what_it_said(said: PlanSummary, done: RunSummary) -> None:
-    fates = {fate: getattr(done, f"{fate}_transactions") for fate in FATES}
-    assert {fate: said.transactions[fate] for fate in FATES} == fates
-    assert (said.batch, said.last_commit_lsn, said.bytes) == (done.batch, done.last_commit_lsn, done.bytes)
-    assert (said.messages, said.damages, said.skipped) == (done.messages, done.damages, done.skipped)
-    assert (said.content_bytes, said.accounts) == (done.content_bytes, done.accounts)
-    assert (said.refused_files, said.files_not_read) == (done.refused_files, done.files_not_read)
-    assert said.exit_code == done.exit_code
+def assert_as_planned(expected: PlanSummary, done: RunSummary) -> None:
+    counts = {status: getattr(done, f"{status}_transactions") for status in STATUSES}
+    assert {status: expected.transactions[status] for status in STATUSES} == counts
+    assert (expected.batch, expected.last_commit_lsn, expected.bytes) == (done.batch, done.last_commit_lsn, done.bytes)
+    assert (expected.messages, expected.damages, expected.skipped) == (done.messages, done.damages, done.skipped)
+    assert (expected.content_bytes, expected.accounts) == (done.content_bytes, done.accounts)
+    assert (expected.refused_files, expected.files_not_read) == (done.refused_files, done.files_not_read)
+    assert expected.exit_code == done.exit_code
     new = {t.table for t in done.tables if t.held is None and "new" in t.notes}
-    assert {t.table for t in said.tables if t.held is None and t.is_new} == new
-    assert {t.table: figures(t) for t in said.tables} == {t.table: figures(t) for t in done.tables}
+    assert {t.table for t in expected.tables if t.held is None and t.is_new} == new
+    assert {t.table: effects(t) for t in expected.tables} == {t.table: effects(t) for t in done.tables}
 
 
-def figures(table: PlannedTable | TableSummary) -> tuple[str | None, int, int, int]:
+def effects(table: PlannedTable | TableSummary) -> tuple[str | None, int, int, int]:
     counts = (table.inserted, table.updated, table.deleted)
     return (None, *counts) if table.held is None else (table.held, 0, 0, 0)
 
@@ -86,9 +86,9 @@ def inspected(landing: Path) -> ArchiveReport:
 
 
 def assert_inspection_agrees(report: ArchiveReport, done: RunSummary) -> None:
-    """With the first run over an archive."""
-    fates = {fate: getattr(done, f"{fate}_transactions") for fate in FATES}
-    assert {fate: report.transactions[fate] for fate in FATES} == fates
+    """done: the first run on the archive."""
+    counts = {status: getattr(done, f"{status}_transactions") for status in STATUSES}
+    assert {status: report.transactions[status] for status in STATUSES} == counts
     assert (report.messages, report.content_bytes) == (done.messages, done.content_bytes)
     assert report.accounts == {name: size for name, size in done.accounts.items() if size}
     assert (report.unknown_prepared, len(report.damages)) == (done.unknown_prepared, len(done.damages))
@@ -109,35 +109,35 @@ CHANGED = [
 
 
 def broken(lsn: int, change: Change) -> bytes:
-    """A transaction of which a value can't be read."""
+    """A transaction with an unreadable value."""
     return copydata(transaction(15, lsn, change)).replace(b"10", b"\0\0")
 
 
-def test_what_is_planned_is_what_apply_then_reports(nights: Nights) -> None:
-    """A duplicate, an open transaction, a value without its place, columns that change, bytes that can't be read."""
+def test_apply_reports_what_was_planned(nights: Nights) -> None:
+    """A duplicate, an open transaction, an unrepresentable value, columns that change, unreadable bytes."""
     nights.land(FIRST)
     shutil.copy(nights.job.landing / "000.copydata", nights.job.landing / "001.copydata")
     (nights.job.landing / "002.copydata").write_bytes(copydata(CHANGED) + broken(0x800, insert("10", "k", oid=2)))
 
-    said = planned(nights.job)
+    expected = planned(nights.job)
     done = nights.job.run()
 
-    assert_held_what_it_said(said, done)
+    assert_as_planned(expected, done)
     assert_inspection_agrees(inspected(nights.job.landing), done)
-    tables = {t.table: t for t in said.tables}
-    whats = [(f.what, Path(f.path).name) for f in said.files]
-    assert whats == [("new", "000.copydata"), ("new", "002.copydata"), ("duplicate", "001.copydata")]
-    assert [(t.xid, t.kind) for t in said.waiting] == [(9, "streamed")]
+    tables = {t.table: t for t in expected.tables}
+    files = [(f.what, Path(f.path).name) for f in expected.files]
+    assert files == [("new", "000.copydata"), ("new", "002.copydata"), ("duplicate", "001.copydata")]
+    assert [(t.xid, t.kind) for t in expected.waiting] == [(9, "streamed")]
     assert (tables["t"].rows_in, tables["t"].is_exact) == ({"I": 4, "U": 1, "D": 2, "T": 0}, True)
     assert any("added" in change for change in tables["t"].schema_changes)
-    odd = {each.column: (each.why, each.found) for each in tables["t"].types}
-    assert odd == {"day": ("unrepresentable", 1), "span": ("text", 0)}
+    types = {column.column: (column.why, column.found) for column in tables["t"].types}
+    assert types == {"day": ("unrepresentable", 1), "span": ("text", 0)}
     assert (tables["bag"].has_key, tables["bag"].held is None) == (False, False)
-    assert (said.exit_code, said.accounts["quarantined"] > 0) == (3, True)
+    assert (expected.exit_code, expected.accounts["quarantined"] > 0) == (3, True)
 
 
 @pytest.mark.soak
-def test_a_second_night_is_planned_without_a_look_at_the_tables(nights: Nights) -> None:
+def test_a_second_night_is_planned_without_reading_the_tables(nights: Nights) -> None:
     nights.land(FIRST)
     nights.job.run()
     moved = transaction(14, 0x700, update("9", "z", None, None, None, old_key=("4", None, None, None, None)))
@@ -145,46 +145,44 @@ def test_a_second_night_is_planned_without_a_look_at_the_tables(nights: Nights) 
     second = copydata([*stream_commit(9, 0x380), *CHANGED, *bag, *moved])
     (nights.job.landing / "001.copydata").write_bytes(second)
 
-    said = planned(nights.job)
-    assert_held_what_it_said(said, nights.job.run())
-    tables = {t.table: t for t in said.tables}
+    expected = planned(nights.job)
+    assert_as_planned(expected, nights.job.run())
+    tables = {t.table: t for t in expected.tables}
     assert (tables["later"].is_new, tables["later"].inserted) == (True, 1)
-    figures_of_t = (tables["t"].inserted, tables["t"].updated, tables["t"].deleted, tables["t"].is_exact)
-    assert figures_of_t == (1, 1, 1, False), "4 came and went, 9 is new"
+    t = tables["t"]
+    assert (t.inserted, t.updated, t.deleted, t.is_exact) == (1, 1, 1, False), "4 came and went, 9 is new"
 
     (nights.job.landing / "002.copydata").write_bytes(broken(0x800, insert("10", "k", None, None, "l")))
-    said = planned(nights.job)
-    assert_held_what_it_said(said, nights.job.run())
-    assert [t.table for t in said.tables if t.held is not None] != []
+    expected = planned(nights.job)
+    assert_as_planned(expected, nights.job.run())
+    assert [t.table for t in expected.tables if t.held is not None] != []
 
 
 @pytest.mark.parametrize("name", ["9.odd name[1].bin", "0.odd name[1].bin"])
-def test_spark_looks_into_files_as_this_machine_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Beside the first part of a message: in the newest file, which may still be written, or in one before others. And
-    beside a file that is no archive."""
+def test_spark_inspects_files_like_this_machine(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Also with the first part of a message, in the newest file (which may still be written) or in an earlier one, and
+    with a file that is no archive."""
     for file in files_of(DATA / "pg16" / "v4_parallel"):
         shutil.copy(file, tmp_path)
     (tmp_path / name).write_bytes(b"\0\0\0\x40r\0what a length_prefixed file may begin with")
     (tmp_path / "1.txt").write_bytes(b"no archive at all")
-    with TemporaryDirectory() as folder, LocalRunner(Path(folder)) as local, SparkRunner(spark) as there:
-        here = inspect_archive(list_local([f"file:{tmp_path}"]), local, lambda _: None)
-        elsewhere = inspect_archive(list_on_spark(spark, [str(tmp_path)]), there, lambda _: None)
-        lines: dict[str, list[str]] = {"here": [], "there": []}
-        local.print_messages(
-            inspection_contexts(here, MessageFilter(table="public.p*"), True, False), lines["here"].append
-        )
-        there.print_messages(
-            inspection_contexts(elsewhere, MessageFilter(table="public.p*"), True, False), lines["there"].append
-        )
-    here_said = repr(report_on(here).to_dict()).replace(str(tmp_path), "")
-    assert repr(report_on(elsewhere).to_dict()).replace(f"file:{tmp_path}", "") == here_said
-    assert [line.replace(f"file:{tmp_path}", "") for line in lines["there"]] == [
-        line.replace(str(tmp_path), "") for line in lines["here"]
+    with TemporaryDirectory() as folder, LocalRunner(Path(folder)) as local_runner, SparkRunner(spark) as spark_runner:
+        local = inspect_archive(list_local([f"file:{tmp_path}"]), local_runner, lambda _: None)
+        on_spark = inspect_archive(list_on_spark(spark, [str(tmp_path)]), spark_runner, lambda _: None)
+        local_lines: list[str] = []
+        spark_lines: list[str] = []
+        wanted = MessageFilter(table="public.p*")
+        local_runner.print_messages(inspection_contexts(local, wanted, True, False), local_lines.append)
+        spark_runner.print_messages(inspection_contexts(on_spark, wanted, True, False), spark_lines.append)
+    report = report_on(on_spark)
+    expected = repr(report_on(local).to_dict()).replace(str(tmp_path), "")
+    assert repr(report.to_dict()).replace(f"file:{tmp_path}", "") == expected
+    assert [line.replace(f"file:{tmp_path}", "") for line in spark_lines] == [
+        line.replace(str(tmp_path), "") for line in local_lines
     ]
-    assert len(lines["here"]) > 40
-    said = report_on(elsewhere).remarks if name[0] == "9" else report_on(elsewhere).damages
-    assert any(name in line for line in said)
-    assert any("1.txt" in line for line in report_on(elsewhere).unreadable)
+    assert len(local_lines) > 40
+    assert any(name in line for line in (report.remarks if name[0] == "9" else report.damages))
+    assert any("1.txt" in line for line in report.unreadable)
 
 
 def slots() -> Iterator[Path]:
@@ -193,7 +191,7 @@ def slots() -> Iterator[Path]:
 
 
 @pytest.mark.soak
-def test_a_batch_that_died_is_planned_as_it_will_be_finished(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_batch_is_planned_as_apply_finishes_it(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     def dies(*_: object) -> list[TableResult]:
         raise RunError("killed")
 
@@ -204,11 +202,11 @@ def test_a_batch_that_died_is_planned_as_it_will_be_finished(nights: Nights, mon
             nights.job.run()
     later = nights.land(transaction(2, 0x200, insert("2", "b")))
 
-    said = planned(nights.job)
-    assert (said.resumes, said.batch) == (True, 1)
-    assert [path.removeprefix("file:") for path in said.later_files] == [str(later)]
+    expected = planned(nights.job)
+    assert (expected.resumes, expected.batch) == (True, 1)
+    assert [path.removeprefix("file:") for path in expected.later_files] == [str(later)]
     first, _ = apply(nights.job.spark, nights.job.loaded(), lambda _: None)
-    assert_held_what_it_said(said, first)
+    assert_as_planned(expected, first)
 
 
 @pytest.mark.soak
@@ -216,8 +214,8 @@ def test_a_batch_that_died_is_planned_as_it_will_be_finished(nights: Nights, mon
 def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
     for file in files_of(slot):
         shutil.copy(file, nights.job.landing)
-        said = planned(nights.job)
+        expected = planned(nights.job)
         done = nights.job.run()
-        assert_held_what_it_said(said, done)
+        assert_as_planned(expected, done)
         if done.batch == 1:
             assert_inspection_agrees(inspected(nights.job.landing), done)

@@ -1,9 +1,9 @@
-"""What a job leaves behind beside the tables: no secret of the configuration, no value of a cell.
+"""Outside the tables, a job leaves no secret of the configuration and no cell value.
 
-Looked through: both outputs, the log at level INFO, the command lines of the job and of what it starts, what Spark
-keeps for its UI (the event log), the Delta logs of targets and ledger, the text columns of the ledger. Where values are
-by nature: the files of tables, the least and greatest of a column that Delta keeps as statistics, the binary columns of
-the ledger, which hold waiting and quarantined rows as they were sent.
+Searched: both outputs, the log at level INFO, the command lines of the job and its child processes, Spark's event log,
+the Delta logs of targets and ledger, and the text columns of the ledger. Not searched, as they contain values by
+design: the files of tables, the column statistics in Delta logs of targets, and the binary columns of the ledger, which
+hold waiting and quarantined rows as they were sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ spark:
   spark.hadoop.shop.plain: ${{SECRET}}
   spark.shop.url: jdbc:x://user:${{SECRET}}@host
 """
-# In a file: what goes to a console is cut down to warnings where Python has started the JVM.
+# To a file, as a JVM that Python started prints only warnings to the console.
 LOGGING = """
 rootLogger.level = info
 rootLogger.appenderRef.file.ref = file
@@ -59,8 +59,8 @@ logger.spark.level = info
 
 
 def archive() -> bytes:
-    """A table that is applied, one whose value is none of its type, one whose column changes its type, a bag, bytes
-    that can't be read, and a transaction that waits."""
+    """Tables that are applied, with an invalid value, and with a column that changes its type; a bag; unreadable bytes;
+    and a waiting transaction."""
     retyped: list[Change] = [table("id", "v", oid=3, name="retyped"), insert("1", CELL, oid=3)]
     retyped += [table("id", ("v", INT4), oid=3, name="retyped"), insert("2", "7", oid=3)]
     bag = table("v", oid=4, name="bag", identity=ReplicaIdentity.FULL)
@@ -80,7 +80,7 @@ def archive() -> bytes:
 
 
 def command_lines(pid: int) -> Iterator[str]:
-    """Of a process and all that it has started, as anybody on the machine can see them."""
+    """The command lines of a process and its descendants, which every user of the machine can see."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -98,7 +98,7 @@ def command_lines(pid: int) -> Iterator[str]:
 
 
 def texts(value: object) -> Iterator[str]:
-    """Of a value as Arrow gives it to Python, all strings and no bytes."""
+    """All strings in a value, without bytes."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -117,12 +117,12 @@ def without_statistics(log: Path) -> str:
 
 
 def places(marker: str, texts: dict[str, str]) -> dict[str, str]:
-    """Where it is, with what stands before it."""
+    """The texts with the marker, cut to its surroundings."""
     return {name: text[max(0, text.find(marker) - 300) :][:330] for name, text in texts.items() if marker in text}
 
 
 def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: str) -> dict[str, str]:
-    """By its place, all that the job leaves. `tables`: more of the configuration."""
+    """The texts that the job leaves, by their source. tables: more configuration."""
     target, events = tmp_path / "tables", tmp_path / "events"
     events.mkdir()
     (landing / "0.copydata").write_bytes(archive())
@@ -134,11 +134,11 @@ def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: st
     environment = {**os.environ, **variables}
     command: list[str | Path] = [sys.executable, ROOT / "jobs/apply.py", "--config", config, "--json"]
 
-    seen: set[str] = set()
+    commands: set[str] = set()
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         job = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
         while job.poll() is None:
-            seen.update(command_lines(job.pid))
+            commands.update(command_lines(job.pid))
             time.sleep(0.2)
 
     errors = (tmp_path / "err").read_text()
@@ -155,7 +155,7 @@ def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: st
         "standard output": (tmp_path / "out").read_text(),
         "standard error": errors,
         "log": log,
-        "command lines": "\n".join(seen),
+        "command lines": "\n".join(commands),
         "event log": event_log,
         **{str(log.relative_to(target)): without_statistics(log) for log in target.rglob("_delta_log/*.json")},
         **{
@@ -164,7 +164,7 @@ def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: st
         },
         "the ledger's statistics": "\n".join(log.read_text() for log in ledger.rglob("_delta_log/*.json")),
     }
-    assert any("java" in line for line in seen)
+    assert any("java" in line for line in commands)
     assert any("quarantine" in name for name in left)
     return left
 
@@ -172,6 +172,6 @@ def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: st
 @pytest.mark.soak
 @pytest.mark.spark
 def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) -> None:
-    left = left_behind(tmp_path, landing)
-    assert places(SECRET, left) == {}
-    assert places(CELL, left) == {}
+    texts_left = left_behind(tmp_path, landing)
+    assert places(SECRET, texts_left) == {}
+    assert places(CELL, texts_left) == {}

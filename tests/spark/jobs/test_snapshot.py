@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.console import EXIT_DONE
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
@@ -21,7 +21,7 @@ from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.postgres.copy_format import SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
-from tests.support.jobs import Nights, said
+from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of
 from tests.support.small_archives import (
     TOAST,
@@ -52,13 +52,13 @@ def as_csv(names: Sequence[str], rows: Iterable[Row]) -> str:
 
 
 def load(
-    nights: Nights, lsn: int, rows: Iterable[Row], name: str = "t", *overrides: str, **asked: Any
+    nights: Nights, lsn: int, rows: Iterable[Row], name: str = "t", *overrides: str, **options: Any
 ) -> SnapshotSummary:
-    """Loads rows from CSV, with the columns of TABLES."""
+    """Loads rows from CSV, with the columns of TABLES. The slot was created at the beginning of the WAL."""
     columns = {"t": ("id", "v"), "bag": ("a", "b")}[name]
     path = nights.job.folder / f"{name}.csv"
     path.write_text(as_csv(columns, rows))
-    request = SnapshotRequest((f"public.{name}",), lsn, files=str(path), **asked)
+    request = SnapshotRequest((f"public.{name}",), lsn, files=str(path), slot_lsn=1, **options)
     return snapshot(nights.job.spark, nights.job.loaded(*overrides), request, lambda _: None)
 
 
@@ -103,9 +103,9 @@ class Server:
     def _bag(self, rows: list[Row]) -> list[Change]:
         row: Row = (self.random.choice("abc"), None)
         if rows and self.random.random() < 0.4:
-            gone = self.random.choice(rows)
-            rows.remove(gone)
-            return [delete_full(*gone, oid=BAG)]
+            deleted = self.random.choice(rows)
+            rows.remove(deleted)
+            return [delete_full(*deleted, oid=BAG)]
         rows.append(row)
         return [insert(*row, oid=BAG)]
 
@@ -128,10 +128,10 @@ def living(nights: Nights, name: str, mode: Mode) -> list[Row]:
     return ordered(tuple(v for n, v in row.items() if not n.startswith("_pg_")) for row in rows)
 
 
-# Before which of four nights, of five transactions each, the snapshot is loaded; and behind which transaction it is.
+# The night (of four, with five transactions each) before which the snapshot is loaded, and the last transaction in it.
 WHEN = [
-    pytest.param(0, 3, Mode.MIRROR, id="before all, taken in the midst of the first night", marks=pytest.mark.soak),
-    pytest.param(2, 3, Mode.MIRROR, id="late, of what was applied already", marks=pytest.mark.soak),
+    pytest.param(0, 3, Mode.MIRROR, id="before all, taken within the first night", marks=pytest.mark.soak),
+    pytest.param(2, 3, Mode.MIRROR, id="late, already applied", marks=pytest.mark.soak),
     pytest.param(1, 12, Mode.MIRROR, id="ahead by more than a night"),
     pytest.param(1, 12, Mode.HISTORY, id="history, ahead", marks=pytest.mark.soak),
     pytest.param(2, 7, Mode.HISTORY, id="history, late", marks=pytest.mark.soak),
@@ -142,8 +142,8 @@ WHEN = [
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("loaded_before", "taken_after", "mode"), WHEN)
-def test_a_snapshot_may_come_at_any_time(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
-    """The slot was created after the second transaction; no archive has the rows from before."""
+def test_a_snapshot_can_be_loaded_at_any_time(nights: Nights, loaded_before: int, taken_after: int, mode: Mode) -> None:
+    """The slot is created after the second transaction; the archive has no earlier rows."""
     server = Server(Random(taken_after))
     server.work(20)
     lsn, keyed, bag = server.rows[taken_after]
@@ -167,14 +167,16 @@ def test_a_snapshot_may_come_at_any_time(nights: Nights, loaded_before: int, tak
         for at, keyed, bag in server.rows[taken_after + 1 :]:
             for name, rows in (("t", keyed), ("bag", bag)):
                 versions = as_of(nights.job.rows("public", name), at)
-                found = [tuple(v for n, v in row.items() if not n.startswith("_pg_")) for row in versions]
-                assert ordered(found) == ordered(rows), at
+                current = [tuple(v for n, v in row.items() if not n.startswith("_pg_")) for row in versions]
+                assert ordered(current) == ordered(rows), at
 
 
 def server_catalog(nights: Nights) -> dict[str, Any]:
     """The result of the catalog query for TABLES."""
     path = nights.job.folder / "catalog.json"
-    path.write_text(json.dumps({"version": 160000, "tables": [_described(each) for each in TABLES], "types": []}))
+    path.write_text(
+        json.dumps({"version": 160000, "tables": [_described(relation) for relation in TABLES], "types": []})
+    )
     return {"catalog": str(path)}
 
 
@@ -193,6 +195,27 @@ def _described(relation: Relation) -> dict[str, Any]:
     named = {"oid": relation.oid, "schema": relation.namespace, "table": relation.name, "kind": "r"}
     published = [{"name": "p", "columns": None, "filter": None}]
     return {**named, "identity": relation.replica_identity.value, "publications": published, "columns": columns}
+
+
+def test_rows_that_may_be_older_than_the_slot_are_refused(nights: Nights) -> None:
+    path = nights.job.folder / "t.csv"
+    path.write_text(as_csv(("id", "v"), [("0", "old")]))
+
+    def loaded(lsn: int, slot_lsn: int | None = None) -> SnapshotSummary:
+        request = SnapshotRequest(("public.t",), lsn, files=str(path), slot_lsn=slot_lsn, **server_catalog(nights))
+        return snapshot(nights.job.spark, nights.job.loaded(), request, lambda _: None)
+
+    with pytest.raises(ConfigError, match="nothing shows that the slot existed at LSN 0/80"):
+        loaded(0x80)
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")), transaction(2, 0x200, insert("2", "b")))
+    with pytest.raises(ConfigError, match="0/80, and the archive is known to have all commits only from 0/100 on"):
+        loaded(0x80)
+    with pytest.raises(ConfigError, match="the slot was created later, at 0/90"):
+        loaded(0x80, slot_lsn=0x90)
+    assert nights.values("t") == [("1", "a"), ("2", "b")]
+    assert loaded(0x100).exit_code == EXIT_DONE
+    assert nights.values("t") == [("0", "old"), ("1", "a"), ("2", "b")]
+    assert loaded(0x80, slot_lsn=0x80).exit_code == EXIT_DONE
 
 
 @pytest.mark.soak
@@ -245,8 +268,8 @@ def test_one_table_is_reloaded_while_the_others_continue(nights: Nights) -> None
     assert summary.last_commit_lsn == 0x300
     assert nights.values("t") == [("1", "mended"), ("2", "b")]
     assert [row[0] for row in nights.values("bag")] == ["x", "y", "z"]
-    found = tables_at(nights.job.spark, str(nights.job.folder / "tables/_pgoutput_etl"), "test", 0x200)
-    assert ordered(map(tuple, found["public.t"].select("id", "v").collect())) == [
+    tables = tables_at(nights.job.spark, str(nights.job.folder / "tables/_pgoutput_etl"), "test", 0x200)
+    assert ordered(map(tuple, tables["public.t"].select("id", "v").collect())) == [
         ("0", "old"),
         ("1", "mended"),
         ("2", "b"),
@@ -294,7 +317,7 @@ def test_rows_from_binary_copy_files(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_the_next_run_finishes_a_snapshot_that_died(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_finishes_an_interrupted_snapshot(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     from pgoutput_etl.ledger.ledger import Ledger
 
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
@@ -376,17 +399,17 @@ def test_tables_ahead_of_the_archive_are_reported(nights: Nights) -> None:
     summary = nights.night(transaction(2, 0x200, update("1", "aa"), insert("y", None, oid=BAG)))
 
     assert (summary.last_commit_lsn, summary.ahead) == (0x200, {"public.t": 0x300})
-    assert "Ahead, by a snapshot as of LSN 0/300: public.t" in said(summary)
-    assert "All other tables are consistent through LSN 0/200." in said(summary)
-    found = tables_at(nights.job.spark, ledger, "test")
-    assert (found.lsn, found.ahead) == (0x200, {"public.t": 0x2FF})
+    assert "Ahead, by a snapshot as of LSN 0/300: public.t" in summary_text(summary)
+    assert "All other tables are consistent through LSN 0/200." in summary_text(summary)
+    tables = tables_at(nights.job.spark, ledger, "test")
+    assert (tables.lsn, tables.ahead) == (0x200, {"public.t": 0x2FF})
     assert nights.night(transaction(3, 0x400, insert("2", "b"))).ahead == {}
     assert tables_at(nights.job.spark, ledger, "test").ahead == {}
     assert nights.values("t") == [("1", "aa"), ("2", "b")]
 
 
 @pytest.mark.soak
-def test_an_empty_table_that_the_archive_does_not_know(nights: Nights) -> None:
+def test_an_empty_table_that_is_not_in_the_archive(nights: Nights) -> None:
     """The catalog alone describes the tables, before anything has landed."""
     done = load(nights, 0x100, [], **server_catalog(nights))
     assert [(t.loaded, t.table.rows, t.table.held) for t in done.tables] == [(0, 0, None)]
@@ -397,7 +420,7 @@ def test_an_empty_table_that_the_archive_does_not_know(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_backfill_whose_snapshot_is_gone_is_refused(nights: Nights) -> None:
+def test_a_backfill_without_its_snapshot_is_refused(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x180, [("0", "from before"), ("1", "a")])
     nights.night(transaction(2, 0x200, delete("0", None)))
@@ -405,24 +428,64 @@ def test_a_backfill_whose_snapshot_is_gone_is_refused(nights: Nights) -> None:
     assert files
     for file in files:
         file.unlink()
-    with pytest.raises(RunError, match=r"public\.t would be begun with its Delta version 1, which can't be read"):
+    with pytest.raises(RunError, match=r"public\.t would start from its Delta version 1, which can no longer be read"):
         nights.job.backfill(BackfillRequest(("public.t",)))
 
 
 @pytest.mark.soak
 def test_masked_values_are_not_staged(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """Covers a table that the archive describes only later."""
-    kept: list[bytes] = []
+    staged: list[bytes] = []
     rules = "tables=[{match: public.t, columns: {v: redact}}]"
 
-    def look(_: object, place: str) -> None:
-        kept.extend(file.read_bytes() for file in Path(place).rglob("*.parquet"))
+    def record(_: object, path: str) -> None:
+        staged.extend(file.read_bytes() for file in Path(path).rglob("*.parquet"))
 
-    monkeypatch.setattr("pgoutput_etl.jobs.snapshot.run.discard", look)
+    monkeypatch.setattr("pgoutput_etl.jobs.snapshot.run.discard", record)
     load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **server_catalog(nights))
-    assert kept
-    assert not any(b"SECRET" in content for content in kept)
+    assert staged
+    assert not any(b"SECRET" in content for content in staged)
     nights.land(transaction(2, 0x200, table(), update("1", "SECRET still")))
     nights.job.run(rules)
     assert [key for key, _ in nights.values("t")] == ["0", "1"]
     assert not any("SECRET" in str(value) for row in nights.values("t") for value in row)
+
+
+def test_a_copy_leaves_out_tables_with_a_later_snapshot(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
+    nights.night(transaction(2, 0x200, insert("2", "b"), insert("y", None, oid=BAG)))
+    load(nights, 0x180, [("0", "old"), ("1", "a")])  # replaces the table as of the second night
+    nights.night(transaction(3, 0x300, delete("0", None), insert("z", None, oid=BAG)))
+
+    into = nights.job.folder / "beside"
+    early = nights.job.backfill(BackfillRequest(("*",), last_lsn=0x100, into=str(into)))
+    assert [t.table.table for t in early.tables] == ["bag"]
+    assert early.not_built == ("public.t starts from a snapshot as of LSN 0/200, later than 0/100",)
+    assert early.exit_code == EXIT_QUARANTINE
+    assert not (into / "public" / "t").exists()
+    with pytest.raises(ConfigError, match=r"no table can be built: public\.t starts from a snapshot as of LSN 0/200"):
+        nights.job.backfill(BackfillRequest(("public.t",), last_lsn=0x100, into=str(into)))
+
+    late = nights.job.backfill(BackfillRequest(("*",), last_lsn=0x200, into=str(into)))
+    assert (late.not_built, late.exit_code) == ((), EXIT_DONE)
+    rows = nights.job.spark.read.format("delta").load(str(into / "public" / "t")).collect()
+    assert ordered((row["id"], row["v"]) for row in rows) == [("0", "old"), ("1", "a"), ("2", "b")]
+
+
+@pytest.mark.parametrize("first", [None, 0x100], ids=["whole", "range"])
+def test_a_backfill_in_place_leaves_a_table_ahead_of_the_archive(nights: Nights, first: int | None) -> None:
+    nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
+    load(nights, 0x500, [("1", "newer")])
+    before = nights.job.versions()
+
+    done = nights.job.backfill(BackfillRequest(("*",), first_lsn=first))
+
+    assert [t.table.table for t in done.tables] == ["bag"]
+    assert (done.not_built, done.exit_code) == (
+        ("public.t starts from a snapshot as of LSN 0/4FF, later than 0/100",),
+        EXIT_QUARANTINE,
+    )
+    assert nights.job.versions() == {**before, "bag": before["bag"] + 1}
+    assert nights.values("t") == [("1", "newer")]
+    nights.night(transaction(2, 0x600, update("1", "newest")))
+    assert nights.values("t") == [("1", "newest")]

@@ -1,4 +1,4 @@
-"""A long backlog in steps: several batches of one run, the same tables, and what comes between two of them."""
+"""A long backlog in steps: several batches of one run, and events between two of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.jobs.apply import pipeline
 from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.plan.run import plan
 from tests.core.landing.test_batching import BACKLOG
 from tests.support.captures import CAPTURES, files_of, truth_tables
@@ -41,20 +41,20 @@ def done(*numbers: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.soak
-def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
+def test_a_run_that_dies_between_two_batches_leaves_consistent_tables(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streamed and prepared transactions, and one that is cut, begin in one batch and end in another."""
+    """Streamed, prepared, and split transactions begin in one batch and end in another."""
 
     def dies(*_: object) -> FileBatch:
         raise RunError("killed")
 
     for messages in BACKLOG:
         nights.land(messages)
-    said = plan(nights.job.spark, nights.job.loaded(BY_TWO), lambda _: None)
-    assert (said.batch, len(said.files), said.later_batches) == (1, 4, 2), "one of five is empty"
-    assert names(said.later_files) == [f"{n:03}.copydata" for n in range(5, 9)]
-    assert [t.inserted for t in said.tables] == [2]
+    expected = plan(nights.job.spark, nights.job.loaded(BY_TWO), lambda _: None)
+    assert (expected.batch, len(expected.files), expected.later_batches) == (1, 4, 2), "one of five is empty"
+    assert names(expected.later_files) == [f"{n:03}.copydata" for n in range(5, 9)]
+    assert [t.inserted for t in expected.tables] == [2]
 
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "read_later", dies)
@@ -66,36 +66,36 @@ def test_a_run_that_dies_between_two_batches_leaves_tables_that_are_whole(
     assert (batches(nights), nights.values("t")) == (done(1, 2, 3), rows_of(*BACKLOG))
     assert [(s.batch, s.files, s.committed_transactions) for s in summaries] == [(2, 1, 2), (3, 3, 2)]
     assert (second.last_commit_lsn, third.last_commit_lsn) == (400, 600)
-    told = json.loads(to_json(summaries))
-    assert ([b["batch"] for b in told["batches"]], told["batch"]) == ([2, 3], 3)
+    report = json.loads(RunReport(summaries).to_json())
+    assert ([b["batch"] for b in report["batches"]], report["batch"]) == ([2, 3], 3)
     assert nights.job.rows("public", "t") != []
     files = sorted((Path(row["path"]).name, row["batch"]) for row in nights.ledger("files"))
-    of_batches = {0: 1, 1: 1, 3: 1, 4: 1, 5: 2, 6: 3, 7: 3, 8: 3}
-    assert files == [(f"{n:03}.copydata", batch) for n, batch in of_batches.items()]
+    batch_of = {0: 1, 1: 1, 3: 1, 4: 1, 5: 2, 6: 3, 7: 3, 8: 3}
+    assert files == [(f"{n:03}.copydata", batch) for n, batch in batch_of.items()]
     assert nights.ledger("open_transactions") == []
     [nothing] = run(nights.job, BY_TWO)
     assert (nothing.batch, nothing.files) == (3, 0)
 
 
 @pytest.mark.soak
-def test_another_run_that_comes_between_ends_this_one(nights: Nights) -> None:
+def test_a_run_between_two_batches_ends_this_one(nights: Nights) -> None:
     for messages in TWO:
         nights.land(messages)
     others: list[RunSummary] = []
 
     def meanwhile(step: str) -> None:
-        if step.startswith("batch 1 is done; what is left makes 1 more"):
+        if step.startswith("batch 1 is done; 1 more to go"):
             others.extend(run(nights.job))
 
-    with pytest.raises(RunError, match="another run has gone on behind batch 1; this one changes nothing more"):
+    with pytest.raises(RunError, match="another run has continued after batch 1; this run changes nothing more"):
         apply(nights.job.spark, nights.job.loaded(ONE_BY_ONE), meanwhile)
     assert [other.batch for other in others] == [2]
     assert (batches(nights), nights.values("t")) == (done(1, 2), rows_of(*TWO))
 
 
 @pytest.mark.soak
-def test_a_file_that_is_renamed_between_two_batches_is_looked_for_anew(nights: Nights) -> None:
-    """And one that ends within a message, which the server sent again, is none that is still being written."""
+def test_a_file_renamed_between_two_batches_is_found(nights: Nights) -> None:
+    """A file that ends within a message that the server sent again does not count as still being written."""
     torn, second = [nights.land(messages) for messages in TWO]
     torn.write_bytes(torn.read_bytes() + second.read_bytes()[:40])
     shutil.copy(second, second.with_name("002.copydata"))

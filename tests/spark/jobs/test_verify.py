@@ -66,6 +66,15 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
         (1, 0x100, 1),
     }
     assert "SECRET" not in summary.to_json()
+    keyed = verified(job, VerifyRequest(delta=mirror, table="public.history", keys=True))
+    assert {(row.kind, str(row.key)) for row in only(keyed).differences} == {
+        ("differs", "{'id': '1'}"),
+        ("only_delta", "{'id': '3'}"),
+    }
+    assert "SECRET" not in keyed.to_json()
+    assert keyed.next_command is not None
+    assert f" --config {job.config} " in keyed.next_command
+    assert keyed.next_command.endswith(" --tables public.history")
     shown = only(verified(job, VerifyRequest(delta=mirror, table="public.history", values=True)))
     assert [row.other for row in shown.differences if row.kind == "differs"] == [{"id": "1", "v": "SECRET"}]
     assert [row.delta for row in shown.differences if row.kind == "only_delta"] == [{"id": "3", "v": "a"}]
@@ -73,8 +82,8 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
     second.write.format("delta").mode("append").save(mirror)
     for name, xid in (("soft", 7), ("history", None)):
         verdict = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
-        [gone] = [row for row in verdict.differences if row.kind == "only_other"]
-        assert (gone.xid, gone.commit_lsn) == (xid, 0x200), "the transaction that deleted the row"
+        [deleted] = [row for row in verdict.differences if row.kind == "only_other"]
+        assert (deleted.xid, deleted.commit_lsn) == (xid, 0x200), "the transaction that deleted the row"
     again = only(verified(job, VerifyRequest(delta=mirror, table="public.mirror")))
     assert again.differing == 3, "the ledger's version is compared, not the changed one"
 

@@ -1,6 +1,6 @@
-"""Claims as objects on an S3 server, by Spark's own Java without a session: it starts in seconds.
+"""Claims as objects on an S3 server, written by Spark's Java without a session, which starts in seconds.
 
-tests/spark/long/test_s3.py has them in real runs.
+tests/spark/long/test_s3.py tests them in real runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 
 @dataclass(slots=True)
 class Java:
-    """What claim_files asks of a session: Spark's Java, with Hadoop's S3A in it, and the settings of storage."""
+    """The parts of a session that claim_files uses: Java with Hadoop's S3A, and storage settings."""
 
     _jvm: Any
     settings: dict[str, str]
@@ -48,8 +48,8 @@ class Java:
 
 @pytest.fixture(scope="module")
 def jvm() -> Iterator[Any]:
-    chosen, left_out = packages()
-    conf = SparkConf(loadDefaults=False).set("spark.jars.packages", chosen).set("spark.jars.excludes", left_out)
+    included, excluded = packages()
+    conf = SparkConf(loadDefaults=False).set("spark.jars.packages", included).set("spark.jars.excludes", excluded)
     gateway = launch_gateway(conf.set("spark.driver.memory", "512m"))  # type: ignore[no-untyped-call]
     gateway.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(
         gateway.jvm.org.apache.logging.log4j.Level.ERROR
@@ -62,61 +62,61 @@ def jvm() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    with lake(tmp_path_factory.mktemp("s3")) as found:
-        yield found
+    with lake(tmp_path_factory.mktemp("s3")) as s3:
+        yield s3
 
 
 @pytest.fixture
 def root(request: pytest.FixtureRequest, server: Lake) -> str:
-    server.tell()
+    server.control()
     return f"ledgers/{request.node.name}"
 
 
 def files(
-    jvm: Any, server: Lake, root: str, source: str = "shop", said: list[str] | None = None, **more: str
+    jvm: Any, server: Lake, root: str, source: str = "shop", lines: list[str] | None = None, **more: str
 ) -> ClaimFiles:
     at = {"endpoint": server.url, "endpoint.region": "us-east-1", "path.style.access": "true"}
     settings = {**at, "access.key": KEY, "secret.key": SECRET, "impl.disable.cache": "true", **more}
     session = cast(SparkSession, Java(jvm, settings))
-    return ClaimFiles(session, f"s3a://{BUCKET}/{root}/_claims", source, ([] if said is None else said).append)
+    return ClaimFiles(session, f"s3a://{BUCKET}/{root}/_claims", source, ([] if lines is None else lines).append)
 
 
 def row(batch: int, status: str = CLAIMED, ago: timedelta = timedelta(0), run: str = "mine") -> dict[str, Any]:
-    of_process = {"machine": "elsewhere boot pid:[1]", "pid": 4711, "started": 99}
+    process = {"machine": "elsewhere boot pid:[1]", "pid": 4711, "started": 99}
     at = datetime.now(timezone.utc) - ago
-    return {"batch": batch, "attempt": 1, "run": run, **of_process, "status": status, "at": at}
+    return {"batch": batch, "attempt": 1, "run": run, **process, "status": status, "at": at}
 
 
 def names(server: Lake, root: str) -> list[str]:
-    """Without the marks that S3A leaves where a folder has become empty."""
+    """Without the markers that S3A leaves for empty folders."""
     objects = server.objects(root)
     return sorted(name.removeprefix(f"{root}/_claims/") for name in objects if not name.endswith("/"))
 
 
-def test_of_two_at_the_same_moment_one_gets_it(jvm: Any, server: Lake, root: str) -> None:
-    server.tell(meet=f"PUT /{BUCKET}/{root}/_claims/shop/1.1.json")
+def test_one_of_two_simultaneous_claims_succeeds(jvm: Any, server: Lake, root: str) -> None:
+    server.control(meet=f"PUT /{BUCKET}/{root}/_claims/shop/1.1.json")
     runs = ["one", "two"]
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda run: files(jvm, server, root).make(row(1, run=run)), runs))
-    assert sorted(made) == [False, True]
+        results = list(pool.map(lambda run: files(jvm, server, root).make(row(1, run=run)), runs))
+    assert sorted(results) == [False, True]
     [claim] = files(jvm, server, root).read(1)
-    assert claim["run"] == runs[made.index(True)]
+    assert claim["run"] == runs[results.index(True)]
 
 
-def test_what_s3a_does_by_itself_lets_both_have_it(jvm: Any, server: Lake, root: str) -> None:
-    """As Delta's log store commits. Should this fail, S3A has learnt it, and claim_files.py may go."""
+def test_both_succeed_with_s3as_default(jvm: Any, server: Lake, root: str) -> None:
+    """Delta's log store commits that way. If this fails, S3A puts on condition, and claim_files.py can go."""
     storage = files(jvm, server, root)
     path = storage._path("0.json")
     both = [storage._files.create(path, False) for _ in range(2)]
     for number, stream in enumerate(both):
         stream.write(bytearray(json.dumps({"at": "2026-01-01T00:00:00+00:00", "n": number}).encode()))
         stream.close()
-    assert storage._read("0.json")["n"] == 1, "the first is gone, and nobody was told"
+    assert storage._read("0.json")["n"] == 1, "the first is lost without an error"
 
 
-def test_a_claim_says_its_last_word_and_goes_with_the_batches(jvm: Any, server: Lake, root: str) -> None:
-    said: list[str] = []
-    shop = files(jvm, server, root, said=said)
+def test_a_claim_is_released_and_deleted_after_later_batches(jvm: Any, server: Lake, root: str) -> None:
+    lines: list[str] = []
+    shop = files(jvm, server, root, lines=lines)
     assert shop.read(1) == []
     mine = row(1)
     assert shop.make(mine)
@@ -133,17 +133,17 @@ def test_a_claim_says_its_last_word_and_goes_with_the_batches(jvm: Any, server: 
     claim = newest(shop.read(4))
     assert claim is not None
     assert (claim.batch, claim.process) == (4, Process("elsewhere boot pid:[1]", 4711, 99))
-    assert said == []
+    assert lines == []
 
 
-def test_a_run_of_another_source_keeps_out_for_as_long_as_it_is_at_work(jvm: Any, server: Lake, root: str) -> None:
+def test_a_working_run_of_another_source_blocks_the_ledger(jvm: Any, server: Lake, root: str) -> None:
     shop, other = files(jvm, server, root), files(jvm, server, root, "other")
     assert shop.make(row(7))
     with pytest.raises(RunError, match="a run of another source, shop, is at work on the same ledger: process 4711 of"):
         other.make(row(1))
     assert names(server, root) == ["shop/7.1.json"]
     shop.renew(row(7, ago=LEASE * 1.1))
-    assert other.make(row(1)), "the other was not heard of for too long"
+    assert other.make(row(1)), "the other's lease has expired"
     shop.renew(row(7, status=RELEASED))
     assert other.make(row(2))
 
@@ -151,25 +151,25 @@ def test_a_run_of_another_source_keeps_out_for_as_long_as_it_is_at_work(jvm: Any
 @pytest.mark.parametrize(
     ("conditional", "setting", "expected"),
     [
-        (False, "true", "this storage puts an object also where there is one that must stay: two runs that start"),
-        (True, "false", "what Spark reaches S3 with can't put an object only where there is none, as s3a of Hadoop"),
+        (False, "true", "this storage ignores the condition of a conditional put: two runs that start"),
+        (True, "false", "Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2: two runs"),
     ],
 )
-def test_storage_or_hadoop_that_can_not_put_on_a_condition_is_said(
+def test_missing_conditional_puts_are_reported(
     jvm: Any, server: Lake, root: str, conditional: bool, setting: str, expected: str
 ) -> None:
-    server.tell(conditional=conditional)
-    said: list[str] = []
-    shop = files(jvm, server, root, said=said, **{"create.conditional.enabled": setting})
+    server.control(conditional=conditional)
+    lines: list[str] = []
+    shop = files(jvm, server, root, lines=lines, **{"create.conditional.enabled": setting})
     assert shop.make(row(1))
-    [line] = said
+    [line] = lines
     assert line.startswith(expected)
-    assert not shop.make(row(1, run="another")), "one that comes later is told all the same"
+    assert not shop.make(row(1, run="another")), "a later claim is refused in any case"
 
 
-def test_they_are_for_storage_that_does_not_keep_drivers_apart(spark: SparkSession) -> None:
+def test_claim_files_are_only_for_storage_that_needs_them(spark: SparkSession) -> None:
     assert claim_files(spark, "/warehouse/_pgoutput_etl", "shop") is None
     assert claim_files(spark, "abfss://tables@lake.dfs.core.windows.net/shop", "shop") is None
-    own = spark.newSession()
-    own.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
-    assert claim_files(own, "s3a://lake/tables", "shop") is None
+    session = spark.newSession()
+    session.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3DynamoDBLogStore")
+    assert claim_files(session, "s3a://lake/tables", "shop") is None

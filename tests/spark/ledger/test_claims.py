@@ -1,4 +1,4 @@
-"""Two runs at once: one works, the others end at once and change nothing; and what becomes of one that slept."""
+"""Simultaneous runs: one works, the others end at once and change nothing. Suspended runs lose their claim."""
 
 from __future__ import annotations
 
@@ -36,43 +36,41 @@ def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[Fault
 
 
 def commits(job: FaultyJob) -> dict[str, int]:
-    """How many commits each table has, the ledger's but for its claims among them."""
+    """The number of commits of each table, including the ledger's except `claims`."""
     logs = (job.job.folder / "tables").rglob("_delta_log")
     return {log.parent.name: len(list(log.glob("*.json"))) for log in logs if log.parent.name != "claims"}
 
 
-def test_a_second_run_changes_nothing_and_one_that_was_taken_over_neither(
-    faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first one has claimed the batch, and is stopped before it has begun it."""
+def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run is stopped after it has claimed the batch, before it begins it."""
     faulty.land(0, NIGHTS[0])
     first = faulty.start(Fault("STOP", BEFORE, 1, "write batches"))
     faulty.wait_until_stopped(first)
-    said = len(faulty.ledger("claims"))
+    claim_rows = len(faulty.ledger("claims"))
     empty = faulty.job.folder / "empty"
     empty.mkdir()
     for overrides in ([], [f"source.landing={empty}"]):
         with pytest.raises(RunError, match=f"another run is at work on this source: process {first.pid} of"):
             faulty.job.run(*overrides)
     assert commits(faulty) == {}
-    assert len(faulty.ledger("claims")) == said
+    assert len(faulty.ledger("claims")) == claim_rows
 
     faulty.land(1, NIGHTS[1])
     with monkeypatch.context() as patched:
         patched.setattr(claims, "LEASE", timedelta(0))
-        assert faulty.run().files == 2, "it was not heard of for too long"
+        assert faulty.run().files == 2, "its lease has expired"
     before = commits(faulty)
     first.send_signal(signal.SIGCONT)
     ended = faulty.end(first)
     assert ended.status == 1
-    assert ended.errors.startswith("RunError: another run has begun batch 1 before this one, which changes nothing")
+    assert ended.errors.startswith("RunError: another run has already begun batch 1; this run changes nothing")
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("where", ["write t", "write u", "write files", "merge t", "merge u"])
-def test_a_run_that_was_taken_over_in_the_middle_writes_no_more(
+def test_a_run_superseded_in_the_middle_stops_writing(
     faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     night = where.startswith("merge")
@@ -80,7 +78,7 @@ def test_a_run_that_was_taken_over_in_the_middle_writes_no_more(
         faulty.land(number, NIGHTS[number])
         faulty.run()
     faulty.land(night, NIGHTS[night])
-    first = faulty.start(Fault("STOP", BEFORE, 1, where), lease=30)  # so short that each check asks the ledger
+    first = faulty.start(Fault("STOP", BEFORE, 1, where), lease=30)  # so short that each check reads the ledger
     faulty.wait_until_stopped(first)
     with monkeypatch.context() as patched:
         patched.setattr(claims, "LEASE", timedelta(0))
@@ -88,18 +86,18 @@ def test_a_run_that_was_taken_over_in_the_middle_writes_no_more(
     before = commits(faulty)
     first.send_signal(signal.SIGCONT)
     ended = faulty.end(first)
-    # What it was just about to write is written already, and Delta knows it; to write on it is not allowed.
+    # Its next commit was made by the other run, so Delta skips it; the check then stops the run.
     if where == "write files":
         assert ended.status in (0, 1), ended.errors
     else:
         assert ended.status == 1
-        assert "has done this one's work" in ended.errors
+        assert "has done this run's work" in ended.errors
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS[: night + 1]))
 
 
 @pytest.mark.soak
-def test_a_claim_from_elsewhere_keeps_others_out_until_it_is_too_old(
+def test_a_claim_of_another_machine_blocks_until_its_lease_ends(
     faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty.land(0, NIGHTS[0])
@@ -113,12 +111,12 @@ def test_a_claim_from_elsewhere_keeps_others_out_until_it_is_too_old(
     monkeypatch.setattr(claims, "LEASE", claims.LEASE * 0.4)
     monkeypatch.setattr(claims, "RENEWAL", timedelta(seconds=0.3))
     assert faulty.run().files == 1
-    of_mine = {row["status"] for row in faulty.ledger("claims") if row["attempt"] == 2}
-    assert of_mine == {"claimed", "renewed", "released"}, "renewed by a thread of its own while the run worked"
+    statuses = {row["status"] for row in faulty.ledger("claims") if row["attempt"] == 2}
+    assert statuses == {"claimed", "renewed", "released"}, "a separate thread renews it while the run works"
 
 
-def test_of_runs_that_begin_at_the_same_moment_one_gets_in(spark: SparkSession, tmp_path: Path) -> None:
-    """The ledger isn't there yet, so that each would make its tables; one of another source may as well."""
+def test_one_of_several_simultaneous_runs_gets_the_claim(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a ledger, so each would create its tables. A run of another source gets its own claim."""
     at_once = threading.Barrier(4)
     inside: list[str] = []
     refused: list[str] = []
@@ -131,7 +129,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_gets_in(spark: SparkSession, 
             with held.held(1):
                 inside.append(source)
                 enough.wait(60)
-        except Exception as error:  # noqa: BLE001  # looked at below
+        except Exception as error:  # noqa: BLE001  # checked below
             refused.append(f"{source}: {error}")
 
     threads = [threading.Thread(target=run, args=(source,)) for source in ("one", "one", "one", "two")]
@@ -148,7 +146,7 @@ def test_of_runs_that_begin_at_the_same_moment_one_gets_in(spark: SparkSession, 
 
 
 @pytest.mark.soak
-def test_storage_that_fails_in_the_middle_leaves_a_batch_that_the_next_run_finishes(faulty: FaultyJob) -> None:
+def test_the_next_run_finishes_a_batch_after_storage_failed(faulty: FaultyJob) -> None:
     faulty.land(0, NIGHTS[0])
     in_the_way = faulty.job.path("public", "u")
     in_the_way.parent.mkdir(parents=True)
@@ -163,14 +161,14 @@ def test_storage_that_fails_in_the_middle_leaves_a_batch_that_the_next_run_finis
 
 
 @pytest.mark.soak
-def test_of_two_jobs_started_at_the_same_moment_one_works(faulty: FaultyJob) -> None:
-    """Two JVMs, two drivers, no ledger yet."""
+def test_one_of_two_simultaneous_jobs_works(faulty: FaultyJob) -> None:
+    """Two JVMs, two drivers, without a ledger."""
     for number, night in enumerate(NIGHTS):
         faulty.land(number, night)
         both = [faulty.start_alone() for _ in range(2)]
-        said = [(process.communicate(timeout=300), process.returncode) for process in both]
-        assert sorted(status for _, status in said) == [0, 1], said
-        [error] = [errors for (_, errors), status in said if status == 1]
+        results = [(process.communicate(timeout=300), process.returncode) for process in both]
+        assert sorted(status for _, status in results) == [0, 1], results
+        [error] = [errors for (_, errors), status in results if status == 1]
         assert re.search(r"^RunError: another run (is at work on this source|has just finished)", error, re.MULTILINE)
         assert "Traceback" not in error
         forget_files(faulty.job.spark)

@@ -1,4 +1,4 @@
-"""The ledger's `messages` and the origins of transactions, as the nightly job leaves them."""
+"""The ledger's `messages` and the origins of transactions after nightly runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.ledger import ledger
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.protocol.messages import Message, Origin
 from tests.core.transactions.test_logical_messages import counted_in_blocks
 from tests.support.captures import DATA, files_of
-from tests.support.jobs import Nights, held, said
+from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import (
     in_subtransaction,
     insert,
@@ -37,8 +36,8 @@ def of_none(content: str, lsn: int) -> Message:
     return Message(None, False, lsn, "outbox", content.encode())
 
 
-def kept(nights: Nights) -> list[tuple[str, int, int | None, int | None]]:
-    """Content, batch, xid and commit LSN."""
+def stored(nights: Nights) -> list[tuple[str, int, int | None, int | None]]:
+    """Content, batch, xid, and commit LSN."""
     rows = nights.ledger("messages")
     assert all((row["source"], row["prefix"]) == ("test", "outbox") for row in rows)
     assert all(row["transactional"] == (row["xid"] is not None) == (row["commit_ts"] is not None) for row in rows)
@@ -47,7 +46,7 @@ def kept(nights: Nights) -> list[tuple[str, int, int | None, int | None]]:
 
 @pytest.mark.soak
 def test_messages_night_after_night(nights: Nights) -> None:
-    """One that waits, some that are rolled back, some that are sent again; a night without any makes no table."""
+    """Waiting, rolled back and resent Messages; a night without any creates no table."""
     nights.night(transaction(1, 100, table(), insert("1", "a")))
     assert nights.ledger("messages") == []
 
@@ -61,16 +60,16 @@ def test_messages_night_after_night(nights: Nights) -> None:
             stream_abort(60),
         )
     )
-    assert kept(nights) == [("first", 2, 2, 200), ("none", 2, None, None)]
+    assert stored(nights) == [("first", 2, 2, 200), ("none", 2, None, None)]
     assert summary.logical_messages == {"transactional": 1, "others": 1}
-    assert "Logical decoding Messages: 1 of transactions, 1 of none." in said(summary)
+    assert "Logical decoding Messages: 1 transactional, 1 non-transactional." in summary_text(summary)
     waiting = nights.ledger("open_transactions")
     assert {row["tag"] for row in waiting} == {"M"}
 
-    # Sent again by a server that was asked from before them; then the stream's end.
+    # Resent by a server that restarted before them; then the end of the stream.
     again = [of_none("none", 190), of_none("new", 205), of_none("new", 205)]
     nights.night(first, again, stream_abort(50, 51), stream_commit(50, 300))
-    assert kept(nights) == [
+    assert stored(nights) == [
         ("first", 2, 2, 200),
         ("new", 3, None, None),
         ("none", 2, None, None),
@@ -78,72 +77,72 @@ def test_messages_night_after_night(nights: Nights) -> None:
     ]
     assert nights.ledger("open_transactions") == []
     assert nights.job.run().files == 0
-    assert len(kept(nights)) == 4
+    assert len(stored(nights)) == 4
 
 
 @pytest.mark.soak
-def test_a_run_that_dies_around_its_messages_leaves_them_once(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_dies_around_its_messages_stores_them_once(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.land(transaction(1, 100, emitted("t", 90)), [of_none("n", 110)])
-    append = Ledger._append
+    append = LedgerStore.append
 
-    def dies_after(self: Ledger, table: str, *rest: Any) -> None:
+    def dies_after(self: LedgerStore, table: str, *rest: Any) -> None:
         append(self, table, *rest)
         if table == "messages":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ledger.Ledger, "_append", dies_after)
+    monkeypatch.setattr(LedgerStore, "append", dies_after)
     with pytest.raises(KeyboardInterrupt):
         nights.job.run()
     monkeypatch.undo()
     assert nights.job.run().exit_code == EXIT_DONE
-    assert [row[0] for row in kept(nights)] == ["n", "t"]
+    assert [row[0] for row in stored(nights)] == ["n", "t"]
 
 
 @pytest.mark.soak
-def test_what_was_damaged_and_is_mended_gives_its_messages_and_no_double(nights: Nights) -> None:
-    """The transaction in quarantine changes no table, so that none is held: it is taken up all the same."""
+def test_messages_of_repaired_bytes_are_stored_once(nights: Nights) -> None:
+    """The quarantined transaction changes no table, so no table is held, but it is redriven as well."""
     rows = [*transaction(1, 100, table(), insert("1", "a"), emitted("before", 90)), of_none("none", 110)]
     rows += transaction(2, 200, emitted("spoilt", 190))
     path = nights.land(rows, transaction(3, 300, emitted("behind", 290)))
-    whole = path.read_bytes()
-    at = whole.index(b"outbox\0\0\0\0\x06spoilt") - 9
-    path.write_bytes(whole[:at] + b"\x07" + whole[at + 1 :])  # flags
+    content = path.read_bytes()
+    at = content.index(b"outbox\0\0\0\0\x06spoilt") - 9
+    path.write_bytes(content[:at] + b"\x07" + content[at + 1 :])  # flags
     summary = nights.job.run()
     assert (summary.exit_code, summary.quarantined_transactions) == (EXIT_QUARANTINE, 1)
-    before = [row for row in kept(nights) if row[0] != "spoilt"]
+    before = [row for row in stored(nights) if row[0] != "spoilt"]
     assert [row[0] for row in before] == ["before", "behind", "none"]
 
-    path.write_bytes(whole)
+    path.write_bytes(content)
     done = nights.job.backfill(BackfillRequest(None))
     assert done.exit_code == EXIT_DONE
-    assert kept(nights) == sorted([*before, ("spoilt", done.batch, 2, 200)])
-    assert nights.job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to take up"
+    assert stored(nights) == sorted([*before, ("spoilt", done.batch, 2, 200)])
+    assert nights.job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to redrive"
     assert nights.night(transaction(4, 400, insert("4", "a"))).exit_code == EXIT_DONE
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("slot", ["pg16/v2_stream", "random16/v2"])
-def test_of_a_real_server(nights: Nights, slot: str) -> None:
+def test_messages_of_a_real_server(nights: Nights, slot: str) -> None:
     contents = []
     for number, path in enumerate(files_of(DATA / slot)):
         contents.append(path.read_bytes())
         (nights.job.landing / f"{number:03}.copydata.gz").write_bytes(contents[-1])
     nights.job.run()
-    found = [
+    messages = [
         (row["prefix"], row["content"], row["lsn"], row["transactional"], row["xid"], row["commit_lsn"])
         for row in sorted(nights.ledger("messages"), key=lambda row: (row["file"], row["ordinal"]))
     ]
     expected, _, _ = counted_in_blocks(contents)
-    assert found == [
+    assert messages == [
         (m["prefix"], m["content"], m["lsn"], m["transactional"], m["xid"], m["commit_lsn"]) for m in expected
     ]
 
 
-def test_the_outbox_of_the_documentation(nights: Nights) -> None:
+def test_the_outbox_example_of_the_documentation(nights: Nights) -> None:
     events = ['{"event": "paid", "order": 7}', '{"event": "sent", "order": 7}']
     nights.night(transaction(5, 100, *(emitted(event, 50 + n) for n, event in enumerate(events))))
-    text = (Path(__file__).parents[3] / "docs" / "messages.md").read_text(encoding="utf-8")
-    [query] = [part.split("```")[0] for part in text.split("<!-- tested -->\n```sql\n")[1:]]
+    text = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    [query] = [part.split("```")[0] for part in text.split("<!-- tested: outbox -->\n```sql\n")[1:]]
     path = nights.job.folder / "tables" / "_pgoutput_etl" / "messages"
     spark = nights.job.spark
     spark.read.format("delta").load(str(path)).createOrReplaceTempView("outbox_of_test")
@@ -155,7 +154,7 @@ def test_the_outbox_of_the_documentation(nights: Nights) -> None:
 
 @pytest.mark.soak
 def test_origins(nights: Nights) -> None:
-    """Refused: not applied, in the ledger as such, with bytes of their own. Accepted later, a backfill applies them."""
+    """Refused transactions are not applied, but recorded with their bytes. A backfill applies them once accepted."""
     skip = "source.origins={skip: [a]}"
     nights.job.overrides.append(skip)
     local = transaction(1, 100, table(), insert("1", "local"))
@@ -171,13 +170,15 @@ def test_origins(nights: Nights) -> None:
     summary = nights.job.run()
     assert (summary.refused_transactions, summary.exit_code) == (1, EXIT_DONE)
     assert summary.accounts["refused"] > 0
-    assert "Not applied, as their origin is refused: 1 transactions." in said(summary)
+    assert "Not applied, because their origin is refused: 1 transaction." in summary_text(summary)
     summary = nights.night(stream_commit(4, 400), transaction(5, 500, insert("5", "local")))
     assert (summary.refused_transactions, summary.last_commit_lsn, held(summary)) == (1, 500, {})
     assert nights.values("t") == [("1", "local"), ("3", "b"), ("5", "local")]
     assert nights.ledger("messages") == []
-    told = {row["xid"]: (row["fate"], row["origin"], row["origin_lsn"]) for row in nights.ledger("transactions")}
-    assert told == {
+    transactions = {
+        row["xid"]: (row["fate"], row["origin"], row["origin_lsn"]) for row in nights.ledger("transactions")
+    }
+    assert transactions == {
         1: ("committed", None, None),
         2: ("refused", "a", 7),
         3: ("committed", "b", 7),
@@ -194,7 +195,7 @@ def test_origins(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_ledger_from_before_there_were_origins_goes_on(nights: Nights) -> None:
+def test_a_ledger_without_origins_is_continued(nights: Nights) -> None:
     nights.land(transaction(1, 100, table(), insert("1", "a")), segment(50, insert("2", "b"), first=True))
     nights.job.run()
     root = nights.job.folder / "tables" / "_pgoutput_etl"
@@ -209,7 +210,7 @@ def test_a_ledger_from_before_there_were_origins_goes_on(nights: Nights) -> None
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
-def test_a_run_that_found_nothing_new_knows_the_last_commit_s_time(nights: Nights) -> None:
+def test_a_run_without_new_files_knows_the_time_of_the_last_commit(nights: Nights) -> None:
     nights.land(transaction(1, 100, table(), insert("1", "a")))
     assert nights.job.run().last_commit_time == 0
     assert nights.job.run().last_commit_time == 0

@@ -1,4 +1,4 @@
-"""All tables as of one commit, as docs/reading.md has it, whatever a run is in the middle of."""
+"""All tables as of one commit, as in docs/ledger.md, even in the middle of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, insert, table, transaction, update
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
-PAGE = Path(__file__).parents[3] / "docs" / "reading.md"
+PAGE = Path(__file__).parents[3] / "docs" / "ledger.md"
 _TESTED = re.compile(r"<!-- tested -->\n```(\w+)\n(.*?)```\n", re.DOTALL)
 ORDERS, LINES, ODD = 1, 2, 3
 
@@ -31,7 +31,7 @@ def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
 
 def block(language: str, nights: Nights) -> str:
     text: str
-    [text] = [text for found, text in _TESTED.findall(PAGE.read_text(encoding="utf-8")) if found == language]
+    [text] = [text for name, text in _TESTED.findall(PAGE.read_text(encoding="utf-8")) if name == language]
     return text.replace("./warehouse", str(nights.job.folder / "tables"))
 
 
@@ -67,7 +67,7 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="power"):
         nights.night(transaction(3, 300, update("1", "c", oid=ORDERS), *renamed))
     monkeypatch.undo()
-    assert nights.values("orders") == [("1", "c")], "a run is in the middle of it"
+    assert nights.values("orders") == [("1", "c")], "a run is halfway through"
 
     names: dict[str, Any] = {"spark": spark}
     exec(block("python", nights), names)
@@ -91,7 +91,7 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
     now = tables_at(spark, ledger, "shop")
     assert set(now) == {"public.orders", "public.lines_2", "public.odd"}
     assert (now.lsn, values(now["public.lines_2"])) == (300, [("1", "a"), ("2", "c")])
-    assert both(tables_at(spark, ledger, "shop", 200)) == (second, first), "where it was before it was renamed"
+    assert both(tables_at(spark, ledger, "shop", 200)) == (second, first), "at its path before the rename"
 
     DeltaTable.forPath(spark, str(nights.job.path("public", "orders"))).delete()
     nights.job.backfill(BackfillRequest(("public.orders",)))

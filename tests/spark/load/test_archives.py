@@ -1,4 +1,4 @@
-"""Real archives through the job: after it, every table equals what the server held."""
+"""Real archives, applied by the job: every table then equals the server's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job
 
-# tests/archives has every slot and framing without Spark, and the soak run all of them with it.
+# tests/archives replays every slot and framing without Spark; the soak tests apply all of them with Spark.
 SLOTS = ["pg10/v1", "pg14/v1", "pg14/v1_binary", "pg14/v2_stream", "pg16/v1", "pg16/v1_binary", "pg16/v2_stream"]
 SLOTS += ["pg16/v3_twophase", "pg16/v3_twophase_only", "pg16/v4_parallel", "pg16/v4_twophase_parallel_binary"]
-QUICK_SLOTS = {"pg16/v4_twophase_parallel_binary"}
+QUICK_SLOT = "pg16/v4_twophase_parallel_binary"
 FILES = ["pg10/recv.bin", "pg14/recv.bin", "pg16/recv.bin"]
 FILES += ["pg10/sqlbin.pgcopy.gz", "pg14/sqlbin.pgcopy.gz", "pg16/sqlbin.pgcopy.gz"]
 RANDOM = ["random16/v1", "random16/v2", "random16/v3", "random16/v4b"]
@@ -22,16 +22,24 @@ RANDOM = ["random16/v1", "random16/v2", "random16/v3", "random16/v4b"]
 pytestmark = pytest.mark.spark
 
 
-def _choice(names: list[str], quick: set[str]) -> list[object]:
-    return [pytest.param(name, id=name, marks=() if name in quick else pytest.mark.soak) for name in names]
-
-
 def _land(files: list[Path], landing: Path) -> None:
     for file in files:
         shutil.copy(file, landing)
 
 
-@pytest.mark.parametrize("slot", _choice(SLOTS, QUICK_SLOTS))
+def test_one_night_and_one_with_nothing_new(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    job = Job(spark, tmp_path, landing)
+    _land(files_of(CAPTURES / QUICK_SLOT), landing)
+    summary = job.run()
+    job.assert_equals(truth_tables(CAPTURES / "pg16" / "truth"), "pg16")
+    assert [table.table for table in summary.tables if table.held] == []
+    versions = job.versions()
+    job.run()
+    assert job.versions() == versions
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("slot", SLOTS)
 def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     server = slot.split("/", maxsplit=1)[0]
     first, second = files_of(CAPTURES / slot)
@@ -48,7 +56,8 @@ def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Pat
     assert job.versions() == versions
 
 
-@pytest.mark.parametrize("file", _choice(FILES, set()))
+@pytest.mark.soak
+@pytest.mark.parametrize("file", FILES)
 def test_one_file(file: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     server = file.split("/", maxsplit=1)[0]
     job = Job(spark, tmp_path, landing)
@@ -66,7 +75,8 @@ def test_random_history_in_one_run(slot: str, spark: SparkSession, tmp_path: Pat
     job.assert_equals(truth_tables(CAPTURES / "random16" / "truth"), "random16")
 
 
-@pytest.mark.parametrize("slot", _choice(RANDOM, set()))
+@pytest.mark.soak
+@pytest.mark.parametrize("slot", RANDOM)
 def test_random_history_file_by_file(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     for file in files_of(CAPTURES / slot):

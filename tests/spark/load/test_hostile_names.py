@@ -1,4 +1,4 @@
-"""An archive whose names are made for SQL, paths and terminals, through the nightly job."""
+"""An archive with names that attack SQL, paths, and terminals, through the nightly job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.small_archives import Messages, copydata, insert, table, tran
 SQL = "`; DROP TABLE t; -- ' \" ${spark.app.id} $(id) \\ */"
 TERMINAL = "\x1b]8;;http://evil\x07\x1b[2J\r\n\u202e"
 COLUMNS = ("id", SQL, TERMINAL, "a.b", "*", "_metadata", "c0", "${env:HOME}")
-# schema and table: like the ledger, like Delta's log, out of the target, and what differs in case or form alone
+# Schema and table: like the ledger, like Delta's log, outside the target, and names that differ only in case or form.
 NAMES = [
     ("_pgoutput_etl", "files"),
     ("..", "../../escaped"),
@@ -43,7 +43,7 @@ def archive() -> Messages:
 
 
 @pytest.mark.spark
-def test_names_are_names_and_nothing_else(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+def test_hostile_names_are_only_names(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     (landing / "0.bin").write_bytes(copydata(archive()))
     job = Job(spark, tmp_path, landing)
 
@@ -55,8 +55,8 @@ def test_names_are_names_and_nothing_else(spark: SparkSession, tmp_path: Path, l
         assert [row[column] for column in COLUMNS] == expected
     held = {t.table: t.held for t in summary.tables if t.held is not None}
     assert held == {
-        "x" * 300: "its table's name would be a folder of 300 bytes, where 255 can be",
-        "": "its table has no name",
+        "x" * 300: "its table name would make a folder name of 300 bytes; the limit is 255",
+        "": "its table name is empty",
     }
     target = tmp_path / "tables"
     written = {path.parent.relative_to(target) for path in target.rglob("_delta_log")}

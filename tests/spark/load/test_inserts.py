@@ -17,7 +17,8 @@ from tests.spark.load.test_net_effect import assert_same_rows
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, Messages, T, copydata, delete, insert, table, transaction, update
 
-pytestmark = pytest.mark.spark
+# The season covers a key that is inserted again; test_key_match and test_write_method cover the decision.
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 INT8 = 20
 NAMES = {1: "truncated", 2: "origins", 3: "republished", 4: "filtered", 5: "composite", 6: "doubled", 7: "rising"}
@@ -42,11 +43,11 @@ NIGHTS: list[Messages] = [
         *transaction(3, 300, *inserts(6, "second", 1)),
     ],
     [
-        # Loaded again after a TRUNCATE that was not published, or from the other end of what replicates here.
+        # Loaded again after an unpublished TRUNCATE, or from the other end of a replication.
         *transaction(4, 400, *inserts(1, "new", 3, 1, 2)),
         *from_afar(5, 500, delete("1", None, oid=2)),
         *transaction(6, 600, *inserts(2, "new", 1)),
-        # The publication has the table again, and the row filter the row.
+        # The publication includes the table again, and the row filter the row.
         *transaction(7, 700, *inserts(3, "new", 2, 4), *inserts(4, "new", 1)),
         *transaction(8, 800, insert("a", "2", "new", oid=5), insert("b", "1", "new", oid=5)),
         *transaction(9, 900, *inserts(6, "third", 1, 3), *inserts(7, "new", 4, 5)),
@@ -68,7 +69,7 @@ def operations(job: Job, name: str) -> list[tuple[str, str | None]]:
 @pytest.mark.parametrize(
     ("size", "gaps", "count"),
     [
-        pytest.param(change_source.DRIVER_TABLE_BYTES, "refuse", 3, id="on the driver", marks=pytest.mark.soak),
+        pytest.param(change_source.DRIVER_TABLE_BYTES, "refuse", 3, id="on the driver"),
         pytest.param(-1, "accept", 2, id="on executors"),
     ],
 )
@@ -89,7 +90,6 @@ def test_a_key_inserted_again_stays_one_row(
     assert [operation for operation, _ in operations(nights.job, "truncated")] == ["WRITE", *["MERGE"] * (count - 1)]
 
 
-@pytest.mark.soak
 def test_deleted_rows_compacted_files_and_returning_keys(nights: Nights) -> None:
     """A deletion vector removes a row, but the statistics of its file still cover its key."""
     replay = Replay()
@@ -105,9 +105,9 @@ def test_deleted_rows_compacted_files_and_returning_keys(nights: Nights) -> None
 
     assert night(table(("id", INT8), "v"), *inserts(T, "a", 1, 2, 3, 4, 5)) == "WRITE Overwrite"
     assert night(delete("2", None), delete("5", None)) == "MERGE"
-    assert night(*inserts(T, "b", 5, 6)) == "WRITE Append", "5 is not there"
+    assert night(*inserts(T, "b", 5, 6)) == "WRITE Append", "key 5 is absent"
     nights.job.spark.sql(f"OPTIMIZE delta.`{nights.job.path('public', 't')}`")
     assert night(*inserts(T, "c", 7, 8)) == "WRITE Append"
-    assert night(*inserts(T, "d", 6, 9)) == "MERGE", "6 is there: its DELETE was not published"
+    assert night(*inserts(T, "d", 6, 9)) == "MERGE", "key 6 is present: its DELETE was not published"
     assert night(*inserts(T, "e", 10, 10)) == "WRITE Append", "the last INSERT of a key is what counts"
     assert night(update("6", "f"), update("10", "f")) == "MERGE"

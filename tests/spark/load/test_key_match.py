@@ -32,7 +32,7 @@ INT8, TEXT, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC, UUID = 20, 25, 1082, 1114, 11
 NUMERIC_38_10 = (38 << 16) + 10 + 4
 DATES = [date(1, 1, 1), date(1582, 10, 4), date(1582, 10, 10), date(1582, 10, 15), date(1970, 1, 1), date(9999, 12, 31)]
 CLOCKS = [datetime.combine(day, time(23, 59, 59, 999_999)) for day in DATES]
-# By type: values in order, each of which gets a file of its own; the smallest step; a typmod.
+# By type: ascending values, each of which gets its own file; the smallest step; a typmod.
 KINDS: dict[str, tuple[int, list[Any], Any, int]] = {
     "int8": (INT8, [-(2**63), -(2**53) - 1, -9, 0, 2**53 + 1, 2**63 - 1], 1, -1),
     "numeric": (
@@ -79,21 +79,21 @@ def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: P
     """Covers each type's limits, dates before the Gregorian calendar, and integers beyond 53 bits."""
     path, names = str(tmp_path / "t"), list(KINDS)
     columns = {name: (oid, modifier) for name, (oid, _, _, modifier) in KINDS.items()}
-    whole = shape_of(("int8",), columns)
-    write_files(spark, path, whole, [{name: KINDS[name][1][n] for name in names} for n in range(6)])
+    table_shape = shape_of(("int8",), columns)
+    write_files(spark, path, table_shape, [{name: KINDS[name][1][n] for name in names} for n in range(6)])
     target = read_table(spark, path)
     placed = target.select("int8", "_metadata.file_name").collect()
-    files = {row["int8"]: row["file_name"] for row in placed}
-    assert len(set(files.values())) == 6
+    file_of = {row["int8"]: row["file_name"] for row in placed}
+    assert len(set(file_of.values())) == 6
     for name, (_, values, step, _) in KINDS.items():
         shape = shape_of((name,), {name: columns[name]})
         assert ranged(shape) == (0,)
         for n, value in enumerate(values):
             ranges = keys(shape, value).facts.ranges
             [(_, is_within)] = _within(shape, ranges)
-            left = [file.rpartition("/")[2] for file in target.where(is_within).inputFiles()]
-            assert files[KINDS["int8"][1][n]] in left, (name, value)
-            assert len(left) < 6, (name, value, "the statistics are made use of")
+            remaining = [file.rpartition("/")[2] for file in target.where(is_within).inputFiles()]
+            assert file_of[KINDS["int8"][1][n]] in remaining, (name, value)
+            assert len(remaining) < 6, (name, value, "the statistics skip files")
             if step is not None and n % 2:
                 assert keys_are_absent(spark, path, shape, keys(shape, value - step))
                 assert not keys_are_absent(spark, path, shape, keys(shape, value - step, value))
@@ -127,7 +127,7 @@ def test_few_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     write_files(spark, texts, shape, [{"id": "a"}, {"id": "c"}])
     assert keys_are_absent(spark, texts, shape, keys(shape, "b"), rows=2)
     assert not keys_are_absent(spark, texts, shape, keys(shape, "b", "c"), rows=2)
-    assert not keys_are_absent(spark, texts, shape, keys(shape, "b")), "nobody knows how many rows it has"
+    assert not keys_are_absent(spark, texts, shape, keys(shape, "b")), "its number of rows is unknown"
 
 
 def test_one_column_of_a_composite_key_is_enough(spark: SparkSession, tmp_path: Path) -> None:
@@ -184,7 +184,9 @@ def test_nothing_is_proven_if_spark_reports_no_files(
     with cached(spark, path):
         assert read_table(spark, path).inputFiles() == []
         assert not keys_are_absent(spark, path, shape, keys(shape, 100))
-        monkeypatch.setattr("pgoutput_etl.spark.delta.is_connect", lambda _: True)  # which has no plan to look at
+        monkeypatch.setattr(
+            "pgoutput_etl.spark.delta.is_connect", lambda _: True
+        )  # a Connect session has no plan to read
         target = read_table(spark, path)
         assert files_left(target, target.where(F.lit(True))) is None
         monkeypatch.undo()
@@ -198,7 +200,7 @@ def test_a_table_in_a_catalog(spark: SparkSession) -> None:
     try:
         assert keys_are_absent(spark, place, shape, keys(shape, 100, 200))
         assert not keys_are_absent(spark, place, shape, keys(shape, 99, 200))
-        spark.conf.set("spark.databricks.delta.v2.enableMode", "STRICT")  # another reader, which doesn't say
+        spark.conf.set("spark.databricks.delta.v2.enableMode", "STRICT")  # another reader, which reports no files
         assert not keys_are_absent(spark, place, shape, keys(shape, 100, 200))
     finally:
         spark.conf.unset("spark.databricks.delta.v2.enableMode")

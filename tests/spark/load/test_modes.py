@@ -1,4 +1,4 @@
-"""Compares tables in modes soft_delete, history and append with the mirror as of each commit."""
+"""Compares tables in modes soft_delete, history, and append with the mirror as of each commit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, co
         if oid not in kept:
             continue
         shape, rows = kept[oid].shape, job.rows(schema, name)
-        # A mirror that was emptied keeps no column that its relation has no more.
+        # A mirror that was emptied has no retired columns.
         names = [*(column.name for column in mirrors[oid].shape.columns), *METADATA_COLUMNS]
         mirror = counted(mirrors[oid].rows, names)
         match modes.get(f"{schema}.{name}", modes.get("*")):
@@ -228,7 +228,7 @@ SHOP_NIGHTS = [
         *transaction(3, 300, *(insert("a", oid=BAG) for _ in range(3)), *in_all(delete, "3", None, None)),
     ],
     [
-        # Before its columns change, across that within a transaction, and after it.
+        # Before its columns change, within the transaction that changes them, and after it.
         *transaction(4, 400, *in_all(update, "4", TOAST, "9", old_key=("1", None, None)), delete_full("a", oid=BAG)),
         *transaction(5, 500, *in_all(insert, "3", "B33", "1"), *shop("more"), *in_all(update, "3", TOAST, "2", "m")),
         *transaction(6, 600, *in_all(update, "4", TOAST, "10", None), *in_all(delete, "2", None, None, None)),
@@ -265,8 +265,8 @@ def test_a_configured_key_may_be_null(mode: Mode, nights: Nights) -> None:
         transaction(2, 200, update(None, "b", old=(None, "a")), update("1", "b", old=("1", "a"))),
         transaction(3, 300, delete_full(None, "b"), delete_full("9", "a")),
     ]
-    for each in messages:
-        nights.night(each)
+    for file_messages in messages:
+        nights.night(file_messages)
     assert_kept(nights.job, {"public.t": mode}, replayed(*messages), keys)
 
 
@@ -288,11 +288,11 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     other = {**SHOP, "public.orders": Mode.MIRROR, "public.bag": Mode.APPEND}
     changed = replace(faulty, job=in_modes(faulty.job, other))
     changed.land(2, SHOP_MORNING)
-    with pytest.raises(RunError, match=r"was written in mode history, and the configuration asks for .*--tables 'pub"):
+    with pytest.raises(RunError, match=r"was written in mode history, but the configuration asks for .*--tables 'pub"):
         changed.run()
     assert changed.job.versions() == versions
     changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
-    # A range of commits is no way to repair what keeps a past: it is built anew.
+    # A table that stores former states can't be repaired by a range of commits: it is rebuilt.
     done = changed.job.backfill(BackfillRequest(tables=("public.log",), first_lsn=500, last_lsn=600))
     assert [t.how for t in done.tables] == ["whole: mode append"]
     changed.run()

@@ -72,23 +72,23 @@ class KeyedTable:
             self.rows[_same(key)] = key + self.other(random)
 
     def step(self, random: Random) -> Iterator[Change]:
-        here = [row[: self.key_width] for row in self.rows.values()]
+        keys = [row[: self.key_width] for row in self.rows.values()]
         free = [key for key in self.keys if _same(key) not in self.rows]
         kind = random.randrange(10)
         if kind < 2 and free:
             yield self._insert(random.choice(free), random)
-        elif kind < 5 and here:
-            yield from (self._update(random.choice(here), None, random) for _ in range(random.randint(1, 2)))
-        elif kind == 5 and here:
-            yield self._delete(random.choice(here))
-        elif kind == 6 and here:
-            key = random.choice(here)
+        elif kind < 5 and keys:
+            yield from (self._update(random.choice(keys), None, random) for _ in range(random.randint(1, 2)))
+        elif kind == 5 and keys:
+            yield self._delete(random.choice(keys))
+        elif kind == 6 and keys:
+            key = random.choice(keys)
             yield self._delete(key)
             yield self._insert(key, random)
-        elif kind < 9 and here and len(free) > 2:
-            yield from self._chain(random.choice(here), random.sample(free, random.randint(1, 3)), random)
-        elif len(here) > 1 and free:
-            (one, other), third = random.sample(here, 2), random.choice(free)
+        elif kind < 9 and keys and len(free) > 2:
+            yield from self._chain(random.choice(keys), random.sample(free, random.randint(1, 3)), random)
+        elif len(keys) > 1 and free:
+            (one, other), third = random.sample(keys, 2), random.choice(free)
             yield self._update(one, third, random)
             yield self._update(other, one, random)
             yield self._update(third, other, random)
@@ -188,20 +188,20 @@ def _tables() -> list[KeyedTable | Bag]:
 
 def random_history(random: Random, transactions: int) -> list[PgoutputMessage]:
     tables = _tables()
-    for each in tables:
-        each.begin(random)
+    for server_table in tables:
+        server_table.begin(random)
     messages: list[PgoutputMessage] = []
     described: set[int] = set()
     for number in range(1, transactions + 1):
         changes: list[Change] = []
-        for each in random.choices(tables, k=random.randint(1, 4)):
-            if each.relation.oid not in described:
-                changes.append(each.relation)
-                described.add(each.relation.oid)
+        for server_table in random.choices(tables, k=random.randint(1, 4)):
+            if server_table.relation.oid not in described:
+                changes.append(server_table.relation)
+                described.add(server_table.relation.oid)
             if random.random() < 0.02:
-                changes.append(truncate(each.relation.oid))
-                each.rows.clear()
-            changes += each.step(random)
+                changes.append(truncate(server_table.relation.oid))
+                server_table.rows.clear()
+            changes += server_table.step(random)
         messages += transaction(700 + number, 1000 * number, *changes)
     return messages
 
@@ -261,13 +261,13 @@ def test_a_value_older_than_the_slot_is_unknown_until_sent(spark: SparkSession, 
         transaction(2, 200, update("1", "aa", TOAST), update("3", "c", TOAST, old_key=("2", None, None))),
         transaction(3, 300, update("1", "aa", "now"), update("3", "c", None)),
     ]
-    found = []
+    values = []
     for number, messages in enumerate(nights):
         (landing / f"{number}.copydata").write_bytes(copydata(messages))
         job.run()
-        found.append({(r["id"], r["v"], r["big"], str(r["_pg_unrepresentable"])) for r in job.rows("public", "t")})
+        values.append({(r["id"], r["v"], r["big"], str(r["_pg_unrepresentable"])) for r in job.rows("public", "t")})
     unknown = "[('big', None)]"
-    assert found == [
+    assert values == [
         {("1", "a", None, unknown), ("2", "b", None, unknown)},
         {("1", "aa", None, unknown), ("3", "c", None, unknown)},
         {("1", "aa", "now", "None"), ("3", "c", None, "None")},
@@ -284,17 +284,17 @@ def _inserts_first(replay: Replay, night: int) -> tuple[pa.Table, TableShape]:
     """One file's events, with an UPDATE's events reversed: a spilled sort doesn't keep the order of equal rows."""
     [span] = replay.spans(T, replay.rows_by_relation()[T], {}, {}, {})
     rows = [{name: row[name] for name in ROW_SCHEMA.names} for row in span.rows if row["file"] == night]
-    made = events(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA), span.shape).to_pylist()
-    made.sort(key=lambda event: (event["_lsn"], event["_ordinal"], event["_op"] != INSERTED))
-    return pa.Table.from_pylist(made, span.shape.event_schema()), span.shape
+    rows_made = events(pa.RecordBatch.from_pylist(rows, ROW_SCHEMA), span.shape).to_pylist()
+    rows_made.sort(key=lambda event: (event["_lsn"], event["_ordinal"], event["_op"] != INSERTED))
+    return pa.Table.from_pylist(rows_made, span.shape.event_schema()), span.shape
 
 
 def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
-        made, shape = _inserts_first(replay, night)
+        events_table, shape = _inserts_first(replay, night)
         commit = merge_commit.DeltaTransaction("test", "changes", night, 0)
-        merge.write(spark, path, shape, TableEvents(frame(spark, made).coalesce(1)), before, commit)
+        merge.write(spark, path, shape, TableEvents(frame(spark, events_table).coalesce(1)), before, commit)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
 
@@ -302,7 +302,7 @@ def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession,
 def test_a_no_op_update_of_a_bag_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
-        made, shape = _inserts_first(replay, night)
-        history.write(spark, path, shape, EventLog(frame(spark, made).coalesce(1)), before)
+        events_table, shape = _inserts_first(replay, night)
+        history.write(spark, path, shape, EventLog(frame(spark, events_table).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, table_histories(replay)[T].versions))

@@ -1,4 +1,4 @@
-"""A change of schema that was rolled back changed no table, though its Relation message was sent."""
+"""A schema change that was rolled back changes no table, although its Relation message was sent."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 SUBXID = 8
 
 
-def test_what_was_rolled_back_leaves_the_columns_alone(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    """Table t in a savepoint of a streamed transaction, table p in a prepared transaction; then t goes on."""
+def test_a_rolled_back_schema_change_does_not_change_columns(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    """Table t in a savepoint of a streamed transaction, table p in a prepared transaction; then t has more changes."""
     t, wider_t = table("id", "v"), table("id", "w", "x")
     p, wider_p = table("id", "v", oid=2, name="p"), table("id", "v", "x", oid=2, name="p")
     streamed = [

@@ -1,5 +1,5 @@
-"""Tables whose columns and keys change, through the job: after each night they hold what one event after the other
-gives (replay.py), and the ledger and the summary say what was changed."""
+"""Tables whose columns and keys change: after each night they equal the replay, and the ledger and the summary report
+the changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Columns = tuple[str | tuple[str, int], ...]
 
 
 class Nights:
-    """A job, and the same files replayed beside it."""
+    """A job, and a replay of the same files."""
 
     def __init__(self, job: Job, *overrides: str) -> None:
         self.job, self.overrides = job, overrides
@@ -102,7 +102,7 @@ def numeric(relation: Relation, name: str, precision: int, scale: int) -> Relati
     return replace(relation, columns=columns)
 
 
-def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights) -> None:
+def test_columns_are_added_dropped_and_changed_within_and_between_nights(nights: Nights) -> None:
     """Table `a` changes within each file, table `b` from one to the next."""
     a1 = typed("a", 1, ("n", INT4), ("f", FLOAT4), "gone", ("d", DATE))
     a2 = typed("a", 1, ("n", INT8), ("f", FLOAT8), ("d", DATE))
@@ -111,7 +111,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     )
     a4 = typed("a", 1, ("number", TEXT), ("f", INT4), ("d", TEXT), "new, `odd`.name")
     b1, b2 = typed("b", 2, "v", "w"), typed("b", 2, "renamed", "w", "x")
-    b3 = typed("b", 2, "renamed", "x", "w")  # w dropped and added again: of one type with x, but in another place
+    b3 = typed("b", 2, "renamed", "x", "w")  # w was dropped and added again: it has x's type, but another place
     first = [
         *nights.commit(b1, insert("1", "v1", "w1", oid=2), insert("2", "v2", "w2", oid=2)),
         *nights.commit(
@@ -141,7 +141,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
     assert rows[1]["number"] == "8.0000"
     assert rows[2]["d"] == "infinity"
     assert rows[4]["d"] == "0044-03-15 00:00:00 BC"
-    assert (rows[2]["f"], rows[4]["f"]) == (0, None)  # 0.1 can't be told: nothing is rounded
+    assert (rows[2]["f"], rows[4]["f"]) == (0, None)  # 0.1 is unknown: nothing is rounded
     assert dict(rows[4]["_pg_unrepresentable"]) == {"f": "0.1"}
     assert dict(rows[1]["_pg_unrepresentable"]) == {"f": "0.10000000149011612"}
     assert nights.changes("a") == [
@@ -168,7 +168,7 @@ def test_columns_come_go_and_change_in_one_night_and_over_several(nights: Nights
 
 @pytest.mark.soak
 def test_keys_change(nights: Nights) -> None:
-    """The same rows under another key, without one, and with it again; a key column renamed, also a configured one."""
+    """The same rows under another key, without a key, and with the first key again; renamed key columns."""
     pk, renamed = typed("k", 1, ("n", INT4), "v"), table(("key", INT4), ("n", INT4), "v", key=["key"], name="k", oid=1)
     by_n = table(("key", INT4), ("n", INT4), "v", key=["n"], name="k", oid=1)
     bag = table(("key", INT4), ("n", INT4), "v", identity=FULL, name="k", oid=1)
@@ -203,7 +203,7 @@ def test_keys_change(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_column_that_may_have_been_renamed_stays_beside_the_new_one(nights: Nights) -> None:
+def test_a_column_that_may_have_been_renamed_is_retired(nights: Nights) -> None:
     old, new = typed("t", 1, "a"), typed("t", 1, "b")
     nights.run(nights.commit(old, *(insert(str(i), f"a{i}", oid=1) for i in range(1, 5))))
     summary = nights.run(
@@ -217,7 +217,7 @@ def test_a_column_that_may_have_been_renamed_stays_beside_the_new_one(nights: Ni
     nights.assert_as_replayed()
     rows = {(row["id"], row["a"], row["b"]) for row in nights.job.rows("public", "t")}
     assert rows == {(1, "a1", "b1"), (9, "a2", "b9"), (3, None, "b3"), (4, "a4", None), (5, None, "b5")}
-    assert summary.tables[0].notes == ("column gone, or renamed to a new one: a", "column added: b")
+    assert summary.tables[0].notes == ("column dropped or renamed: a", "column added: b")
     third = nights.run(nights.commit(typed("t", 1, "b", "a"), insert("6", "b6", "another a", oid=1)))
     nights.assert_as_replayed()
     assert third.exit_code == 0
@@ -234,7 +234,7 @@ def test_the_configuration_declares_a_rename(nights: Nights) -> None:
     assert nights.job.columns("public", "t") == ["id", "b"]
 
 
-def test_what_can_not_be_told_holds_the_table_and_no_other(nights: Nights) -> None:
+def test_an_ambiguous_change_holds_only_its_table(nights: Nights) -> None:
     nights.run(
         [
             *nights.commit(typed("t", 1, "a", "b"), insert("1", "a", "b", oid=1)),
@@ -253,13 +253,13 @@ def test_what_can_not_be_told_holds_the_table_and_no_other(nights: Nights) -> No
     assert summary.exit_code == 3
     assert held["w"] is None
     assert str(held["t"]).startswith("its columns changed places (a): either names were exchanged")
-    assert str(held["u"]).startswith("column 'k' of its key is new")
+    assert str(held["u"]).startswith("key column 'k' is new")
     assert [row["v"] for row in nights.job.rows("public", "u")] == ["v"]
 
 
 @pytest.mark.soak
 def test_within_a_streamed_transaction_and_across_a_truncate(nights: Nights) -> None:
-    """What is rolled back changes nothing; what was before a truncate needs no conversion."""
+    """A rolled-back change has no effect, and rows before a truncate need no conversion."""
     v1, v2, v3 = typed("t", 1, "a"), typed("t", 1, "a", "b"), typed("t", 1, ("a", INT4), "b")
     nights.run(nights.commit(v1, insert("1", "a1", oid=1)))
     messages = [
@@ -286,8 +286,8 @@ def test_within_a_streamed_transaction_and_across_a_truncate(nights: Nights) -> 
 
 
 @pytest.mark.soak
-def test_a_key_that_is_not_certain_any_more_holds_its_table_where_it_stood(nights: Nights) -> None:
-    """Found where rows are converted, when an earlier part of the night was written already."""
+def test_an_uncertain_key_conversion_restores_and_holds_the_table(nights: Nights) -> None:
+    """The error occurs while rows are converted, after an earlier span was written."""
     old, new = table(("k", NUMERIC), "v", key=["k"]), table(("k", INT4), "v", key=["k"])
     nights.run(nights.commit(old, insert("1.5", "stays")))
     summary = nights.run(
@@ -299,25 +299,25 @@ def test_a_key_that_is_not_certain_any_more_holds_its_table_where_it_stood(night
     )
     assert summary.exit_code == 3
     reasons = {t.table: t.held for t in summary.tables}
-    assert str(reasons["t"]).startswith("column 'k' of its key became int4, was numeric, and what became of its values")
+    assert str(reasons["t"]).startswith("the type of key column 'k' changed from numeric to int4")
     assert reasons["other"] is None
     assert [(row["k"], row["v"]) for row in nights.job.rows("public", "t")] == [("1.5", "stays")]
     assert nights.job.columns("public", "t") == ["k", "v"]
 
 
 @pytest.mark.soak
-def test_a_column_that_was_not_published_before_is_unknown_in_the_rows_there_are(nights: Nights) -> None:
+def test_a_newly_published_column_is_unknown_in_existing_rows(nights: Nights) -> None:
     nights.run(nights.commit(typed("t", 1, "z"), insert("1", "z1", oid=1), insert("2", "z2", oid=1)))
     wider = typed("t", 1, ("a", INT4), "z")
     summary = nights.run(nights.commit(wider, insert("3", "3", "z3", oid=1), update("2", "2", "z2", oid=1)))
     nights.assert_as_replayed()
-    assert summary.tables[0].notes == ("column published that was not before: a",)
+    assert summary.tables[0].notes == ("column newly published: a",)
     odd = {row["id"]: row["_pg_unrepresentable"] for row in nights.job.rows("public", "t")}
     assert odd == {1: [("a", None)], 2: None, 3: None}
 
 
 @pytest.mark.soak
-def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
+def test_a_truncate_resolves_every_ambiguity(nights: Nights) -> None:
     nights.run(nights.commit(typed("t", 1, "a", "b"), insert("1", "a", "b", oid=1)))
     exchanged = nights.commit(typed("t", 1, "b", "a"), insert("2", "b", "a", oid=1), truncate(1))
     summary = nights.run([*exchanged, *nights.commit(insert("3", "b3", "a3", oid=1))])
@@ -327,8 +327,8 @@ def test_a_truncate_ends_all_doubts(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_what_is_noted_of_a_column_goes_where_the_column_goes(nights: Nights) -> None:
-    """Of renamed ones to the new name, of dropped ones away: another column of that name knows nothing of it."""
+def test_metadata_columns_follow_renamed_and_dropped_columns(nights: Nights) -> None:
+    """Entries of renamed columns get the new name. Entries of dropped columns go, before a new column has that name."""
     before = typed("t", 1, "a", ("d", DATE), "z")
     nights.run(
         nights.commit(before, update("1", TOAST, "infinity", "z1", oid=1), insert("2", "a", "infinity", "z2", oid=1))
@@ -362,7 +362,7 @@ def test_lists_and_maps_whose_type_changes(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_run_that_died_between_the_alters_of_one_change_is_finished(
+def test_a_run_that_died_between_two_alter_statements_is_finished(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.run(nights.commit(typed("t", 1, "a", ("n", INT4), "z"), insert("1", "a1", "1", "z1", oid=1)))
@@ -398,9 +398,7 @@ def test_a_run_that_died_between_the_alters_of_one_change_is_finished(
 
 
 @pytest.mark.soak
-def test_a_run_that_died_between_two_changes_of_columns_is_finished(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_died_between_two_spans_is_finished(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = [
         typed("t", 1, "a", "x"),
         typed("t", 1, "b", "x", ("n", INT4)),

@@ -1,4 +1,4 @@
-"""Maps, variants and arrays of them, which Spark can't compare, in a MERGE and in a bag."""
+"""Maps, variants, and arrays of them, which Spark can't compare, in a MERGE and in a bag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import merge
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import evolve
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.schema.migration import SchemaMigration
@@ -49,28 +49,29 @@ def shape(key: tuple[int, ...], toast: tuple[int, ...] = ()) -> TableShape:
 
 
 def events_of(
-    spark: SparkSession, of: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
+    spark: SparkSession, target: TableShape, *events: tuple[str, Values] | tuple[str, Values, bytes]
 ) -> TableEvents:
     """Events in order, given as (operation, values, a moved row's old key)."""
-    made: dict[str, Any] = {
+    data: dict[str, Any] = {
         "_lsn": range(1, len(events) + 1), "_file": [1] * len(events), "_ordinal": range(len(events)),
         "_ts": [0] * len(events), "_xid": [7] * len(events), "_op": [event[0] for event in events],
         "_from_unrep": [None] * len(events),
     }  # fmt: skip
     noted: list[list[dict[str, str]]] = [[] for _ in events]
-    for i, column in enumerate(of.columns):
+    for i, column in enumerate(target.columns):
         cells = [event[1][i] for event in events]
         loaded = load_text(column.type, [cell if isinstance(cell, bytes) else None for cell in cells])
-        made[f"c{i}"] = loaded.array
-        if i in of.toast:
-            made[f"u{i}"] = [cell == UNCHANGED for cell in cells]
+        data[f"c{i}"] = loaded.array
+        if i in target.toast:
+            data[f"u{i}"] = [cell == UNCHANGED for cell in cells]
         for n, text in loaded.unrepresentable.items():
             noted[n].append({"key": column.name, "value": text})
-    for i in of.key:
-        made[f"f{i}"] = load_text(of.columns[i].type, [event[2] if len(event) > 2 else None for event in events]).array
-    made["_unrep"] = [entries or None for entries in noted]
-    schema = of.event_schema()
-    arrays = [made[f.name] if isinstance(made[f.name], pa.Array) else pa.array(made[f.name], f.type) for f in schema]
+    for i in target.key:
+        old = [event[2] if len(event) > 2 else None for event in events]
+        data[f"f{i}"] = load_text(target.columns[i].type, old).array
+    data["_unrep"] = [entries or None for entries in noted]
+    schema = target.event_schema()
+    arrays = [data[f.name] if isinstance(data[f.name], pa.Array) else pa.array(data[f.name], f.type) for f in schema]
     return TableEvents(spark.createDataFrame(pa.table(arrays, schema=schema)))
 
 
@@ -83,19 +84,22 @@ def stored(spark: SparkSession, path: Path) -> list[Row]:
     ).orderBy("id", "_pg_commit_lsn").collect()  # fmt: skip
 
 
+def write(path: Path, target: TableShape, events: TableEvents, existing: TargetRows, batch: int) -> WriteResult:
+    transaction = DeltaTransaction("storage", "changes", batch, batch)
+    return merge.write(events.frame.sparkSession, str(path), target, events, existing, transaction)
+
+
 def test_a_merge_keeps_unchanged_maps_and_variants(spark: SparkSession, tmp_path: Path) -> None:
-    of, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
+    target, path = shape((0,), (1, 2, 3, 4)), tmp_path / "t"
     first = [(INSERTED, (b"%d" % n, *ONE)) for n in (1, 2, 3, 4, 5)]
-    merge.write(
-        spark, str(path), of, events_of(spark, of, *first), TargetRows.NOTHING, DeltaTransaction("a", "changes", 1, 1)
-    )
+    write(path, target, events_of(spark, target, *first), TargetRows.NOTHING, 1)
     described = dict(spark.read.format("delta").load(str(path)).dtypes)
     assert described["tags"] == "map<string,string>"
     assert (described["doc"], described["docs"]) == ("variant", "array<variant>")
     assert described["maps"] == "array<map<string,string>>"
     same = (UNCHANGED, UNCHANGED, UNCHANGED, UNCHANGED)
     second = events_of(
-        spark, of,
+        spark, target,
         (UPDATED, (b"1", *same, b"{1}")),
         (UPDATED, (b"2", *TWO)),
         (DELETED, (b"3", *NOTHING)),
@@ -104,7 +108,7 @@ def test_a_merge_keeps_unchanged_maps_and_variants(spark: SparkSession, tmp_path
         (UPDATED, (b"5", b"", b'{"a": 1, "a": 2}', b"{{NULL}}", b"{1e400}", None)),
         (INSERTED, (b"6", *NOTHING)),
     )  # fmt: skip
-    merge.write(spark, str(path), of, second, TargetRows.ROWS, DeltaTransaction("a", "changes", 2, 2))
+    write(path, target, second, TargetRows.ROWS, 2)
     one, two, five, six, moved = stored(spark, path)
     for row in (one, moved):
         assert row.tags == {"b": None, "aa": "1"}
@@ -118,58 +122,45 @@ def test_a_merge_keeps_unchanged_maps_and_variants(spark: SparkSession, tmp_path
 
 
 def test_a_bag_loses_one_equal_row(spark: SparkSession, tmp_path: Path) -> None:
-    of, path = shape(()), tmp_path / "t"
-    spaced = (ONE[0], b'{"c": 45e4, "b": [null],  "a": 1.10}', *ONE[2:])  # a variant doesn't know it from ONE
+    target, path = shape(()), tmp_path / "t"
+    spaced = (ONE[0], b'{"c": 45e4, "b": [null],  "a": 1.10}', *ONE[2:])  # the same variant as ONE
     inserted = [
         (INSERTED, (b"1", *ONE)),
         (INSERTED, (b"1", *TWO)),
         (INSERTED, (b"1", *spaced)),
         (INSERTED, (None, *NOTHING)),
     ]
-    merge.write(
-        spark,
-        str(path),
-        of,
-        events_of(spark, of, *inserted),
-        TargetRows.NOTHING,
-        DeltaTransaction("b", "changes", 1, 1),
-    )
+    write(path, target, events_of(spark, target, *inserted), TargetRows.NOTHING, 1)
     assert len(stored(spark, path)) == 4
     zero = (*TWO[:4], b"{-0,NULL}")  # not the row that was inserted
     deleted = [(DELETED, (b"1", *ONE)), (DELETED, (b"1", *zero)), (DELETED, (None, *NOTHING))]
-    written = merge.write(
-        spark, str(path), of, events_of(spark, of, *deleted), TargetRows.ROWS, DeltaTransaction("b", "changes", 2, 2)
-    )
+    written = write(path, target, events_of(spark, target, *deleted), TargetRows.ROWS, 2)
     assert [row.tags for row in stored(spark, path)] == [{"b": None, "aa": "1"}, {"b": None, "aa": "2"}]
     assert written.version == 1
 
 
 def test_a_map_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
-    of, path = shape((1,)), tmp_path / "t"
-    merge.write(
-        spark, str(path), of, events_of(spark, of, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))),
-        TargetRows.NOTHING, DeltaTransaction("c", "changes", 1, 1),
-    )  # fmt: skip
-    again = events_of(spark, of, (UPDATED, (b"7", ONE[0], *TWO[1:])), (DELETED, (None, TWO[0], *NOTHING[1:])))
-    merge.write(spark, str(path), of, again, TargetRows.ROWS, DeltaTransaction("c", "changes", 2, 2))
+    target, path = shape((1,)), tmp_path / "t"
+    write(
+        path,
+        target,
+        events_of(spark, target, (INSERTED, (b"1", *ONE)), (INSERTED, (b"2", *TWO))),
+        TargetRows.NOTHING,
+        1,
+    )
+    again = events_of(spark, target, (UPDATED, (b"7", ONE[0], *TWO[1:])), (DELETED, (None, TWO[0], *NOTHING[1:])))
+    write(path, target, again, TargetRows.ROWS, 2)
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [(7, {"b": None, "aa": "1"}, "null")]
 
 
 def test_map_and_variant_columns_are_added_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    of, path = shape((0,)), tmp_path / "t"
-    narrow = replace(of, columns=of.columns[:1])
+    target, path = shape((0,)), tmp_path / "t"
+    narrow = replace(target, columns=target.columns[:1])
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
-    merge.write(spark, str(path), narrow, inserted, TargetRows.NOTHING, DeltaTransaction("d", "changes", 1, 1))
-    added = SchemaMigration(narrow.columns, of.columns, of.key, (0, None, None, None, None, None))
+    write(path, narrow, inserted, TargetRows.NOTHING, 1)
+    added = SchemaMigration(narrow.columns, target.columns, target.key, (0, None, None, None, None, None))
     evolve(spark, str(path), added, DeltaTransaction("d", "shape", 2, 2))
-    merge.write(
-        spark,
-        str(path),
-        of,
-        events_of(spark, of, (INSERTED, (b"2", *TWO))),
-        TargetRows.ROWS,
-        DeltaTransaction("d", "changes", 2, 2),
-    )
+    write(path, target, events_of(spark, target, (INSERTED, (b"2", *TWO))), TargetRows.ROWS, 2)
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [
         (1, None, None),
         (2, {"b": None, "aa": "2"}, "null"),

@@ -1,4 +1,4 @@
-"""Every type and the values at its ends, from a real server to a Delta table, as Spark and as a Rust reader see it."""
+"""Every type with the values at its limits, from a real server to a Delta table, read by Spark and by a Rust reader."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.support.type_cases import USER_TYPES, Case, Form, cases
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
-# A row's values, and those that its columns can't hold, by column; None is NULL.
+# A row's values, and its unrepresentable texts, by column; None is NULL.
 Row = tuple[dict[str, Any], dict[str, str]]
-ZONE = "Asia/Kathmandu"  # the sender's: what is kept must be UTC. Its offset was +05:41:16 once.
+ZONE = "Asia/Kathmandu"  # the sender's; stored times must be UTC. Its offset was once +05:41:16.
 NO_VALUES = {"pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "gtsvector"}  # no input function
 NO_VALUES |= {"pg_brin_bloom_summary", "pg_brin_minmax_multi_summary"}
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A table with a column of each type, as the server has it, and where the job put it."""
+    """A table with a column of each type: the server's values, and the target's path."""
 
     cases: list[Case]
     truth: dict[int, Row]
@@ -37,7 +37,7 @@ class Matrix:
     built_in_types: dict[str, str]  # the type's name in pg_type -> the column's, or "" if there is none
 
 
-# The server's version, the form, and whether the table is a bag, whose rows are found again by all their values.
+# The server's version, the form, and True for a bag, whose rows are identified by all their values.
 RUNS = [
     pytest.param((18, "binary", False), id="18-binary"),
     pytest.param((18, "text", False), id="18-text", marks=pytest.mark.soak),
@@ -92,7 +92,7 @@ def create(server: Server, columns: list[Case]) -> None:
 
 
 def fill(server: Server, columns: list[Case]) -> None:
-    """Row n has the n-th value of each type that has so many, and NULL of the others; the last row has NULLs alone."""
+    """Row n has the n-th value of each type, or NULL if the type has fewer; the last row has only NULLs."""
     written = sql.SQL(", ").join([sql.SQL("%s"), *(sql.SQL(case.written) for case in columns)])
     count = max(len(case.values) for case in columns)
     with server.connect() as connection, connection.cursor() as cursor:
@@ -104,20 +104,20 @@ def fill(server: Server, columns: list[Case]) -> None:
 
 def truth_of(server: Server, columns: list[Case], form: Form) -> dict[int, Row]:
     names = [sql.Identifier(case.type).as_string() for case in columns]
-    asked = ["id", *(case.truth(name, form) for case, name in zip(columns, names, strict=True))]
-    asked += [case.kept_text(name, form) for case, name in zip(columns, names, strict=True)]
+    expressions = ["id", *(case.truth(name, form) for case, name in zip(columns, names, strict=True))]
+    expressions += [case.kept_text(name, form) for case, name in zip(columns, names, strict=True)]
     with server.connect() as connection:
         connection.execute("set timezone = 'UTC'")
-        rows = connection.execute(f"select {', '.join(asked)} from matrix".encode()).fetchall()
-    found = {}
+        rows = connection.execute(f"select {', '.join(expressions)} from matrix".encode()).fetchall()
+    truth = {}
     for number, *texts in rows:
-        values, kept = texts[: len(columns)], texts[len(columns) :]
+        values, odd = texts[: len(columns)], texts[len(columns) :]
         row = {
             case.type: json.loads(value) if case.is_array and value is not None else value
             for case, value in zip(columns, values, strict=True)
         }
-        found[number] = row, {case.type: text for case, text in zip(columns, kept, strict=True) if text is not None}
-    return found
+        truth[number] = row, {case.type: text for case, text in zip(columns, odd, strict=True) if text is not None}
+    return truth
 
 
 def columns_of_types(server: Server) -> dict[str, str]:
@@ -146,7 +146,7 @@ def rows_of(table: pa.Table, columns: list[Case]) -> dict[int, Row]:
     odd = [dict(entries or []) for entries in table.column("_pg_unrepresentable").to_pylist()]
     numbers = table.column("id").to_pylist()
     assert len(set(numbers)) == len(numbers)
-    return {n: ({name: found[i] for name, found in values.items()}, odd[i]) for i, n in enumerate(numbers)}
+    return {n: ({name: cells[i] for name, cells in values.items()}, odd[i]) for i, n in enumerate(numbers)}
 
 
 def values_of(column: pa.ChunkedArray, case: Case) -> list[Any]:
@@ -158,37 +158,37 @@ def values_of(column: pa.ChunkedArray, case: Case) -> list[Any]:
     return [None if length is None else [next(elements) for _ in range(length)] for length in lengths]
 
 
-def differences(expected: dict[int, Row], found: dict[int, Row]) -> Iterator[str]:
-    for number, (values, kept) in expected.items():
+def differences(expected: dict[int, Row], actual: dict[int, Row]) -> Iterator[str]:
+    for number, (values, odd) in expected.items():
         for name, value in values.items():
-            have = found[number][0][name], found[number][1].get(name)
-            if have != (value, kept.get(name)):
-                yield f"{name}, row {number}: server {(value, kept.get(name))!r:.300}, here {have!r:.300}"
+            have = actual[number][0][name], actual[number][1].get(name)
+            if have != (value, odd.get(name)):
+                yield f"{name}, row {number}: server {(value, odd.get(name))!r:.300}, here {have!r:.300}"
 
 
 @pytest.mark.parametrize("read", [read_by_spark, read_by_rust])
-def test_every_value_is_the_servers(
+def test_every_value_equals_the_servers(
     matrix: Matrix, spark: SparkSession, read: Callable[[Path, SparkSession], pa.Table]
 ) -> None:
-    found = rows_of(read(matrix.path, spark), matrix.cases)
-    assert found.keys() == matrix.truth.keys()
-    different = list(differences(matrix.truth, found))
+    rows = rows_of(read(matrix.path, spark), matrix.cases)
+    assert rows.keys() == matrix.truth.keys()
+    different = list(differences(matrix.truth, rows))
     assert not different, "\n".join([f"{len(different)} values", *different[:40]])
 
 
 def test_every_column_has_the_delta_type_of_its_type(matrix: Matrix, spark: SparkSession) -> None:
     fields = spark.read.format("delta").load(str(matrix.path)).schema
-    found = {field.name: field.dataType.simpleString() for field in fields if field.name[:1] != "_"}
-    assert found == {"id": "int", **{case.type: case.delta for case in matrix.cases}}
+    types = {field.name: field.dataType.simpleString() for field in fields if field.name[:1] != "_"}
+    assert types == {"id": "int", **{case.type: case.delta for case in matrix.cases}}
 
 
-def test_no_built_in_type_was_forgotten(matrix: Matrix) -> None:
+def test_every_built_in_type_is_covered(matrix: Matrix) -> None:
     missing = {name for name, column in matrix.built_in_types.items() if not column}
     assert missing - NO_VALUES - {f"_{name}" for name in NO_VALUES} <= {"_aclitem"}
 
 
-def test_the_values_have_what_a_column_can_not_hold(matrix: Matrix) -> None:
-    """Else the comparison would say little."""
+def test_the_values_include_unrepresentable_ones(matrix: Matrix) -> None:
+    """Otherwise the comparison would prove little."""
     kept = {name for _values, odd in matrix.truth.values() for name in odd}
     assert {"date", "timestamp", "timestamptz", "numeric(10,2)", "numbers", "text[]", "date[]"} <= kept
     assert "float8" not in kept

@@ -1,7 +1,7 @@
-"""Runs that are killed between two of their effects, and finished by the next: same tables, same ledger.
+"""Runs that are killed between two of their effects, and finished by the next run: same tables, same ledger.
 
-SIGKILL, to a driver that is a process of its own. What is asserted is what one change after the other gives
-(replay.py), and, in the soak tests, what a run that nobody killed has left.
+SIGKILL goes to a driver in its own process. Tables must equal a replay of one change after the other (replay.py) and,
+in the soak tests, the tables of a run that was not killed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def faulty(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[Fault
 
 
 def assert_ledger_is_that_of(job: FaultyJob, nights: int) -> None:
-    """Of the first of NIGHTS, each applied once."""
+    """Checks the ledger of the first of NIGHTS, each applied once."""
     batches = Counter((row["batch"], row["status"]) for row in job.ledger("batches"))
     assert batches == Counter((number, status) for number in range(1, nights + 1) for status in ("begun", "done"))
     files = Counter((row["batch"], Path(row["path"]).name) for row in job.ledger("files"))
@@ -64,11 +64,11 @@ def assert_ledger_is_that_of(job: FaultyJob, nights: int) -> None:
 KILLS = (
     Fault("KILL", AFTER, 1, "alter typed ADD COLUMNS"),  # between two ALTERs of a table, while others are merged
     Fault("KILL", AFTER, 1, "write transactions"),
-    Fault("KILL", AFTER, 1, "write batches"),  # when all is done but one thing
+    Fault("KILL", AFTER, 1, "write batches"),  # when only the last step is missing
 )
 
 
-def test_a_run_that_is_killed_is_finished_as_if_nothing_had_been(faulty: FaultyJob) -> None:
+def test_a_killed_run_is_finished_with_the_same_result(faulty: FaultyJob) -> None:
     faulty.land(0, NIGHTS[0])
     faulty.run()
     faulty.land(1, NIGHTS[1])
@@ -80,7 +80,7 @@ def test_a_run_that_is_killed_is_finished_as_if_nothing_had_been(faulty: FaultyJ
 
 
 @pytest.mark.soak
-def test_a_run_that_is_killed_again_and_again_is_finished_as_if_nothing_had_been(faulty: FaultyJob) -> None:
+def test_a_repeatedly_killed_run_is_finished_with_the_same_result(faulty: FaultyJob) -> None:
     """Each run gets further than the one before."""
     faulty.land(0, NIGHTS[0])
     faulty.run()
@@ -88,7 +88,7 @@ def test_a_run_that_is_killed_again_and_again_is_finished_as_if_nothing_had_been
     for fault in KILLS:
         ended = faulty.run_with(fault)
         assert ended.was_killed, ended.errors
-    assert len(faulty.ledger("open_transactions")) > 1, "of those that have ended as well"
+    assert len(faulty.ledger("open_transactions")) > 1, "also of transactions that have ended"
 
     assert faulty.run().files == 0, "the last one was done"
     faulty.assert_as_replayed(replayed(*NIGHTS[:2]))
@@ -110,7 +110,7 @@ def all_of(job: FaultyJob) -> tuple[Contents, Contents]:
 def test_killed_after_every_effect(
     faulty: FaultyJob, night: int, part: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And before the first one; a fourth of the effects at a time. Sometimes the following night is run as well."""
+    """And before the first one; a quarter of the effects per test. Sometimes the next night runs as well."""
     nights = NIGHTS_WITH_A_HELD_TABLE
     folder, saved = faulty.job.folder / "tables", faulty.job.folder / "saved"
     expected = []
@@ -132,7 +132,7 @@ def test_killed_after_every_effect(
         faulty.run()
         assert all_of(faulty) == expected[night], places[-1]
         faulty.assert_versions_are_right()
-        if number % 3 == 0:  # in each part a third
+        if number % 3 == 0:  # a third of each part
             faulty.land(night + 1, nights[night + 1])
             faulty.run()
             assert all_of(faulty) == expected[night + 1], places[-1]
@@ -150,8 +150,8 @@ def many_bags(lsn: int, *changes: str) -> Messages:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [1, 2, 4, 7, 11])
-def test_tables_written_at_the_same_time_keep_their_identifiers_apart(faulty: FaultyJob, number: int) -> None:
-    """Were one table's identifier put on another's commit, the next run would leave rows out or write them twice."""
+def test_concurrently_written_tables_have_their_own_identifiers(faulty: FaultyJob, number: int) -> None:
+    """If a table's identifier went into another's commit, the next run would omit rows or write them twice."""
     faulty.job = replace(faulty.job, overrides=["merge.parallel_tables=4"])
     nights = [many_bags(100, "a", "a"), many_bags(200, "a", "b"), many_bags(300, "c")]
     faulty.land(0, nights[0])
@@ -170,7 +170,7 @@ def test_tables_written_at_the_same_time_keep_their_identifiers_apart(faulty: Fa
 
 @pytest.mark.soak
 def test_killed_at_any_moment_with_the_jvm(faulty: FaultyJob, capsys: pytest.CaptureFixture[str]) -> None:
-    """As when the power goes: at no particular place, in the middle of whatever it is at."""
+    """As in a power failure: at a random moment, during any step."""
     random = Random(5)
     seconds = 0.0
     killed: Counter[str] = Counter()
@@ -184,8 +184,8 @@ def test_killed_at_any_moment_with_the_jvm(faulty: FaultyJob, capsys: pytest.Cap
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
                 forget_files(faulty.job.spark)
-                told = sorted(row["status"] for row in faulty.ledger("batches") if row["batch"] == number + 1)
-                killed[" ".join(told) or "not begun"] += 1
+                statuses = sorted(row["status"] for row in faulty.ledger("batches") if row["batch"] == number + 1)
+                killed[" ".join(statuses) or "not begun"] += 1
         began = time.monotonic()
         finishing = faulty.start_alone()
         _, errors = finishing.communicate(timeout=300)
@@ -195,5 +195,5 @@ def test_killed_at_any_moment_with_the_jvm(faulty: FaultyJob, capsys: pytest.Cap
         faulty.assert_as_replayed(replayed(*NIGHTS[: number + 1]))
         assert_ledger_is_that_of(faulty, number + 1)
     with capsys.disabled():
-        print(f"\nkilled with the JVM, by what the ledger said of the batch then: {dict(killed)}")  # noqa: T201
+        print(f"\nkilled with the JVM, by the batch's statuses in the ledger at that time: {dict(killed)}")  # noqa: T201
     assert killed.total() >= 6

@@ -1,4 +1,4 @@
-"""A dozen random histories of a model server through the job itself."""
+"""A dozen random histories of a model server, through the job."""
 
 from __future__ import annotations
 

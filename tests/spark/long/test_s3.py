@@ -1,4 +1,4 @@
-"""The jobs with landing and tables on S3, through s3a, against an S3 server: what they do, and what two do at once."""
+"""The jobs with landing and tables on S3, through s3a, on an S3 server, alone and concurrently."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.status.request import StatusRequest
+from pgoutput_etl.jobs.status.run import status
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.s3_lake import BUCKET, CLAIMS, KEY, LANDING, SECRET, TABLES, Lake, lake
 from tests.support.small_archives import copydata, insert, table, transaction, update
@@ -30,8 +32,8 @@ spark.range(1).write.format("delta").mode("append").save(sys.argv[1])
 
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[Lake]:
-    with lake(tmp_path) as found:
-        yield found
+    with lake(tmp_path) as s3_lake:
+        yield s3_lake
 
 
 def values(s3: Lake, name: str = "t", below: str = TABLES) -> list[tuple[str, str]]:
@@ -39,7 +41,7 @@ def values(s3: Lake, name: str = "t", below: str = TABLES) -> list[tuple[str, st
 
 
 @pytest.mark.soak
-def test_a_night_on_s3_and_what_is_left_of_its_secrets(s3: Lake) -> None:
+def test_a_night_on_s3_leaves_no_secrets(s3: Lake) -> None:
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
     summary = s3.apply()
     assert (summary["files"], summary["lsn"], summary["exit_code"]) == (1, "0/100", 0)
@@ -48,10 +50,13 @@ def test_a_night_on_s3_and_what_is_left_of_its_secrets(s3: Lake) -> None:
     assert table["path"] == f"s3a://{BUCKET}/{TABLES}/public/t"
     [claim] = s3.objects(CLAIMS)
     assert claim == f"{CLAIMS}/shop/1.1.json"
-    for said in s3.said:
-        assert KEY not in said
-        assert SECRET not in said
-        assert " WARN " not in said, "of what nobody can act on"
+    report = status(s3.config(), StatusRequest())
+    assert (report.batch, report.lsn, report.tables, report.exit_code) == (1, "0/100", 1, 0)
+    assert report.waiting.files == 0, "paths and times are those that Spark lists"
+    for output in s3.outputs:
+        assert KEY not in output
+        assert SECRET not in output
+        assert " WARN " not in output, "no warnings without a remedy"
 
 
 @pytest.mark.soak
@@ -71,12 +76,12 @@ def test_two_nights_and_the_jobs_around_them(s3: Lake, spark: SparkSession, tmp_
     s3.assert_equals(spark, tmp_path, TRUTH)
 
     before = s3.objects()
-    asked = s3.requests()
+    requests = s3.requests()
     nothing = s3.apply()
     assert nothing["files"] == 0
     assert s3.objects() == before, "a night with nothing new writes nothing"
     again = s3.requests()
-    assert again.get("PUT", 0) == asked.get("PUT", 0)
+    assert again.get("PUT", 0) == requests.get("PUT", 0)
 
     inspected = s3.end(s3.start("inspect.py", "--spark", "--json", f"s3a://{BUCKET}/{LANDING}"))
     assert inspected.status == 0, inspected.errors[-3000:]
@@ -94,14 +99,14 @@ def test_two_nights_and_the_jobs_around_them(s3: Lake, spark: SparkSession, tmp_
     assert done.status == 0, done.errors[-3000:]
     assert s3.objects() != before
     s3.assert_equals(spark, tmp_path, TRUTH)
-    assert not any(KEY in said or SECRET in said for said in s3.said)
+    assert not any(KEY in output or SECRET in output for output in s3.outputs)
 
 
 @pytest.mark.soak
-def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
-    """Two drivers: Delta on S3 would let both commit."""
+def test_one_of_two_concurrent_claims_wins(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    """With two drivers, Delta on S3 would let both commit."""
     s3.land(FIRST)
-    s3.tell(meet=f"PUT /{BUCKET}/{CLAIMS}/shop/1.1.json")
+    s3.control(meet=f"PUT /{BUCKET}/{CLAIMS}/shop/1.1.json")
     both = [s3.start_job("apply") for _ in range(2)]
     done = sorted((s3.end(process) for process in both), key=lambda d: d.status)
     assert [d.status for d in done] == [0, 1], [d.errors[-2000:] for d in done]
@@ -113,23 +118,21 @@ def test_of_two_runs_that_claim_at_the_same_moment_one_works(s3: Lake, spark: Sp
 
 
 @pytest.mark.soak
-def test_two_drivers_that_append_at_the_same_moment_lose_a_commit_unless_something_keeps_them_apart(
-    s3: Lake, tmp_path: Path
-) -> None:
-    """What Delta and S3A do by themselves, and so why there are claims of another kind: should this fail, both rows are
-    there, and claim_files.py may go."""
+def test_two_drivers_that_append_at_once_lose_a_commit(s3: Lake, tmp_path: Path) -> None:
+    """Delta and S3A alone don't prevent it, hence claim files. If this fails, both rows exist, and claim_files.py can
+    go."""
     script = tmp_path / "append.py"
     script.write_text(APPEND)
     first = s3.end(s3.start(script, f"s3a://{BUCKET}/plain"))
     assert first.status == 0, first.errors[-3000:]
-    s3.tell(meet=f"PUT /{BUCKET}/plain/_delta_log/0+1.json")
+    s3.control(meet=f"PUT /{BUCKET}/plain/_delta_log/0+1.json")
     both = [s3.start(script, f"s3a://{BUCKET}/plain") for _ in range(2)]
-    assert [s3.end(process).status for process in both] == [0, 0], s3.said[-1][-3000:]
+    assert [s3.end(process).status for process in both] == [0, 0], s3.outputs[-1][-3000:]
     assert len(s3.rows("plain")) == 2, "of three rows"
 
 
 @pytest.mark.soak
-def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_run_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     killed = s3.start_job("apply")
     s3.wait_for(f"{TABLES}/public/pk/_delta_log", f"{0:020}.json", killed)
@@ -144,7 +147,7 @@ def test_a_run_that_was_killed_is_finished_by_the_next_one(s3: Lake, spark: Spar
 
 
 @pytest.mark.soak
-def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_too(s3: Lake) -> None:
+def test_other_sources_and_maintenance_wait_for_the_same_ledger(s3: Lake) -> None:
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
     s3.apply()
     s3.put(f"{LANDING}/1.copydata", copydata(transaction(2, 0x200, update("1", "aa")), 0x2000000))
@@ -159,7 +162,7 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
         refused = s3.job("apply", *others, *ledger)
         before = s3.objects()
         maintained = s3.job("maintain", "--execute")
-        assert s3.objects() == before, "of a ledger that a run may write to"
+        assert s3.objects() == before, "a run may write to the ledger"
     finally:
         os.killpg(at_work.pid, signal.SIGCONT)
     done = s3.end(at_work)
@@ -175,10 +178,10 @@ def test_another_source_waits_for_its_turn_on_the_same_ledger_and_maintenance_to
 
 
 @pytest.mark.soak
-def test_storage_that_can_not_put_on_a_condition_is_said(s3: Lake) -> None:
-    s3.tell(conditional=False)
+def test_storage_without_conditional_writes_is_reported(s3: Lake) -> None:
+    s3.control(conditional=False)
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
     done = s3.job("apply")
     assert done.status == 0, done.errors[-3000:]
-    assert "this storage puts an object also where there is one that must stay: two runs that start" in done.errors
+    assert "this storage ignores the condition of a conditional put: two runs that start" in done.errors
     assert values(s3) == [("1", "a"), ("2", "b")]

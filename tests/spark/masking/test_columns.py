@@ -1,4 +1,4 @@
-"""What `columns` and `rename` make of tables, and that a value dropped, hashed or redacted is nowhere on disk."""
+"""`columns` and `rename` through the job: tables, and no dropped, hashed, or redacted value anywhere on disk."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pgoutput_etl.console import EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.scan import scan_files
+from pgoutput_etl.exit_codes import EXIT_QUARANTINE
+from pgoutput_etl.ingest.binary_files import scan_files
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.verify.request import VerifyRequest
@@ -55,7 +55,7 @@ def with_rules(nights: Nights, *rules: str) -> Nights:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All that a row holds, as text."""
+    """All values of a row, as text."""
     if isinstance(value, bytes):
         yield value.decode("latin-1")
     elif isinstance(value, str):
@@ -69,16 +69,16 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def texts_on_disk(folder: Path) -> dict[str, str]:
-    """Every file: Parquet unpacked, with the statistics of its footer; all else as its bytes are."""
-    found = {}
+    """The texts of every file: Parquet's values and statistics; other files' bytes."""
+    texts = {}
     for path in folder.rglob("*"):
         if path.suffix == ".parquet":
             file = pq.ParquetFile(path)
             rows = "\n".join(text for row in file.read().to_pylist() for text in strings(row))
-            found[str(path)] = rows + str(path.read_bytes(), "latin-1")
+            texts[str(path)] = rows + str(path.read_bytes(), "latin-1")
         elif path.is_file():
-            found[str(path)] = str(path.read_bytes(), "latin-1")
-    return found
+            texts[str(path)] = str(path.read_bytes(), "latin-1")
+    return texts
 
 
 def places(marker: str, folder: Path) -> list[str]:
@@ -86,7 +86,7 @@ def places(marker: str, folder: Path) -> list[str]:
 
 
 def secret_rows(oid: int, name: str, identity: ReplicaIdentity = ReplicaIdentity.DEFAULT) -> list[Change]:
-    """A table of every kind of change, all of whose hidden values are marked."""
+    """A table with every kind of change; all its hidden values are marked."""
     columns = table("id", "mail", "note", "card", "open", oid=oid, name=name, identity=identity)
     hidden = [f"{HIDDEN}{i}" for i in range(9)]
     rows = [("1", *hidden[:3], SHOWN), ("2", *hidden[3:6], SHOWN), ("3", None, None, None, SHOWN)]
@@ -106,7 +106,7 @@ def secret_rows(oid: int, name: str, identity: ReplicaIdentity = ReplicaIdentity
 
 
 def test_no_hidden_value_is_anywhere_on_disk(nights: Nights, tmp_path: Path) -> None:
-    """In every mode, bags, damaged bytes, transactions that wait over a night: streamed, prepared and cut in two."""
+    """In every mode, with bags, damaged bytes, and transactions that wait: streamed, prepared, and split."""
     names = [*MODES, "bag", "spoilt"]
     with_rules(
         nights,
@@ -125,18 +125,18 @@ def test_no_hidden_value_is_anywhere_on_disk(nights: Nights, tmp_path: Path) -> 
     two_phase = prepared(902, insert("20", f"{HIDDEN}p", f"{HIDDEN}q", f"{HIDDEN}r", SHOWN, oid=101))
     begun: Messages = [Begin(0x1200, 0, 903), insert("30", f"{HIDDEN}s", f"{HIDDEN}t", f"{HIDDEN}u", SHOWN, oid=101)]
     path = nights.land([*described, *damaged, *streamed, *two_phase, *begun])
-    whole = path.read_bytes()
-    at = whole.index(f"{HIDDEN}damaged".encode()) - 5
-    path.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+    content = path.read_bytes()
+    at = content.index(f"{HIDDEN}damaged".encode()) - 5
+    path.write_bytes(content[:at] + b"?" + content[at + 1 :])
 
     summary = nights.job.run()
     assert summary.exit_code == EXIT_QUARANTINE
     assert set(held(summary)) == {"spoilt"}
     target = tmp_path / "tables"
-    assert nights.ledger("open_transactions"), "there is something that waits"
-    assert [row for row in nights.ledger("quarantine") if row["length"]], "and something in quarantine"
+    assert nights.ledger("open_transactions"), "a transaction waits"
+    assert [row for row in nights.ledger("quarantine") if row["length"]], "and bytes are in quarantine"
     assert all(row["bytes"] is None for row in nights.ledger("quarantine"))
-    assert places(SHOWN, target), "what is there is found"
+    assert places(SHOWN, target), "the search finds existing values"
     assert any("open_transactions" in name for name in places(SHOWN, target))
     assert places(HIDDEN, target) == []
     assert places(SALT, target) == []
@@ -157,26 +157,26 @@ def test_no_hidden_value_is_anywhere_on_disk(nights: Nights, tmp_path: Path) -> 
     assert sorted(nights.values("bag"), key=str) == sorted([one, ("3", None, None, SHOWN)], key=str)
 
 
-def test_blocks_that_spark_keeps_have_no_hidden_value(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = []
+def test_blocks_persisted_by_spark_have_no_hidden_value(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    persisted = []
     scan = scan_files
 
     def remembered(*arguments: Any, **named: Any) -> Any:
-        kept.append(scan(*arguments, **named))
-        return kept[-1]
+        persisted.append(scan(*arguments, **named))
+        return persisted[-1]
 
     monkeypatch.setattr("pgoutput_etl.ingest.landed_files.scan_files", remembered)
     with_rules(nights, f"{{match: public.t, {USES}}}")
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
     nights.job.run()
-    assert len(kept) == 2
-    blocks = [row for frame in kept for row in frame.toArrow().to_pylist()]
+    assert len(persisted) == 2
+    blocks = [row for frame in persisted for row in frame.toArrow().to_pylist()]
     assert any(SHOWN.encode() in row["tuples"] for row in blocks)
     assert not [row for row in blocks if HIDDEN.encode() in row["tuples"] or HIDDEN.encode() in row["head"]]
 
 
 @pytest.mark.soak
-def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_rebuilt(nights: Nights) -> None:
+def test_changed_masks_are_refused_until_the_table_is_rebuilt(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     columns = table("id", "mail", "note")
     nights.night(transaction(1, 0x100, columns, insert("1", "a", "b")))
@@ -184,7 +184,7 @@ def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_reb
     before = nights.job.versions()
 
     nights.job.environ["PGOUTPUT_ETL_SALT"] = "another salt of sixteen bytes"
-    with pytest.raises(RunError, match=r"mail was hashed with another salt.*jobs/backfill.py --tables 'public.t'"):
+    with pytest.raises(RunError, match=r"mail was hashed with another salt.*rebuild the table from the archive"):
         nights.job.run()
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}, note: drop}}")
     with pytest.raises(RunError, match=r"note \(as it is before, drop now\)"):
@@ -202,7 +202,7 @@ def test_other_columns_than_a_table_was_written_with_are_refused_until_it_is_reb
 
 
 @pytest.mark.soak
-def test_changes_that_wait_are_read_again_where_columns_are_others_by_now(nights: Nights) -> None:
+def test_waiting_changes_are_read_again_if_masks_have_changed(nights: Nights) -> None:
     columns = table("id", "mail", "note")
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, columns, insert("1", "a", "b")), prepared(2, insert("2", "c", "d")))
@@ -212,7 +212,7 @@ def test_changes_that_wait_are_read_again_where_columns_are_others_by_now(nights
     assert nights.values("t") == [("1", "a", hashed("b")), ("2", "c", hashed("d"))]
 
 
-def test_a_column_that_is_not_there_is_named_before_anything_is_written(nights: Nights, tmp_path: Path) -> None:
+def test_a_missing_column_is_refused_before_anything_is_written(nights: Nights, tmp_path: Path) -> None:
     with_rules(nights, "{match: public.t, columns: {emial: drop}}")
     nights.land(transaction(1, 0x100, table("id", "email"), insert("1", "x")))
     with pytest.raises(ConfigError, match=r"tables\[0\].columns.emial: .* public.t has id, email"):
@@ -221,11 +221,11 @@ def test_a_column_that_is_not_there_is_named_before_anything_is_written(nights: 
 
 
 @pytest.mark.soak
-def test_a_column_s_new_name_must_be_spoken_for(nights: Nights) -> None:
+def test_a_renamed_column_needs_a_mask_under_its_new_name(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, table("id", "mail", "v"), insert("1", "a", "x")))
     nights.land(transaction(2, 0x200, table("id", "email", "v"), insert("2", f"{HIDDEN}", "x")))
-    with pytest.raises(ConfigError, match="has no column 'mail' any more"):
+    with pytest.raises(ConfigError, match="no longer has the masked column 'mail'"):
         nights.job.run()
     assert places(HIDDEN, nights.job.folder / "tables") == []
     with_rules(nights, "{match: public.t, columns: {mail: {hash: sha256}, email: {hash: sha256}}}")
@@ -241,7 +241,7 @@ def test_a_value_that_can_not_be_hashed_holds_its_table(nights: Nights) -> None:
         transaction(1, 0x100, table("id", ("n", 23), oid=2, name="odd"), insert("1", HIDDEN, oid=2)),
         transaction(2, 0x200, table("id", oid=3, name="fine"), insert("1", oid=3)),
     )
-    assert "column 'n', which is to be hashed: expected" in held(summary)["odd"]
+    assert "column 'n' can't be hashed: expected" in held(summary)["odd"]
     assert HIDDEN not in held(summary)["odd"]
     assert nights.values("fine") == [("1",)]
     with_rules(nights, "{match: public.odd, columns: {n: redact}}")
@@ -250,7 +250,7 @@ def test_a_value_that_can_not_be_hashed_holds_its_table(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_a_renamed_table_is_moved_and_stays_one(nights: Nights, tmp_path: Path) -> None:
+def test_a_renamed_table_is_moved_and_not_duplicated(nights: Nights, tmp_path: Path) -> None:
     nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "a")))
     with_rules(nights, "{match: public.t, rename: c r/m.the~one}")
     nights.night(transaction(2, 0x200, insert("2", "b")))
@@ -263,21 +263,21 @@ def test_a_renamed_table_is_moved_and_stays_one(nights: Nights, tmp_path: Path) 
     nights.night(transaction(4, 0x400, delete("1", None)))
     assert nights.values("t") == [("2", "c")]
     assert [row["kind"] for row in nights.ledger("schema_changes")].count(
-        "moved, as its place is another one by the configuration"
+        "table moved to the path that the configuration gives it"
     ) == 2
 
 
-def test_a_table_is_not_renamed_to_what_another_is_called(nights: Nights) -> None:
+def test_a_table_can_not_be_renamed_to_an_existing_name(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, rename: public.other}")
     nights.land(
         transaction(1, 0x100, table("id"), insert("1"), table("id", oid=2, name="other"), insert("2", oid=2)),
     )
-    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has a table public.other of its own"):
+    with pytest.raises(ConfigError, match=r"tables\[0\].rename: the archive has another table public.other"):
         nights.job.run()
 
 
 @pytest.mark.soak
-def test_verify_leaves_out_what_is_not_as_it_was_sent(nights: Nights, tmp_path: Path) -> None:
+def test_verify_leaves_out_masked_columns(nights: Nights, tmp_path: Path) -> None:
     with_rules(nights, f"{{match: public.t, {USES}}}")
     rows = [("1", "a", "b", "c", SHOWN), ("2", None, None, None, SHOWN)]
     columns = table("id", "mail", "note", "card", "open")
@@ -286,9 +286,9 @@ def test_verify_leaves_out_what_is_not_as_it_was_sent(nights: Nights, tmp_path: 
     csv.write_text(f"id,mail,note,card,open\n1,a,b,c,{SHOWN}\n2,,,,{SHOWN}\n")
     job = nights.job
     summary = verify(job.spark, job.loaded(), VerifyRequest(csv=str(csv), table="public.t"), lambda _: None)
-    [found] = summary.tables
-    assert (summary.exit_code, found.rows, found.other_rows, found.ranges_differing) == (0, 2, 2, 0)
-    assert dict(found.not_compared) == {
+    [verified] = summary.tables
+    assert (summary.exit_code, verified.rows, verified.other_rows, verified.ranges_differing) == (0, 2, 2, 0)
+    assert dict(verified.not_compared) == {
         "mail": "the configuration masks it (hash)",
         "card": "the configuration masks it (redact)",
         "note": "the configuration drops it",
@@ -327,7 +327,7 @@ def test_a_batch_that_died_is_finished_with_the_same_columns(nights: Nights, mon
 
 
 @pytest.mark.soak
-def test_a_key_that_is_hashed_still_tells_rows_apart(nights: Nights) -> None:
+def test_a_hashed_key_still_identifies_rows(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, columns: {id: {hash: sha256}}}")
     nights.night(transaction(1, 0x100, table("id", "big"), insert("1", "one"), insert("2", "two")))
     nights.night(transaction(2, 0x200, update("1", "uno"), update("3", TOAST, old_key=("2", None)), delete("1", None)))
@@ -335,12 +335,12 @@ def test_a_key_that_is_hashed_still_tells_rows_apart(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_the_salt_is_nowhere_but_in_the_environment(tmp_path: Path, landing: Path) -> None:
-    """Not in logs at level INFO, the event log, command lines, outputs, tables or ledger; nor are hidden values."""
+def test_the_salt_is_only_in_the_environment(tmp_path: Path, landing: Path) -> None:
+    """Not in logs at level INFO, the event log, command lines, outputs, tables, or ledger; nor are hidden values."""
     rules = "{match: public.t, columns: {v: {hash: sha256}}}, {match: public.bag, columns: {v: redact}}"
-    left = left_behind(tmp_path, landing, f"tables: [{rules}]\n", PGOUTPUT_ETL_SALT=SALT)
-    left |= texts_on_disk(tmp_path / "tables")
-    assert hashed("x") in "".join(text for name, text in left.items() if "/public/t/" in name)
+    texts = left_behind(tmp_path, landing, f"tables: [{rules}]\n", PGOUTPUT_ETL_SALT=SALT)
+    texts |= texts_on_disk(tmp_path / "tables")
+    assert hashed("x") in "".join(text for name, text in texts.items() if "/public/t/" in name)
     for secret in (SALT, SALT.encode().hex()):
-        assert [name for name, text in left.items() if secret in text] == []
-    assert [name for name, text in left.items() if "/public/bag/" in name and CELL in text] == []
+        assert [name for name, text in texts.items() if secret in text] == []
+    assert [name for name, text in texts.items() if "/public/bag/" in name and CELL in text] == []

@@ -1,4 +1,4 @@
-"""Targets in a catalog: the same tables under names, through all that befalls a table."""
+"""Targets in a catalog: the same tables, by name, through every change of a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pgoutput_etl.spark.delta import is_delta_table
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.spark.jobs.test_snapshot import TABLES, Row, as_csv, load, server_catalog
 from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables
-from tests.support.jobs import Job, Nights, held, said
+from tests.support.jobs import Job, Nights, held, summary_text
 from tests.support.small_archives import Change, delete, delete_full, insert, table, transaction, truncate, update
 from tests.support.truth import assert_equals_truth
 
@@ -43,7 +43,7 @@ MODES = "tables=[{match: public.events, mode: append}, {match: public.past, mode
 
 
 def in_catalog(spark: SparkSession, folder: Path, landing: Path, *more: str) -> Nights:
-    """Each test's own schemas, as all tests of a session share Spark's own catalog."""
+    """Gives each test its own schemas, as all tests of a session share Spark's catalog."""
     overrides = [f"target={{catalog: spark_catalog.s{uuid4().hex[:8]}}}", f"state.root={folder / 'ledger'}", *more]
     return Nights(Job(spark, folder, landing, overrides))
 
@@ -70,7 +70,7 @@ def ledger_of(nights: Nights) -> str:
 
 
 def kinds(summary: RunSummary) -> dict[str, str]:
-    return {each.table: each.path for each in summary.tables}
+    return {table.table: table.path for table in summary.tables}
 
 
 @pytest.mark.soak
@@ -78,10 +78,10 @@ def test_nights_in_a_catalog(nights: Nights) -> None:
     job, spark = nights.job, nights.job.spark
     bag = table(oid=BAG, name="bag", identity=FULL)
     first = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"), insert("3", "c"))
-    of_bag = transaction(2, 0x200, bag, *(insert("1", "x", oid=BAG) for _ in range(3)))
-    summary = nights.night(first, of_bag)
+    bag_rows = transaction(2, 0x200, bag, *(insert("1", "x", oid=BAG) for _ in range(3)))
+    summary = nights.night(first, bag_rows)
     assert kinds(summary) == {"t": place(nights, "t"), "bag": place(nights, "bag")}
-    assert f"SELECT * FROM {place(nights, 'bag')}" in said(summary)
+    assert f"SELECT * FROM {place(nights, 'bag')}" in summary_text(summary)
     assert values(nights, "t") == [("1", "a"), ("2", "b"), ("3", "c")]
 
     one_goes = transaction(4, 0x400, delete_full("1", "x", oid=BAG), insert("2", "y", oid=BAG))
@@ -91,7 +91,7 @@ def test_nights_in_a_catalog(nights: Nights) -> None:
 
     nights.land(transaction(5, 0x500, insert("4", "d")))
     planned = plan(spark, job.loaded(), lambda _: None)
-    assert [(each.table, each.inserted) for each in planned.tables] == [("t", 1)]
+    assert [(table.table, table.inserted) for table in planned.tables] == [("t", 1)]
     assert job.run().exit_code == 0
     assert values(nights, "t") == [("1", "aa"), ("3", "c"), ("4", "d")]
 
@@ -99,7 +99,7 @@ def test_nights_in_a_catalog(nights: Nights) -> None:
     nights.night(transaction(6, 0x600, wider, insert("5", "e", "new")))
     assert ("5", "e", "new") in values(nights, "renamed")
     assert ("4", "d", None) in values(nights, "renamed")
-    assert values(nights, "t") == [], "its rows are where its name is"
+    assert values(nights, "t") == [], "its rows are under its new name"
 
     now = tables_at(spark, ledger_of(nights), "test")
     assert now["public.renamed"].count() == 4
@@ -107,7 +107,7 @@ def test_nights_in_a_catalog(nights: Nights) -> None:
 
 
 @pytest.mark.soak
-def test_names_that_a_catalog_does_not_take_hold_their_table_alone(nights: Nights) -> None:
+def test_names_that_a_catalog_refuses_hold_only_their_tables(nights: Nights) -> None:
     odd = table(oid=11, name="odd name")
     upper, lower = table(oid=12, name="Same"), table(oid=13, name="same")
     summary = nights.night(
@@ -117,15 +117,15 @@ def test_names_that_a_catalog_does_not_take_hold_their_table_alone(nights: Night
     )
     assert summary.exit_code == 3
     assert list(held(summary)) == ["odd name"]
-    assert "can be none in a catalog" in held(summary)["odd name"]
+    assert "is not possible in a catalog" in held(summary)["odd name"]
     assert values(nights, "t") == [("1", "a")]
 
     later = nights.night(transaction(4, 0x400, lower, insert("2", "b", oid=13), insert("5", "e", oid=12)))
-    assert "public.Same differs from it in nothing but case" in held(later)["same"]
+    assert "its name differs from public.Same only in case" in held(later)["same"]
     assert values(nights, "same") == [("1", "a"), ("5", "e")], "the one that was there goes on"
 
 
-def test_what_somebody_else_has_under_the_name_is_left(nights: Nights) -> None:
+def test_an_existing_object_under_the_name_is_left_alone(nights: Nights) -> None:
     spark, name = nights.job.spark, place(nights, "t")
     spark.sql(f"CREATE SCHEMA {name.rpartition('.')[0]}")
     nights.land(transaction(1, 0x100, table(), insert("1", "a")))
@@ -140,14 +140,14 @@ def test_what_somebody_else_has_under_the_name_is_left(nights: Nights) -> None:
 
 
 def side(nights: Nights, rows: list[Row]) -> VerifyRequest:
-    """Rows that public.t is compared with."""
+    """A request that compares public.t with these rows."""
     path = nights.job.folder / "side.csv"
     path.write_text(as_csv(("id", "v"), rows))
     return VerifyRequest(csv=str(path), table="public.t")
 
 
 def versions(nights: Nights) -> dict[str, int]:
-    """Where the last batch left each table, by its place."""
+    """Each table's Delta version after the last batch, by catalog name."""
     last = Ledger(nights.job.spark, ledger_of(nights), "test").last_batch()
     assert last is not None
     return {state.path: state.version for state in last.tables.values()}
@@ -155,67 +155,68 @@ def versions(nights: Nights) -> dict[str, int]:
 
 @pytest.mark.soak
 def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights) -> None:
-    """From before the first night on, and through what somebody else does to a table."""
+    """Begins before the first night, and includes another program's change of a table."""
     job, spark, t, bag = nights.job, nights.job.spark, place(nights, "t"), place(nights, "bag")
     bag_oid = TABLES[1].oid
-    of_catalog = server_catalog(nights)
-    made = load(nights, 0x100, [("0", "from before"), ("1", "a")], **of_catalog)
-    assert [(each.table.path, each.loaded, each.table.held) for each in made.tables] == [(t, 2, None)]
-    load(nights, 0x100, [("x", None), ("x", None)], "bag", **of_catalog)
+    catalog = server_catalog(nights)
+    snapshot = load(nights, 0x100, [("0", "from before"), ("1", "a")], **catalog)
+    assert [(table.table.path, table.loaded, table.table.held) for table in snapshot.tables] == [(t, 2, None)]
+    load(nights, 0x100, [("x", None), ("x", None)], "bag", **catalog)
     first = transaction(1, 0x200, *TABLES, update("1", "aa"), insert("2", "b"), insert("y", None, oid=bag_oid))
     assert kinds(nights.night(first)) == {"t": t, "bag": bag}
     assert values(nights, "t") == [("0", "from before"), ("1", "aa"), ("2", "b")]
 
     before = versions(nights)
     again = load(nights, 0x180, [("0", "mended"), ("1", "a")])
-    assert [(each.table.path, each.loaded, each.changes, each.table.rows) for each in again.tables] == [(t, 2, 2, 3)]
-    assert versions(nights) == {**before, t: before[t] + 1}, "one commit, and the other goes on"
+    [reloaded] = again.tables
+    assert (reloaded.table.path, reloaded.loaded, reloaded.changes, reloaded.table.rows) == (t, 2, 2, 3)
+    assert versions(nights) == {**before, t: before[t] + 1}, "one commit, and the other table continues"
     nights.night(transaction(2, 0x300, delete("1", None), delete_full("x", None, oid=bag_oid)))
     now: list[Row] = [("0", "mended"), ("2", "b")]
     assert values(nights, "t") == now
     assert values(nights, "bag") == [("x", None), ("y", None)]
     same = verify(spark, job.loaded(), side(nights, now), lambda _: None)
-    assert (same.exit_code, same.remarks, [each.rows for each in same.tables]) == (0, (), [2])
+    assert (same.exit_code, same.remarks, [table.rows for table in same.tables]) == (0, (), [2])
     named = verify(spark, job.loaded(), VerifyRequest(delta=t, table="public.t"), lambda _: None)
-    assert (named.exit_code, [each.other_rows for each in named.tables]) == (0, [2]), "by its name"
+    assert (named.exit_code, [table.other_rows for table in named.tables]) == (0, [2]), "by its name"
 
     left_at = versions(nights)[t]
     spark.sql(f"UPDATE {t} SET v = 'theirs' WHERE id = '2'")
     changed = verify(spark, job.loaded(), side(nights, now), lambda _: None)
     [remark] = changed.remarks
     assert f"public.t was compared at Delta version {left_at}, which the last run wrote" in remark
-    assert changed.exit_code == 0, "what a run left is compared"
+    assert changed.exit_code == 0, "the last run's version is compared"
     theirs = maintain(spark, job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
-    assert {each.name for each in theirs.tables if "another program has changed it" in " ".join(each.left)} == {
+    assert {table.name for table in theirs.tables if "another program has changed it" in " ".join(table.left)} == {
         "public.t"
     }
     assert job.backfill(BackfillRequest(("public.t",))).exit_code == 0
-    assert values(nights, "t") == now, "it begins with the snapshot: no file has row 0"
+    assert values(nights, "t") == now, "it begins with the snapshot, as no file has row 0"
 
     for commit in (4, 5):
         nights.night(transaction(commit, 0x100 * commit, insert(str(commit), "c")))
     now += [("4", "c"), ("5", "c")]
     done = maintain(spark, job.loaded(), MaintainRequest(execute=True), lambda _: None)
-    found = next(each for each in done.tables if each.name == "public.t")
-    assert found.after is not None
-    assert found.before.small is not None
-    assert (found.before.small > 1, found.after.files) == (True, 1)
-    assert found.steps == ("optimize", "vacuum", "checkpoint")
-    kept = verify(spark, job.loaded(), side(nights, now), lambda _: None)
-    assert (kept.exit_code, kept.remarks) == (0, ())
+    compacted = next(table for table in done.tables if table.name == "public.t")
+    assert compacted.after is not None
+    assert compacted.before.small is not None
+    assert (compacted.before.small > 1, compacted.after.files) == (True, 1)
+    assert compacted.steps == ("optimize", "vacuum", "checkpoint")
+    unchanged = verify(spark, job.loaded(), side(nights, now), lambda _: None)
+    assert (unchanged.exit_code, unchanged.remarks) == (0, ())
     assert tables_at(spark, ledger_of(nights), "test")["public.t"].count() == 4
 
     nights.land(transaction(6, 0x600, table(name="renamed"), update("0", "later")))
-    [planned] = [each for each in plan(spark, job.loaded(), lambda _: None).tables if each.table == "renamed"]
+    [planned] = [table for table in plan(spark, job.loaded(), lambda _: None).tables if table.table == "renamed"]
     assert (planned.path, planned.updated) == (place(nights, "renamed"), 1)
     job.run()
     assert job.backfill(BackfillRequest(("public.renamed",))).exit_code == 0
-    assert values(nights, "renamed") == [("0", "later"), *now[1:]], "its snapshot is where its name was"
+    assert values(nights, "renamed") == [("0", "later"), *now[1:]], "its snapshot is under its old name"
 
     moved = table("a", "b", oid=bag_oid, name="moved", identity=FULL)
     nights.night(transaction(7, 0x700, moved, insert("z", None, oid=bag_oid)))
     spark.sql(f"DROP TABLE {bag}")
-    with pytest.raises(RunError, match=r"public\.moved would be begun with its Delta version 0, which can't be read"):
+    with pytest.raises(RunError, match=r"public\.moved would start from its Delta version 0, which can"):
         job.backfill(BackfillRequest(("public.moved",)))
     nights.night(transaction(8, 0x800, truncate(), insert("9", "z"), insert("w", None, oid=bag_oid)))
     assert values(nights, "renamed") == [("9", "z")]
@@ -223,7 +224,7 @@ def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights)
 
 
 @pytest.mark.soak
-def test_a_snapshot_that_died_is_finished_and_one_that_is_refused_leaves_nothing(
+def test_a_snapshot_is_finished_after_a_crash_or_refused_without_a_trace(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark, t, staged = nights.job.spark, place(nights, "t"), Path(ledger_of(nights)) / "staged"
@@ -251,47 +252,46 @@ def test_a_snapshot_that_died_is_finished_and_one_that_is_refused_leaves_nothing
 
 
 @pytest.mark.soak
-def test_one_whose_name_differs_from_another_s_in_case_can_be_made_again(nights: Nights) -> None:
+def test_a_table_whose_name_differs_only_in_case_can_be_rebuilt(nights: Nights) -> None:
     upper, lower = table(oid=12, name="Same"), table(oid=13, name="same")
     nights.night(transaction(1, 0x100, upper, insert("1", "a", oid=12)))
     assert list(held(nights.night(transaction(2, 0x200, lower, insert("2", "b", oid=13))))) == ["same"]
     nights.job.spark.sql(f"DELETE FROM {place(nights, 'same')}")
     again = nights.job.backfill(BackfillRequest(("public.Same",)))
-    assert (again.exit_code, [each.table.held for each in again.tables]) == (0, [None])
+    assert (again.exit_code, [table.table.held for table in again.tables]) == (0, [None])
     assert values(nights, "same") == [("1", "a")]
-    assert nights.job.backfill(BackfillRequest(None)).exit_code == 3, "the other one is held still"
+    assert nights.job.backfill(BackfillRequest(None)).exit_code == 3, "the other table is still held"
 
 
 @pytest.mark.soak
-def test_where_nobody_may_list_a_table_s_files_it_is_compacted_all_the_same(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with Unity Catalog's managed tables, by the log alone. There is none to run on here."""
+def test_a_table_whose_files_can_not_be_listed_is_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses only the log, as for Unity Catalog's managed tables, which are simulated here."""
     for commit in (1, 2):
         nights.night(transaction(commit, 0x100 * commit, table(), insert(str(commit), "a")))
     monkeypatch.setattr(table_upkeep, "is_platform_session", lambda: True)
 
     def listed(_: SparkSession, place: str) -> str:
-        assert not is_catalog_place(place), "it was to be listed"
+        assert not is_catalog_place(place), "its files were listed"
         return place
 
     monkeypatch.setattr(table_upkeep, "folder_of", listed)
     done = maintain(
         nights.job.spark, nights.job.loaded(), MaintainRequest(execute=True, only=STEPS[:3]), lambda _: None
     )
-    found = next(each for each in done.tables if each.name == "public.t")
-    assert found.after is not None
-    assert (found.before.files, found.after.files, found.before.small, found.after.stored_bytes) == (2, 1, None, None)
-    assert found.after.bytes > 0
+    compacted = next(table for table in done.tables if table.name == "public.t")
+    before, after = compacted.before, compacted.after
+    assert after is not None
+    assert (before.files, after.files, before.small, after.stored_bytes) == (2, 1, None, None)
+    assert after.bytes > 0
     again = maintain(
         nights.job.spark, nights.job.loaded(), MaintainRequest(execute=True, only=STEPS[:3]), lambda _: None
     )
-    assert again.batch == 0, "no version that differs from the one that the ledger has"
+    assert again.batch == 0, "no version differs from the ledger's"
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_in_catalog", [True, False], ids=["catalog", "folders"])
-def test_a_table_that_somebody_dropped_is_held_and_not_begun_anew_with_some_of_its_rows(
+def test_a_dropped_table_is_held_and_not_recreated_incomplete(
     spark: SparkSession, tmp_path: Path, landing: Path, is_in_catalog: bool
 ) -> None:
     nights = in_catalog(spark, tmp_path, landing) if is_in_catalog else Nights(Job(spark, tmp_path, landing))
@@ -313,8 +313,8 @@ def test_a_table_that_somebody_dropped_is_held_and_not_begun_anew_with_some_of_i
     for name, was in (("appended", "appended"), ("merged", "merged"), ("other", "renamed")):
         assert f"there is no table at {places[was]} any more" in held(later)[name]
     assert not any(is_delta_table(spark, places[name]) for name in ("appended", "merged"))
-    found = tables_at(spark, root, "test")
-    assert ({*found}, {*found.held}) == ({"public.stays"}, {"public.appended", "public.merged", "public.renamed"})
+    tables = tables_at(spark, root, "test")
+    assert ({*tables}, {*tables.held}) == ({"public.stays"}, {"public.appended", "public.merged", "public.renamed"})
     itself = VerifyRequest(delta=places["stays"], table="public.merged")
     assert verify(spark, nights.job.loaded(), itself, lambda _: None).exit_code == 3
     done = maintain(spark, nights.job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
@@ -378,13 +378,13 @@ def test_runs_that_died_are_finished(
     assert_every_mode(nights)
 
 
-# What Databricks' serverless compute lets a session set.
+# The settings that a session on Databricks' serverless compute can change.
 TAKEN = {"spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.sql.ansi.enabled"}
 
 
 @pytest.fixture
 def serverless(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Refuses what serverless compute refuses, by its errors; gives what was refused. There is none to run on here."""
+    """Simulates serverless compute: refuses the same operations, with its errors. Returns the refused operations."""
     refused: list[str] = []
     takes = RuntimeConfig.set
 
@@ -394,19 +394,19 @@ def serverless(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise AnalysisException(f"[CONFIG_NOT_AVAILABLE] {key}", errorClass="CONFIG_NOT_AVAILABLE")
         takes(conf, key, value)
 
-    def kept(*_: object) -> None:
+    def persist(*_: object) -> None:
         refused.append("persist")
-        said = "[NOT_SUPPORTED_WITH_SERVERLESS] PERSIST TABLE is not supported on serverless compute"
-        raise AnalysisException(said, errorClass="NOT_SUPPORTED_WITH_SERVERLESS")
+        message = "[NOT_SUPPORTED_WITH_SERVERLESS] PERSIST TABLE is not supported on serverless compute"
+        raise AnalysisException(message, errorClass="NOT_SUPPORTED_WITH_SERVERLESS")
 
     monkeypatch.setattr(RuntimeConfig, "set", set_if_taken)
-    monkeypatch.setattr(DataFrame, "persist", kept)
-    monkeypatch.setattr(DataFrame, "unpersist", kept)
+    monkeypatch.setattr(DataFrame, "persist", persist)
+    monkeypatch.setattr(DataFrame, "unpersist", persist)
     return refused
 
 
 @pytest.mark.soak
-def test_where_commits_bear_no_mark_runs_that_died_are_finished_too(
+def test_interrupted_runs_are_finished_without_marked_commits(
     spark: SparkSession, tmp_path: Path, landing: Path, serverless: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights = in_catalog(spark, tmp_path, landing, MODES)
@@ -417,7 +417,7 @@ def test_where_commits_bear_no_mark_runs_that_died_are_finished_too(
     assert_every_mode(nights)
     assert {"persist", "spark.databricks.delta.write.txnAppId"} <= set(serverless)
     notes = spark.sql(f"DESCRIBE HISTORY {place(nights, 'events')}").select("userMetadata", "operation").collect()
-    assert {note[0] for note in notes} == {None}, "no commit bears a mark"
+    assert {note[0] for note in notes} == {None}, "no commit has a mark"
     assert "RESTORE" in {note[1] for note in notes}
     assert nights.job.backfill(BackfillRequest(("public.*",))).exit_code == 0
     assert_every_mode(nights)
@@ -445,20 +445,20 @@ def test_spark_s_own_catalog_without_a_metastore_is_refused(tmp_path: Path, land
     config = configured(tmp_path, landing)
     done = run(ROOT / "spark-submit.sh", ROOT / "jobs" / "apply.py", "--config", config, "--quiet")
     assert done.returncode == 2, done.stderr
-    assert "forgets its tables when the job ends" in done.stderr
+    assert "loses its tables when the job ends" in done.stderr
 
 
 def job(name: str, config: Path, *arguments: str) -> dict[str, Any]:
     script = ROOT / "jobs" / f"{name}.py"
     done = run(ROOT / "spark-submit.sh", script, "--config", config, "--json", "--quiet", *arguments)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
 
 
 @pytest.mark.soak
 def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    """Its embedded Derby, which is one process' at a time: a job after the other."""
+    """One job after another, as only one process at a time can use its embedded Derby."""
     config = configured(tmp_path, landing, **{"spark.sql.catalogImplementation": "hive"})
     files = files_of(CAPTURES / "random16" / "v4b")
     applied = []
@@ -466,17 +466,17 @@ def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, lan
         for file in night:
             shutil.copy(file, landing)
         applied.append(job("apply", config))
-    assert [each["files"] for each in applied] == [5, 5]
+    assert [truth["files"] for truth in applied] == [5, 5]
     accounts = CAPTURES / "random16" / "truth" / "public.acct.csv"
     behind = format_lsn(applied[-1]["last_commit_lsn"] + 1)
     loaded = job("snapshot", config, "--tables", "public.acct", "--csv", str(accounts), "--lsn", behind)
-    assert [each["table"]["path"] for each in loaded["tables"]] == ["`spark_catalog`.`public`.`acct`"]
+    assert [truth["table"]["path"] for truth in loaded["tables"]] == ["`spark_catalog`.`public`.`acct`"]
     job("maintain", config, "--execute")
     assert job("plan", config)["files"] == []
     compared = job("verify", config, "--csv", str(accounts), "--table", "public.acct")
-    assert [(each["rows"], each["ranges_differing"]) for each in compared["tables"]] == [(89, 0)]
+    assert [(truth["rows"], truth["ranges_differing"]) for truth in compared["tables"]] == [(89, 0)]
 
-    for each in truth_tables(CAPTURES / "random16" / "truth"):
-        folder = tmp_path / "warehouse" / "public.db" / each.name  # a managed table is Delta's files all the same
+    for truth in truth_tables(CAPTURES / "random16" / "truth"):
+        folder = tmp_path / "warehouse" / "public.db" / truth.name  # a managed table consists of Delta's files, too
         rows = spark.read.format("delta").load(str(folder)).toArrow().to_pylist()
-        assert_equals_truth(rows, each.truth, ignored_columns("random16"), NEVER_SENT_VALUES.get(each.full_name))
+        assert_equals_truth(rows, truth.truth, ignored_columns("random16"), NEVER_SENT_VALUES.get(truth.full_name))

@@ -1,9 +1,9 @@
 """A model of a PostgreSQL server: random histories of a catalog and its rows, the messages of a walsender, the truth.
 
     history.py        options, and everything below together
-    catalog.py        tables, the publication, and what of both a walsender sends
+    catalog.py        tables, the publication, and the messages about both
     wal.py            WAL records
-    transaction.py    an open transaction, and the log of what it changed
+    transaction.py    an open transaction, and the log of its changes
     server.py         catalog and rows, sessions, locks; writes the WAL and the log of committed changes
     statements.py, dml.py, ddl.py
                       the statements that the server runs
@@ -28,5 +28,5 @@ messages: parts of a history can be left out to find the few that matter.
     print(source_of([[shrink(history, fails).messages]]))
 
 tests/servers/test_model.py compares the messages with those of real servers, tests/support/archived_tables.py the truth
-with what is replayed.
+with a replay.
 """

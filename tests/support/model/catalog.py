@@ -145,7 +145,7 @@ class Layout:
         self.places = tuple(column.number - 1 for column in columns)
         self.identity_places = frozenset(number - 1 for number in identity)
         self.is_full = definition.identity is ReplicaIdentity.FULL
-        # PostgreSQL refuses UPDATE and DELETE where they are published and the old row could not be named.
+        # PostgreSQL refuses a published UPDATE or DELETE if the old row could not be identified.
         covers = listed is None if self.is_full else self.identity_places <= set(self.places)
         self.updatable = bool(identity) and covers
         described = tuple(RelationColumn(c.number in identity, c.name, c.type_oid, -1) for c in columns)

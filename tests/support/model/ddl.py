@@ -187,13 +187,13 @@ class RenameColumn(TableStatement):
 
 @dataclass(frozen=True, slots=True)
 class RetypeColumn(TableStatement):
-    """To one of RETYPES, which leave every value's text as it is."""
+    """Changes a column to one of RETYPES, which leave every value's text unchanged."""
 
     name: str
     type_oid: int
 
     def change(self, server: Server, transaction: Transaction) -> bool:
-        """It writes the table anew."""
+        """The statement rewrites the table."""
         if not TableStatement.change(self, server, transaction):
             return False
         transaction.new_storage[self.oid] = transaction.stack[-1]
@@ -210,7 +210,7 @@ class RetypeColumn(TableStatement):
 
 @dataclass(frozen=True, slots=True)
 class SetKey(TableStatement):
-    """Another primary key, or none."""
+    """Sets another primary key, or drops it."""
 
     columns: tuple[str, ...]
 
@@ -234,7 +234,7 @@ class SetIdentity(TableStatement):
         numbers = numbers_of(before, self.index)
         if numbers is None or (self.identity is ReplicaIdentity.INDEX) != bool(numbers):
             return None
-        if (self.identity, numbers) == (before.identity, before.index):  # which PostgreSQL does nothing for
+        if (self.identity, numbers) == (before.identity, before.index):  # PostgreSQL does nothing
             return None
         return before.with_key(before.key, self.identity, numbers) if is_unique(table, numbers) else None
 
@@ -243,7 +243,7 @@ class SetIdentity(TableStatement):
 
 
 def invalidated(server: Server, publication: Publication, oid: int) -> list[int]:
-    """Whose Relation messages are sent anew when a table enters or leaves the publication."""
+    """The OIDs whose Relation messages are sent again when a table enters or leaves the publication."""
     return [oid] if server.version >= 18 or publication.tables is None else [EVERY_TABLE]
 
 
@@ -271,7 +271,7 @@ class PublishTable(Statement):
 
 @dataclass(frozen=True, slots=True)
 class UnpublishTable(Statement):
-    """Take a table out of a publication FOR TABLE."""
+    """Remove a table from a publication FOR TABLE."""
 
     oid: int
 

@@ -21,7 +21,7 @@ def log_sent(server: Server, transaction: Transaction, layout: Layout, operation
         transaction.log.append(RowSent(oid, layout, operation == TRUNCATE))
         altered = transaction.publication
         if altered is not None and altered.operations is not server.publication.operations:
-            # A walsender that streams may still go by the operations that it knows from another transaction.
+            # A streaming walsender may still use the operations that it knows from another transaction.
             transaction.log.append(NotPublished(oid, "its transaction altered the published operations"))
         if layout.identity_places and not layout.updatable:
             transaction.log.append(NotPublished(oid, "a part of the replica identity is not published"))
@@ -88,7 +88,7 @@ class InsertRow(Statement):
 def row_to_change(
     server: Server, transaction: Transaction, oid: int, row: int, operation: str
 ) -> tuple[Row, Layout] | None:
-    """The row as it is and its table's layout; None if it is not there, is locked, or may not be changed so."""
+    """The row and its table's layout; None if the row doesn't exist, is locked, or may not be changed."""
     table = server.tables.get(oid)
     before = None if table is None else table.rows.get(row)
     if table is None or before is None or not server.can_lock(transaction, ("row", oid, row)):
@@ -106,10 +106,10 @@ class UpdateRow(Statement):
     values: tuple[tuple[str, Value], ...]
 
     def change(self, server: Server, transaction: Transaction) -> bool:
-        found = row_to_change(server, transaction, self.oid, self.row, UPDATE)
-        if found is None:
+        row_and_layout = row_to_change(server, transaction, self.oid, self.row, UPDATE)
+        if row_and_layout is None:
             return False
-        before, layout = found
+        before, layout = row_and_layout
         definition = layout.definition
         values = list(before)
         assigned = set()
@@ -133,10 +133,10 @@ class DeleteRow(Statement):
     row: int
 
     def change(self, server: Server, transaction: Transaction) -> bool:
-        found = row_to_change(server, transaction, self.oid, self.row, DELETE)
-        if found is None:
+        row_and_layout = row_to_change(server, transaction, self.oid, self.row, DELETE)
+        if row_and_layout is None:
             return False
-        before, layout = found
+        before, layout = row_and_layout
         lock_keys(server, transaction, layout.definition, before)
         server.lock(transaction, ("row", self.oid, self.row))
         write_change(server, transaction, layout, self.row, RowOperation(before, None))

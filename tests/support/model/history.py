@@ -34,9 +34,9 @@ Night = list[Messages]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """server_version: PostgreSQL's major version, 10 to 18. actions, connections: how many. weights: over those of
-    workload.py, by kind. key_types: letters of the types that columns of a key may have. origins: how many of the
-    transactions came from another server. for_tables: the publication names its tables, and may name others later.
+    """server_version: PostgreSQL's major version, 10 to 18. actions, connections: their numbers. weights: override
+    those of workload.py, by kind. key_types: letters of the types that key columns can have. origins: the share of
+    transactions from another server. for_tables: the publication lists its tables, and may list others later.
     """
 
     server_version: int = 18
@@ -101,23 +101,23 @@ class History:
 
     @cached_property
     def unfinished(self) -> set[int]:
-        """The transactions, by xid, that the messages begin and do not end after that."""
-        found: set[int] = set()
-        begun = 0
+        """The xids of transactions that the messages begin but do not end."""
+        open_xids: set[int] = set()
+        current = 0
         for message in self.messages:
             match message:
                 case Begin(xid=xid) | BeginPrepare(xid=xid) | StreamStart(xid=xid):
-                    begun = xid
-                    found.add(xid)
+                    current = xid
+                    open_xids.add(xid)
                 case Commit():
-                    found.discard(begun)
+                    open_xids.discard(current)
                 case StreamCommit(xid=xid) | CommitPrepared(xid=xid) | RollbackPrepared(xid=xid):
-                    found.discard(xid)
+                    open_xids.discard(xid)
                 case StreamAbort(xid=xid, subxid=subxid) if xid == subxid:
-                    found.discard(xid)
+                    open_xids.discard(xid)
                 case _:
                     pass
-        return found
+        return open_xids
 
     @cached_property
     def truth(self) -> Truth:

@@ -118,7 +118,7 @@ class OutputPlugin:
                 self._truncate(layouts, options, None if top is None else change.xid, top)
             case wal.LogicalMessage(message=message) if self.slot.messages:
                 self._send_begin()
-                # In a segment it bears the top-level xid, even if a subtransaction emitted it.
+                # In a segment it has the top-level xid, even if a subtransaction emitted it.
                 self.sent.append(message if top is None else replace(message, xid=top))
             case wal.LogicalMessage():
                 pass
@@ -139,9 +139,9 @@ class OutputPlugin:
         if self._unsent_begin:
             self._send_begin()
         if self.relations.must_send(layout.definition.oid, top):
-            of_types = layout.types if xid is None else tuple(replace(of, xid=xid) for of in layout.types)
+            types = layout.types if xid is None else tuple(replace(message, xid=xid) for message in layout.types)
             relation = layout.relation if xid is None else replace(layout.relation, xid=xid)
-            self.sent += (*of_types, relation)
+            self.sent += (*types, relation)
 
 
 def _prepared(end: wal.Prepare) -> tuple[int, int, int, int, str]:

@@ -32,7 +32,7 @@ def random_connections(
     two_phase_at = 0 if two_phase is TwoPhase.ON else None
     on_from = chance.randrange(count) if two_phase is TwoPhase.LATER else count
     for number in range(count):
-        if chance.random() < 0.2:  # a server that crashed knows of the slot what it last wrote to disk
+        if chance.random() < 0.2:  # after a crash, the server has the slot's state from disk
             del confirmed[chance.randrange(len(confirmed)) + 1 :]
         begins_at = max(confirmed[-1], two_phase_at or 0)
         if number >= on_from and two_phase_at is None:
@@ -56,7 +56,7 @@ def random_connections(
 
 
 def are_possible(connections: Sequence[Connection]) -> bool:
-    """No connection begins past all that earlier ones received, or before two-phase decoding was switched on."""
+    """True if no connection begins after the end of earlier ones, or before two-phase decoding was switched on."""
     received = 0
     two_phase_at: int | None = None
     for number, connection in enumerate(connections):
@@ -81,7 +81,7 @@ def _random_evictions(chance: random.Random, wal: Sequence[Record], eviction_cha
 
 
 def _cut_off(chance: random.Random, connection: Connection, sent: Sequence[Record]) -> Connection:
-    """Mostly while the server sends a transaction or a segment."""
+    """Ends the connection at a random record, mostly while the server sends a transaction or a segment."""
     sends_much = [record.lsn for record in sent if isinstance(record, Commit | Prepare)]
     sends_much += [lsn for lsn in connection.evictions if lsn >= connection.begins_at]
     if sends_much and chance.random() < 0.7:
@@ -90,6 +90,6 @@ def _cut_off(chance: random.Random, connection: Connection, sent: Sequence[Recor
 
 
 def divided(chance: random.Random, things: Sequence[T], most: int) -> list[list[T]]:
-    """Cut anywhere, into at most so many parts; a part may be empty."""
+    """Cut anywhere into at most `most` parts, which may be empty."""
     ends = sorted(chance.randint(0, len(things)) for _ in range(chance.randrange(most)))
     return [list(things[a:b]) for a, b in zip([0, *ends], [*ends, len(things)], strict=True)]

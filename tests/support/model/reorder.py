@@ -10,10 +10,10 @@ Queued = Change | TruncateTables | LogicalMessage | Invalidation
 
 
 class BufferedTransaction:
-    """A top-level transaction with what its subtransactions changed.
+    """A top-level transaction with the changes of its subtransactions.
 
-    has_snapshot: something was queued, if only in a subtransaction that was rolled back. is_streamable: a row, a
-    message or an update of a system catalog was queued. altered: tables whose definition this transaction changed.
+    has_snapshot: something was queued, even if only in a subtransaction that was rolled back. is_streamable: a row, a
+    message, or an update of a system catalog was queued. altered: tables whose definition this transaction changed.
     altered_elsewhere: tables whose definition other transactions changed meanwhile. streamed_subxids: subtransactions
     with the flag RBTXN_IS_STREAMED.
     """

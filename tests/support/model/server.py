@@ -83,7 +83,7 @@ class Server:
         self._next_lsn = lsn + LSN_PER_RECORD
         return lsn
 
-    # What a statement sees
+    # The view of a statement
 
     def layout(self, transaction: Transaction, definition: Definition) -> Layout:
         publication = transaction.publication or self.publication
@@ -146,7 +146,7 @@ class Server:
         return xid, top
 
     def age(self, xid: int) -> int:
-        """How many xids were assigned before."""
+        """The number of xids that were assigned before."""
         return (xid - self.first_xid) % XIDS
 
     # Changes

@@ -44,7 +44,7 @@ def _fewer(connections: Sequence[Connection]) -> Iterator[Sequence[Connection]]:
 
 
 def _without_parts(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Without the half of them, a quarter, … one of them."""
+    """The sequence without a half, a quarter, … one of its elements."""
     size = (len(things) + 1) // 2
     while size:
         for begin in range(0, len(things), size):

@@ -32,8 +32,8 @@ IMMEDIATE = -1
 
 class Eviction(NamedTuple):
     """The memory limit is reached at a record. victim: the index of the transaction to stream, modulo their number;
-    IMMEDIATE: the record's own transaction, as under debug_logical_replication_streaming. changes: how many changes of
-    an aborted transaction are sent before the server notices the abort."""
+    IMMEDIATE: the record's own transaction, as with debug_logical_replication_streaming. changes: the number of changes
+    of an aborted transaction that are sent before the server notices the abort."""
 
     victim: int
     changes: int = 0
@@ -44,7 +44,7 @@ class Connection:
     """begins_at: records before this LSN are not sent. two_phase_at: the LSN at which the slot's two-phase decoding was
     switched on; None if it is off. lags: the server already knows which transactions abort when it decodes their
     changes. evictions: by the LSN of a record. early_invalidations: LSNs of records at which the server heard of
-    catalog changes ahead of the WAL. ends_at, ends_after: the connection ends at this record, after so many of its
+    catalog changes ahead of the WAL. ends_at: the record at which the connection ends, after `ends_after` of its
     messages; None if it does not end.
     """
 

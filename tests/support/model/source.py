@@ -1,4 +1,4 @@
-"""Messages as Python source in the words of tests/support/small_archives.py: paste a finding, and it is a test.
+"""Messages as Python source that uses tests/support/small_archives.py, to paste a finding into a test.
 
 LSNs, xids and OIDs become small numbers in the same order, times 0, and a gid that of small_archives.
 """
@@ -55,8 +55,7 @@ class _Names:
     """Small numbers for large ones."""
 
     def __init__(self, messages: Iterator[PgoutputMessage]) -> None:
-        found = list(messages)
-        lsns = {lsn for message in found for lsn in _lsns(message)}
+        lsns = {lsn for message in messages for lsn in _lsns(message)}
         self._lsns = {lsn: 10 * number for number, lsn in enumerate(sorted(lsns), 1)}
         self._xids: dict[int, int] = {}
         self._oids: dict[int, str] = {}
@@ -100,7 +99,7 @@ def _parts(messages: Sequence[PgoutputMessage], names: _Names) -> Iterator[str]:
         is_whole = place < len(messages) and type(messages[place]) is end
         place += is_whole
         begins_at = 0
-        if top is not None and changes and changes[0].startswith("Origin("):  # which `segment` doesn't take
+        if top is not None and changes and changes[0].startswith("Origin("):  # `segment` doesn't accept it
             yield f"{_unit(begin, [], names)}[0]"
             yield changes.pop(0)
             begins_at = 1
@@ -125,7 +124,7 @@ def _unit(begin: PgoutputMessage, changes: Sequence[str], names: _Names) -> str:
 
 
 def _alone(message: PgoutputMessage, names: _Names) -> str:
-    """A message that neither begins a unit nor stands in one that this file begins."""
+    """A message that neither begins a fragment nor is in one that this file begins."""
     match message:
         case StreamCommit(xid, lsn):
             return f"*stream_commit({names.xid(xid)}, {names.lsn(lsn)})"
@@ -150,7 +149,7 @@ def _alone(message: PgoutputMessage, names: _Names) -> str:
 
 
 def _change(message: PgoutputMessage, names: _Names, top: int | None) -> str:
-    """top: the transaction of the segment that the message stands in."""
+    """top: the transaction of the message's segment."""
     match message:
         case Relation(xid):
             text = _table(message, names)

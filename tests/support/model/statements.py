@@ -1,8 +1,8 @@
 """The base class of statements, and the statements that begin and end transactions.
 
 `run` changes the model server as PostgreSQL would. It returns False, and changes no row and no definition, where
-PostgreSQL would refuse the statement or wait for a lock. Statements name columns and rows, so that a statement means
-the same after others before it are left out; unknown columns are ignored.
+PostgreSQL would refuse the statement or wait for a lock. Statements name columns and rows, so that a statement keeps
+its meaning if others before it are left out; unknown columns are ignored.
 """
 
 from __future__ import annotations

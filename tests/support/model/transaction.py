@@ -1,4 +1,4 @@
-"""An open transaction of the model server: its subtransactions, its locks, and the log of what it changed."""
+"""An open transaction of the model server: its subtransactions, its locks, and the log of its changes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class _State:
             if name is not None and name != column.name:
                 self.renamed[column.name] = name
             if name is None and column.number < old.definition.next_number and self.rows:
-                self.unknowable = self.unknowable or "a column was published that was not before"
+                self.unknowable = self.unknowable or "a column was published that was not published before"
 
     def as_table(self, definition: Definition, columns: Sequence[Column], rows: Mapping[int, Row]) -> Table:
         places = [column.number - 1 for column in columns]
@@ -87,7 +87,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 class Truth:
-    """commits: in the order of their LSNs. Asked for growing LSNs it reads each commit once."""
+    """commits: in the order of their LSNs. Reads each commit once if queried with growing LSNs."""
 
     def __init__(self, commits: Sequence[tuple[int, Sequence[Entry]]]) -> None:
         self._commits = commits
@@ -122,7 +122,7 @@ class Truth:
         return dict(self._names)
 
     def holders_at(self, lsn: int) -> dict[Name, int]:
-        """Name -> the OID of the table that bears it: the last one with a committed row under the name, and no later
+        """Name -> the OID of the table with this name: the last one with a committed row under the name, and no later
         row under another name."""
         self._read_to(lsn)
         return {name: oid for oid, name in self._names.items()}

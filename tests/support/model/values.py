@@ -1,4 +1,4 @@
-"""Random values. A column's are of the type that its name begins with: they fit it whatever becomes of its type."""
+"""Random values. A column's name begins with a letter for its first type; its values also fit all later types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEY_VALUES: Mapping[str, Callable[[int], bytes]] = {
     "m": lambda n: b"mood %d" % n,
     "a": lambda n: b"{%d}" % n,
 }
-_KEYS = 14  # how many values a column of a key has: deleted keys come back
+_KEYS = 14  # the number of values in a key column, so that deleted keys are inserted again
 
 
 def random_value(chance: random.Random, letter: str) -> Value:

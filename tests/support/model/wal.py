@@ -1,4 +1,4 @@
-"""WAL records, as far as logical decoding looks at them: one class per kind.
+"""WAL records, as logical decoding sees them: one class per kind.
 
 xid is the (sub)transaction's, top its top-level transaction's. origin is the name of the replication origin.
 """
@@ -114,7 +114,7 @@ Record = (
 
 
 def end_of(lsn: int) -> int:
-    """The LSN behind the record that begins at `lsn`."""
+    """The LSN after the record that begins at `lsn`."""
     return lsn + LSN_PER_RECORD
 
 

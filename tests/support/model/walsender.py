@@ -1,6 +1,6 @@
 """WAL records to the messages of one connection: logical decoding and its reorder buffer.
 
-After decode.c, snapbuild.c and reorderbuffer.c of PostgreSQL 14 to 18, whose functions are named where it helps.
+After decode.c, snapbuild.c, and reorderbuffer.c of PostgreSQL 14 to 18; docstrings name their functions.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Walsender:
             return
         is_immediate = eviction.victim == IMMEDIATE
         candidates = queued if is_immediate else self._buffer.values()
-        found = [t for t in candidates if t.changes and t.is_streamable and not t.is_aborted]
+        evictable = [t for t in candidates if t.changes and t.is_streamable and not t.is_aborted]
         if not self.slot.evicts_prepared:
-            found = [t for t in found if t.prepare is None]
-        if not found:
+            evictable = [t for t in evictable if t.prepare is None]
+        if not evictable:
             return
-        for transaction in found if is_immediate else [found[eviction.victim % len(found)]]:
+        for transaction in evictable if is_immediate else [evictable[eviction.victim % len(evictable)]]:
             is_aborted = transaction.xid in self.aborted
             if is_aborted and self.slot.version >= 18:
                 transaction.discard_as_aborted()
@@ -197,7 +197,7 @@ class Walsender:
             self._forget_catalog(transaction)
 
     def _commit_prepared(self, transaction: BufferedTransaction, record: Commit, two_phase_at: int) -> None:
-        """A transaction that was prepared before two-phase decoding was switched on is sent whole now."""
+        """Sends a transaction that was prepared before two-phase decoding was switched on."""
         assert transaction.prepare is not None
         if transaction.prepare.lsn < two_phase_at:
             self._send_prepared(transaction, transaction.prepare)

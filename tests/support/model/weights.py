@@ -1,4 +1,4 @@
-"""How often a random session does what."""
+"""The weights of a random session's actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from types import MappingProxyType
 
-# What a session does in a transaction, and outside of one: how often.
+# Weights of actions inside a transaction, and outside.
 IN_TRANSACTION: Mapping[str, int] = MappingProxyType(
     {
         "insert": 30,
@@ -48,7 +48,7 @@ _ROWS_AND_TRANSACTIONS = (
     *("insert", "update", "delete", "truncate", "lock_row", "message", "savepoint", "release", "roll_back_to"),
     *("commit", "roll_back", "prepare"),
 )
-# Without that from which on an archive can't know all rows of a table.
+# Without actions after which an archive can't know all rows of a table.
 PUBLISHED: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(("add_default", "list_columns", "unpublish_table", "set_operations"), 0)
 )

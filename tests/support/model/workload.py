@@ -49,7 +49,7 @@ class Workload:
         self._next_oid, self._next_name = 16384, 0
 
     def run(self, count: int) -> list[Action]:
-        """About so many actions, after those that create the first tables."""
+        """About `count` actions, after those that create the first tables."""
         self._do(0, do.Begin())
         for _ in range(2):
             self._create_table(0)
@@ -94,9 +94,9 @@ class Workload:
         self._do(session, do.PrepareTransaction(f"gid {len(self.actions)}"))
 
     def _prepare_empty(self, session: int) -> None:
-        """A transaction that has an xid, and nothing that is decoded."""
-        found = self._row()
-        if found is not None and self._do(session, do.Begin()) and self._do(session, dml.LockRow(*found)):
+        """A transaction with an xid and nothing to decode."""
+        row = self._row()
+        if row is not None and self._do(session, do.Begin()) and self._do(session, dml.LockRow(*row)):
             self._prepare(session)
 
     def _commit_prepared(self, session: int) -> None:
@@ -158,10 +158,10 @@ class Workload:
         self._do(session, dml.InsertRow(definition.oid, values))
 
     def _update(self, session: int) -> None:
-        found = self._row()
-        if found is None:
+        row_id = self._row()
+        if row_id is None:
             return
-        oid, row = found
+        oid, row = row_id
         definition = self.server.tables[oid].definition
         keys = (*definition.key, *definition.index)
         draw = self.chance.random
@@ -174,14 +174,14 @@ class Workload:
         self._do(session, dml.UpdateRow(oid, row, values))
 
     def _delete(self, session: int) -> None:
-        found = self._row()
-        if found is not None:
-            self._do(session, dml.DeleteRow(*found))
+        row_id = self._row()
+        if row_id is not None:
+            self._do(session, dml.DeleteRow(*row_id))
 
     def _lock_row(self, session: int) -> None:
-        found = self._row()
-        if found is not None:
-            self._do(session, dml.LockRow(*found))
+        row_id = self._row()
+        if row_id is not None:
+            self._do(session, dml.LockRow(*row_id))
 
     def _truncate(self, session: int) -> None:
         oids = list(self.server.tables)
@@ -214,9 +214,9 @@ class Workload:
 
     def _on_table(self, session: int, statement: Callable[[Table], RunsOnServer | None]) -> None:
         table = self._table()
-        made = None if table is None else statement(table)
-        if made is not None:
-            self._do(session, made)
+        new_statement = None if table is None else statement(table)
+        if new_statement is not None:
+            self._do(session, new_statement)
 
     def _drop_table(self, session: int) -> None:
         self._on_table(session, lambda table: ddl.DropTable(table.definition.oid))
@@ -230,7 +230,7 @@ class Workload:
         def rename(table: Table) -> RunsOnServer:
             before = table.definition
             name = before.name if self.chance.random() < 0.2 else self._name("table")
-            # Names come back, also another table's.
+            # A name can be used again, also by another table.
             name = self.chance.choice([name, f"table{self.chance.randint(1, 20)}"])
             namespace = self.chance.choice(["public", "public", "other"])
             return ddl.RenameTable(before.oid, namespace, name)
@@ -311,7 +311,7 @@ class Workload:
 
     def _list_columns(self, session: int) -> None:
         def publish(table: Table) -> RunsOnServer:
-            """With the replica identity, as nearly everybody does: else UPDATE and DELETE are refused."""
+            """With the columns of the replica identity; PostgreSQL would refuse UPDATE and DELETE without them."""
             definition = table.definition
             names = {c.name for c in definition.columns if c.number in definition.identity_numbers}
             some = self.chance.sample(definition.columns, self.chance.randint(1, len(definition.columns)))

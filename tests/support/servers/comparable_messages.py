@@ -1,4 +1,4 @@
-"""The messages of a real walsender and of the model's, so that they can be compared."""
+"""Makes the messages of a real walsender and of the model's comparable."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def comparable(connections: Connections) -> list[list[PgoutputMessage]]:
     return [[numbers.renumbered(message) for message in _without_empty_segments(sent)] for sent in connections]
 
 
-def is_within(some: Sequence[PgoutputMessage], all_of_them: Sequence[PgoutputMessage]) -> bool:
-    """True if `some` is `all_of_them` without some of its Relation and Type messages."""
-    left = list(reversed(some))
-    for message in all_of_them:
+def is_within(part: Sequence[PgoutputMessage], whole: Sequence[PgoutputMessage]) -> bool:
+    """True if `part` is `whole` without some Relation and Type messages."""
+    left = list(reversed(part))
+    for message in whole:
         if left and left[-1] == message:
             left.pop()
         elif not isinstance(message, Relation | Type):
@@ -47,29 +47,29 @@ def is_within(some: Sequence[PgoutputMessage], all_of_them: Sequence[PgoutputMes
 
 
 def _without_empty_segments(messages: Sequence[PgoutputMessage]) -> list[PgoutputMessage]:
-    """Drop segments and transactions with nothing in them, and join adjacent segments of one transaction.
+    """Drop empty segments and transactions, and join adjacent segments of one transaction.
 
-    A change of the catalog or of a TOASTed value is several WAL records, and each of them may be a segment.
+    A change of the catalog or of a TOASTed value consists of several WAL records, each of which may be a segment.
     """
-    kept: list[PgoutputMessage] = []
-    streamed: set[int] = set()  # transactions of which a segment was kept
-    segments = [0]  # the transactions of segments that were kept
+    result: list[PgoutputMessage] = []
+    streamed: set[int] = set()  # transactions with a segment in the result
+    segments = [0]  # the transactions of the result's segments
     for message in messages:
-        last = kept[-1] if kept else None
+        last = result[-1] if result else None
         match message:
             case StreamStart(xid) if isinstance(last, StreamStop) and segments[-1] == xid:
-                kept.pop()
+                result.pop()
                 continue
             case StreamStart(xid):
-                kept.append(StreamStart(xid, xid not in streamed))
+                result.append(StreamStart(xid, xid not in streamed))
                 segments.append(xid)
                 continue
             case StreamStop() if isinstance(last, StreamStart):
-                kept.pop()
+                result.pop()
                 segments.pop()
                 continue
             case Prepare() if isinstance(last, BeginPrepare):
-                kept.pop()
+                result.pop()
                 continue
             case StreamCommit(xid=xid) | StreamPrepare(xid=xid) | StreamAbort(xid=xid) if xid not in streamed:
                 continue
@@ -77,8 +77,8 @@ def _without_empty_segments(messages: Sequence[PgoutputMessage]) -> list[Pgoutpu
                 pass
         if isinstance(last, StreamStart):
             streamed.add(last.xid)
-        kept.append(message)
-    return kept
+        result.append(message)
+    return result
 
 
 class _Numbers:
@@ -86,34 +86,34 @@ class _Numbers:
         self._seen: dict[str, dict[int, int]] = {}
 
     def _number(self, kind: str, value: int) -> int:
-        seen = self._seen.setdefault(kind, {})
-        return seen.setdefault(value, len(seen) + 1)
+        numbers = self._seen.setdefault(kind, {})
+        return numbers.setdefault(value, len(numbers) + 1)
 
     def renumbered(self, message: PgoutputMessage) -> PgoutputMessage:
-        found: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for name in (field.name for field in fields(message)):
             value = getattr(message, name)
             if name in ("xid", "subxid") and value is not None:
-                found[name] = self._number("xid", value)
+                changed[name] = self._number("xid", value)
             elif name in ("oid", "relation_oid") and not isinstance(message, Type):
-                found[name] = self._number("oid", value)
+                changed[name] = self._number("oid", value)
             elif name in ("final_lsn", "commit_lsn", "prepare_lsn") and not isinstance(message, Origin):
-                found[name] = self._number("lsn", value)
+                changed[name] = self._number("lsn", value)
             elif name == "gid" or (isinstance(message, Origin) and name == "name"):
-                found[name] = value.split(" ", 1)[-1] if value.startswith("twin") else value
+                changed[name] = value.split(" ", 1)[-1] if value.startswith("twin") else value
             elif name == "relation_oids":
-                found[name] = tuple(self._number("oid", oid) for oid in value)
+                changed[name] = tuple(self._number("oid", oid) for oid in value)
             elif name == "lsn" or (name.endswith(("_lsn", "_timestamp")) and not isinstance(message, Origin)):
-                found[name] = None if value is None else 0
+                changed[name] = None if value is None else 0
             elif isinstance(value, TupleData):
-                found[name] = _shortened(value)
+                changed[name] = _shortened(value)
             elif name == "columns":
-                found[name] = tuple(
+                changed[name] = tuple(
                     replace(column, type_oid=MOOD) if column.type_oid >= _FIRST_USER_OID else column for column in value
                 )
         if isinstance(message, Type):
-            found["oid"] = MOOD
-        return replace(message, **found)
+            changed["oid"] = MOOD
+        return replace(message, **changed)
 
 
 def _shortened(data: TupleData) -> TupleData:
@@ -121,13 +121,13 @@ def _shortened(data: TupleData) -> TupleData:
 
 
 def without_repeated_relations(messages: Sequence[PgoutputMessage]) -> list[PgoutputMessage]:
-    """Drop Relation messages that repeat what was sent before, and the Type messages before them.
+    """Drop repeated Relation messages, and the Type messages before them.
 
     A walsender hears of catalog changes as they are committed, ahead of the WAL that it decodes. It then sends some
-    Relation messages more often than the WAL alone would make it.
+    Relation messages more often than the WAL requires.
     """
     known: dict[tuple[int | None, int], Relation] = {}
-    kept: list[PgoutputMessage] = []
+    result: list[PgoutputMessage] = []
     types: list[PgoutputMessage] = []
     scope: int | None = None
     for message in messages:
@@ -138,7 +138,7 @@ def without_repeated_relations(messages: Sequence[PgoutputMessage]) -> list[Pgou
             case Relation():
                 described = replace(message, xid=None)
                 if known.get((scope, message.oid)) != described:
-                    kept += [*types, message]
+                    result += [*types, message]
                     known[scope, message.oid] = described
                 types = []
                 continue
@@ -147,9 +147,9 @@ def without_repeated_relations(messages: Sequence[PgoutputMessage]) -> list[Pgou
             case StreamStop():
                 scope = None
             case StreamCommit(xid):
-                told = {oid: relation for (of, oid), relation in known.items() if of == xid}
-                known.update({(None, oid): relation for oid, relation in told.items()})
+                streamed = {oid: relation for (scope_xid, oid), relation in known.items() if scope_xid == xid}
+                known.update({(None, oid): relation for oid, relation in streamed.items()})
             case _:
                 pass
-        kept.append(message)
-    return kept
+        result.append(message)
+    return result

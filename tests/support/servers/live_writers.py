@@ -1,4 +1,4 @@
-"""A server that is written to all the while, by connections that know nothing of each other."""
+"""Concurrent connections that keep writing to a server, independently of each other."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ insert into untouched (m, d) select 'happy', array[date '2024-01-01' + i] from g
 """
 
 
-def some_work(chance: random.Random) -> str:
-    """One transaction."""
+def random_statement(chance: random.Random) -> str:
     key, other = chance.randint(1, 4000), chance.randint(1, 700)
     return chance.choice(
         [
@@ -61,7 +60,7 @@ def writers(server: Server, count: int = 6) -> Iterator[None]:
             with server.connect() as connection:
                 while not stop.is_set():
                     _write(connection, chance, stop, seed)
-        except BaseException as error:  # noqa: BLE001 - raised where the test sees it
+        except BaseException as error:  # noqa: BLE001 - the test's thread reports it
             errors.append(error)
 
     threads = [threading.Thread(target=write, args=(seed,)) for seed in range(count)]
@@ -80,7 +79,7 @@ def _write(connection: psycopg.Connection[Any], chance: random.Random, stop: thr
     try:
         with connection.transaction(force_rollback=chance.random() < 0.05):
             for _ in range(chance.choice([1, 1, 2, 30 if seed % 3 == 0 else 3])):
-                connection.execute(some_work(chance).encode())
+                connection.execute(random_statement(chance).encode())
             stop.wait(chance.random() * (0.5 if seed % 3 == 0 else 0.02))
     except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
         pass
@@ -88,13 +87,13 @@ def _write(connection: psycopg.Connection[Any], chance: random.Random, stop: thr
 
 @contextmanager
 def psql_with_snapshot(server: Server) -> Iterator[tuple[str, str]]:
-    """A session that holds an exported snapshot: its name, and its LSN.
+    """Exports a snapshot in a session of its own; yields its name and LSN.
 
-    The slot has a name of its own: that of a session that has just ended may be there a moment longer than its psql.
+    Each session's slot has its own name, as the slot of an ended session may exist for a moment longer than its psql.
     """
     command = [str(server.programs / "psql"), f"{server.conninfo} replication=database", "-XAt"]
-    command += ["-v", "ON_ERROR_STOP=1"]  # else it waits for what never comes
-    slot = f"mine_{next(_SESSIONS)}"
+    command += ["-v", "ON_ERROR_STOP=1"]  # otherwise it would wait forever
+    slot = f"snapshot_{next(_SESSIONS)}"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
         assert session.stdin is not None
         assert session.stdout is not None

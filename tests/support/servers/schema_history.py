@@ -1,4 +1,4 @@
-"""A table whose columns, key and name change at random on a real server, while rows come and go."""
+"""A table on a real server with random changes of its columns, key, name, and rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg import sql
 
-# Of each type: values as SQL, and the types that ALTER TABLE … TYPE makes of it without anything being lost.
+# By type: values in SQL, and the types to which ALTER TABLE … TYPE converts it without loss.
 VALUES = {
     "int": ["0", "1", "-2147483648", "2147483647", "null"],
     "bigint": ["0", "-9223372036854775808", "42", "null"],
@@ -38,7 +38,7 @@ RETYPES = {
 
 @dataclass(slots=True)
 class SchemaHistory:
-    """`declared`: what a configuration has to say of columns whose lineage the archive leaves open."""
+    """declared: the lineage of columns that is ambiguous in the archive, as a configuration declares it."""
 
     connection: psycopg.Connection[tuple[object, ...]]
     chance: random.Random
@@ -71,7 +71,7 @@ class SchemaHistory:
         self.connection.execute(self.log[-1].encode())
 
     def step(self) -> None:
-        """A change, and rows that show it."""
+        """One random change, and rows after it."""
         steps: list[Callable[[], None]] = [
             *([self.add_column] * 3),
             *([self.rename_column] * 3),
@@ -87,12 +87,12 @@ class SchemaHistory:
         ]
         step = self.chance.choice(steps)
         match self.chance.randrange(4):
-            case 0:  # in a transaction that goes on before and after, perhaps a streamed one
+            case 0:  # in the middle of a transaction, perhaps a streamed one
                 with self.connection.transaction():
                     self.rows(self.chance.choice([2, 400]))
                     step()
                     self.rows()
-            case 1:  # rolled back, whole or to a savepoint
+            case 1:  # after a change that is rolled back
                 self.roll_back_a_change()
                 step()
             case _:
@@ -132,7 +132,7 @@ class SchemaHistory:
         self.columns[name] = kind
 
     def add_with_default(self) -> None:
-        """What old rows have in it is sent when they are updated; without a key, nobody could tell which they are."""
+        """Old rows' default values are sent when the rows are updated, which requires a key to identify them."""
         if self.full:
             return
         name, kind = self.new_name(), self.chance.choice(["int", "text", "date"])
@@ -142,7 +142,7 @@ class SchemaHistory:
         self.execute("update <t> set alt = alt")
 
     def add_again(self) -> None:
-        """Another column under the name of one that went; of another type, as nothing else would tell."""
+        """Adds a column with the name of a dropped one, and another type, which alone reveals the difference."""
         if not self.others():
             return
         name = self.chance.choice(self.others())
@@ -172,15 +172,15 @@ class SchemaHistory:
         self.id = new if self.id == old else self.id
 
     def retype_column(self) -> None:
-        can = [name for name in self.others() if self.columns[name] in RETYPES]
-        if not can:
+        names = [name for name in self.others() if self.columns[name] in RETYPES]
+        if not names:
             return
-        name = self.chance.choice(can)
+        name = self.chance.choice(names)
         self.columns[name] = self.chance.choice(RETYPES[self.columns[name]])
         self.execute(f"alter table <t> alter {self.quoted(name)} type {self.columns[name]}")
 
     def change_key(self) -> None:
-        self.execute(f"update <t> set alt = {self.quoted(self.id)}")  # unique again, and known of every row
+        self.execute(f"update <t> set alt = {self.quoted(self.id)}")  # unique again, and sent for every row
         self.key = self.chance.choice([(self.id,), ("alt",), (self.id, "alt")])
         keys = ", ".join(self.quoted(name) for name in self.key)
         constraint = self.connection.execute(
@@ -216,12 +216,12 @@ class SchemaHistory:
         self.execute("truncate <t>")
 
     def roll_back_a_change(self) -> None:
-        """Rows and a change that come to nothing, in a savepoint of a transaction that commits, or as a whole."""
-        kept = (dict(self.columns), self.id, self.key, self.full, self.schema, self.name, dict(self.declared))
+        """Rolls back rows and a change, either a savepoint or the whole transaction."""
+        state = (dict(self.columns), self.id, self.key, self.full, self.schema, self.name, dict(self.declared))
         with self.connection.transaction(force_rollback=self.chance.random() < 0.5):
             self.rows(self.chance.choice([1, 300]))
             with self.connection.transaction(force_rollback=True):
                 self.chance.choice([self.add_column, self.drop_column, self.retype_column])()
                 self.rows(300)
-            self.columns, self.id, self.key, self.full, self.schema, self.name, self.declared = kept
+            self.columns, self.id, self.key, self.full, self.schema, self.name, self.declared = state
             self.rows(2)

@@ -11,7 +11,7 @@ SLOT = "standby"
 
 
 class Standby(Server):
-    """Of `primary`, from PostgreSQL 17 on, which gets a physical slot for it."""
+    """A standby of `primary` (PostgreSQL 17 or newer), which gets a physical slot for it."""
 
     def __init__(self, primary: Server) -> None:
         self.primary = primary

@@ -38,8 +38,8 @@ def _literal(value: Value) -> str:
     return sql.Literal(text).as_string()
 
 
-def _row_is(definition: Definition, row: Row) -> str:
-    """Any one row with these values."""
+def _one_row(definition: Definition, row: Row) -> str:
+    """A condition for any one row with these values."""
     same = " and ".join(f'"{c.name}" is not distinct from {_literal(row[c.number - 1])}' for c in definition.columns)
     return f"ctid = (select ctid from {_name(definition)} where {same} limit 1 for update skip locked)"
 
@@ -58,15 +58,15 @@ def sql_of(statement: RunsOnServer, model: ModelServer, session: int, prefix: st
             settings = [f'"{name}" = {_literal(value)}' for name, value in known]
             if not settings:
                 settings = ['"{0}" = "{0}"'.format(definition.columns[0].name)]
-            which = _row_is(definition, model.tables[oid].rows[row])
-            yield f"update {_name(definition)} set {', '.join(settings)} where {which}"
+            condition = _one_row(definition, model.tables[oid].rows[row])
+            yield f"update {_name(definition)} set {', '.join(settings)} where {condition}"
         case dml.DeleteRow(oid, row):
             definition = model.tables[oid].definition
-            yield f"delete from {_name(definition)} where {_row_is(definition, model.tables[oid].rows[row])}"
+            yield f"delete from {_name(definition)} where {_one_row(definition, model.tables[oid].rows[row])}"
         case dml.LockRow(oid, row):
             definition = model.tables[oid].definition
-            which = _row_is(definition, model.tables[oid].rows[row])
-            yield f"select from {_name(definition)} where {which} for update"
+            condition = _one_row(definition, model.tables[oid].rows[row])
+            yield f"select from {_name(definition)} where {condition} for update"
         case dml.Truncate(oids, options):
             names = ", ".join(_name(model.tables[oid].definition) for oid in oids)
             identity = " restart identity" if options & 2 else ""
@@ -190,7 +190,7 @@ def _sql_of_keys(statement: ddl.SetKey | ddl.SetIdentity, before: Definition) ->
 
 
 def _nullable(before: Definition, table: str, numbers: Sequence[int], others: Sequence[int]) -> Iterator[str]:
-    """Drop NOT NULL where no key needs it any more."""
+    """Drop NOT NULL of columns that no key needs any more."""
     for column in before.columns:
         if column.number in numbers and column.number not in others:
             yield f'{table} alter "{column.name}" drop not null'

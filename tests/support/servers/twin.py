@@ -1,4 +1,4 @@
-"""A database on a real server in which the statements of a model server run, and what a walsender sends meanwhile."""
+"""Runs the statements of a model server in a database on a real server, and collects its walsender's messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.servers.postgres import Server
 from tests.support.servers.statement_sql import SETUP, sql_of
 from tests.support.servers.walsender_client import WalsenderClient
 
-# Each change is streamed at once, so that segments do not depend on the size of changes.
+# Streams each change at once, so that segments do not depend on the size of changes.
 SETTINGS = {"debug_logical_replication_streaming": "immediate", "max_prepared_transactions": "50"}
 SESSIONS = 3
 _numbers = count()
@@ -42,7 +42,7 @@ class Twin:
         self.model = new_server(options, first_xid=700)
         self.sent: list[list[PgoutputMessage]] = []
         self._connections: list[Connection] = []
-        self._lsns = ["0/0"]  # where the WAL ended after each statement
+        self._lsns = ["0/0"]  # the end of the WAL after each statement
         self._in_stream = False
         self._run_on_postgres(f"create database {self.name}")
         self._sessions = [self._session() for _ in range(SESSIONS + 1)]
@@ -97,8 +97,8 @@ class Twin:
         self._receive()
 
     def _receive(self) -> None:
-        """Receive everything that the server has to send by now."""
-        # A commit with an xid and a record: it writes all WAL before it to disk, where the walsender reads it.
+        """Receive everything that the server has written so far."""
+        # A commit with an xid and a record flushes all WAL before it, so that the walsender reads it.
         self._sessions[-1].execute("select txid_current(), pg_create_restore_point('here')")
         ends = "select pg_current_wal_flush_lsn()::text, (pg_current_wal_flush_lsn() - '0/0')::bigint"
         row = self._sessions[-1].execute(ends).fetchone()
@@ -125,14 +125,14 @@ class Twin:
     # Connections
 
     def reconnect(self, since: int, *, two_phase: bool = False) -> None:
-        """Connect again; the server sends from behind the statement of this number. The first statement is 1."""
+        """Connect again; the server sends everything after the statement with this number. The first one is 1."""
         self._client.__exit__(None, None, None)
-        begins_at = _lsn_behind(since)
+        begins_at = _lsn_after(since)
         last = self._connections[-1]
         two_phase_at = begins_at if two_phase and last.two_phase_at is None else last.two_phase_at
-        self._connections[-1] = replace(last, ends_at=_lsn_behind(len(self._lsns) - 1))
+        self._connections[-1] = replace(last, ends_at=_lsn_after(len(self._lsns) - 1))
         self._begin_connection(begins_at, two_phase_at, self._lsns[since])
-        self._lsns.pop()  # what `_receive` adds is no statement's
+        self._lsns.pop()  # `_receive` adds an LSN again
         self._receive()
 
     def _begin_connection(self, begins_at: int, two_phase_at: int | None, lsn: str = "0/0") -> None:
@@ -150,20 +150,20 @@ class Twin:
         self._client = WalsenderClient(self.server, self.name, options, lsn, self.name)
 
     def _wait_for_slot(self, session: psycopg.Connection[tuple[Any, ...]]) -> None:
-        """The walsender that had the slot takes a moment to go."""
+        """Waits for the slot's previous walsender, which takes a moment to end."""
         _wait_until(session, "select not active from pg_replication_slots where slot_name = %s", self.name)
 
     @property
     def expected(self) -> list[list[PgoutputMessage]]:
         wal = self.model.wal
         evictions = {record.lsn: Eviction(IMMEDIATE) for record in wal}
-        found = []
+        messages = []
         for connection in self._connections:
             ends_at = connection.ends_at
             received = wal if ends_at is None else [record for record in wal if record.lsn < ends_at]
             streaming = Connection(connection.begins_at, connection.two_phase_at, evictions=evictions)
-            found.append(Walsender(self.options.slot, streaming).run(received))
-        return found
+            messages.append(Walsender(self.options.slot, streaming).run(received))
+        return messages
 
 
 def statement_at(lsn: int) -> int:
@@ -171,7 +171,7 @@ def statement_at(lsn: int) -> int:
     return (lsn - FIRST_LSN) // LSN_PER_STATEMENT
 
 
-def _lsn_behind(statement: int) -> int:
+def _lsn_after(statement: int) -> int:
     return FIRST_LSN + (statement + 1) * LSN_PER_STATEMENT if statement else 0
 
 

@@ -1,4 +1,4 @@
-"""A receiver that keeps what the walsender sends as it comes: the replication protocol over the server's Unix socket.
+"""A receiver that returns the walsender's messages unchanged: the replication protocol over the server's Unix socket.
 
 Source: PostgreSQL documentation, "Message Flow" (Start-up) and "Streaming Replication Protocol" (START_REPLICATION,
 Standby status update).
@@ -24,7 +24,7 @@ class WalsenderGoneError(Exception):
 
 
 class WalsenderClient:
-    """Receives from a slot. `pid` is the walsender's. What was received is confirmed when the caller says so."""
+    """Receives from a slot. pid: the walsender's. Confirms only what the caller confirms."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class WalsenderClient:
         settings = f"user\0postgres\0database\0{database}\0replication\0database\0\0".encode()
         self._socket.sendall(struct.pack(">II", 8 + len(settings), 3 << 16) + settings)
         self.pid = 0
-        self.received_lsn = 0  # all that the server has to say up to here is here
+        self.received_lsn = 0  # everything up to this LSN has been received
         self._wait_for(b"Z")
-        given = ", ".join(f"{name} '{value}'" for name, value in options.items())
-        query = f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn} ({given})'.encode() + b"\0"
+        plugin_options = ", ".join(f"{name} '{value}'" for name, value in options.items())
+        query = f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn} ({plugin_options})'.encode() + b"\0"
         self._socket.sendall(b"Q" + struct.pack(">I", 4 + len(query)) + query)
         self._wait_for(b"W")
 
@@ -56,7 +56,7 @@ class WalsenderClient:
         self._socket.close()
 
     def frames(self, seconds: float) -> Iterator[bytes]:
-        """CopyData frames, whole, as they come within so much time. Raises WalsenderGoneError."""
+        """The complete CopyData frames that arrive within this time. Raises WalsenderGoneError."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             while (frame := self._next_frame()) is not None:
@@ -65,16 +65,16 @@ class WalsenderClient:
                 self._receive()
 
     @property
-    def half_a_frame(self) -> bytes:
-        """What has come of a frame that has not come whole."""
+    def partial_frame(self) -> bytes:
+        """The received bytes of an incomplete frame."""
         return self._buffer
 
     def confirm(self, lsn: int) -> None:
-        """Standby status update: written, flushed and applied up to `lsn`."""
+        """Send a Standby status update: written, flushed, and applied up to `lsn`."""
         body = struct.pack(">cQQQqB", b"r", lsn, lsn, lsn, 0, 0)
         self._socket.sendall(b"d" + struct.pack(">I", 4 + len(body)) + body)
 
-    def _wait_for(self, wanted: bytes) -> None:
+    def _wait_for(self, expected: bytes) -> None:
         while True:
             while (message := self._next_message()) is not None:
                 kind, body = message[:1], message[5:]
@@ -82,7 +82,7 @@ class WalsenderClient:
                     raise WalsenderGoneError(body.decode(errors="replace"))
                 if kind == b"K":
                     self.pid = struct.unpack_from(">I", body)[0]
-                if kind == wanted:
+                if kind == expected:
                     return
             self._receive()
 
@@ -96,7 +96,7 @@ class WalsenderClient:
         (lsn,) = struct.unpack_from(">Q", message, 6)
         self.received_lsn = max(self.received_lsn, lsn)
         if kind == b"k" and message[-1]:
-            self.confirm(0)  # asks for a sign of life; nothing is confirmed by it
+            self.confirm(0)  # the server requests a reply; 0 confirms nothing
         return message
 
     def _next_message(self) -> bytes | None:

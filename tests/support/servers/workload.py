@@ -1,4 +1,4 @@
-"""Several sessions that work on a server at random, side by side: what a receiver of its changes has to get right."""
+"""A random workload on a server, in several concurrent sessions, with everything that a receiver must handle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ create table shape (id int primary key, c0 int);
 create publication p for all tables;
 """
 _SESSIONS = 3
-_BIG = (300, 900)  # rows: several times what decoding holds before it streams
+_BIG = (300, 900)  # rows: several times the number at which decoding begins to stream
 _WIDER = {"int": "bigint", "bigint": "numeric", "numeric": "text"}
 
 
@@ -38,9 +38,10 @@ class _Session:
 
 @dataclass(slots=True)
 class Workload:
-    """Statements one after the other, each in a session chosen at random; a row belongs to one session for good.
+    """Runs statements one after another, each in a random session. A row always belongs to the same session.
 
-    What waits for a lock gives up, and its transaction rolls back. A server that restarts takes the sessions along.
+    A statement that would wait for a lock fails, and its transaction rolls back. A restart of the server ends all
+    sessions.
     """
 
     server: Server
@@ -64,7 +65,7 @@ class Workload:
         return _Session(number, connection)
 
     def close(self) -> None:
-        """Half of what is open is committed; the rest is rolled back with its session, or stays prepared."""
+        """Commits half of the open transactions; the others roll back with their sessions, or stay prepared."""
         for session in self._sessions:
             if session.in_transaction and self.chance.random() < 0.5:
                 self._commit_unless_it_crashed(session)
@@ -77,11 +78,11 @@ class Workload:
                 " from pg_prepared_xacts order by gid"
             )
             for gid, locks_tables in rows.fetchall():
-                if locks_tables or self.chance.random() < 0.5:  # a table that is locked couldn't be compared
+                if locks_tables or self.chance.random() < 0.5:  # a locked table could not be compared
                     connection.execute(sql.SQL("commit prepared {}").format(sql.Literal(gid)))
 
     def _commit_unless_it_crashed(self, session: _Session) -> None:
-        """A server that restarted since has rolled it back, and nobody has told the session yet."""
+        """Ignores the error if the server has restarted, and so rolled back the transaction."""
         try:
             self._execute(session, "commit")
         except psycopg.OperationalError:
@@ -89,7 +90,7 @@ class Workload:
                 raise
 
     def step(self) -> None:
-        """One statement of one session; after a crash, new sessions instead."""
+        """Runs one statement in one session, or starts new sessions after a crash."""
         session = self.chance.choice(self._sessions)
         try:
             self._step(session)
@@ -200,7 +201,7 @@ class Workload:
         self._execute(session, self.chance.choice(statements))
 
     def _move(self, session: _Session) -> None:
-        """To keys that are the session's own, and were never there before."""
+        """Changes keys of the session's rows to new ones, also the session's."""
         self._next_id += 1
         by = self._next_id * 10_000 * _SESSIONS
         table, column = self.chance.choice([("account", "id"), ("doc", "a"), ("shape", "id")])
@@ -234,29 +235,29 @@ class Workload:
             self._execute(session, "truncate scratch" + self.chance.choice(["", ", event"]))
 
     def _alter(self, session: _Session) -> None:
-        """Kept, or rolled back at once: what the table looks like is known to all sessions."""
+        """Alters a table and commits or rolls back at once, so that all sessions know the table's columns."""
         self._next_name += 1
         name = self.chance.choice(list(self._columns)) if self._columns else ""
         match self.chance.randrange(3):
             case 1 if name:
-                what, columns = f"drop {name}", {n: t for n, t in self._columns.items() if n != name}
+                action, columns = f"drop {name}", {n: t for n, t in self._columns.items() if n != name}
             case 2 if self._columns.get(name) in _WIDER:
                 wider = _WIDER[self._columns[name]]
-                what, columns = f"alter {name} type {wider}", {**self._columns, name: wider}
+                action, columns = f"alter {name} type {wider}", {**self._columns, name: wider}
             case _:
                 name = f"c{self._next_name}"
-                what, columns = f"add {name} int", {**self._columns, name: "int"}
+                action, columns = f"add {name} int", {**self._columns, name: "int"}
         if session.in_transaction:
             return
         self._execute(session, "begin")
         session.in_transaction = True
-        self._execute(session, f"alter table shape {what}")
+        self._execute(session, f"alter table shape {action}")
         number = self._id(session)
         self._execute(
             session,
             f"insert into shape (id{''.join(', ' + c for c in columns)}) values ({number}{', 1' * len(columns)})",
         )
-        kept = self.chance.random() < 0.7
-        self._execute(session, "commit" if kept else "rollback")
+        commits = self.chance.random() < 0.7
+        self._execute(session, "commit" if commits else "rollback")
         session.in_transaction = False
-        self._columns = columns if kept else self._columns
+        self._columns = columns if commits else self._columns

@@ -1,4 +1,4 @@
-"""A run's figures: what JSON lines, Prometheus and OpenTelemetry are told, and what becomes of a run if they aren't."""
+"""A run's metrics as JSON lines, for Prometheus and through OpenTelemetry, and failures to publish them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config.settings import Metrics
-from pgoutput_etl.console import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.apply.metrics import (
-    RunFigures,
+    RunMetrics,
     RunRecorder,
     StageTimer,
     check,
-    families,
-    figures,
-    figures_of_failure,
+    failure_metrics,
+    gauges,
     prometheus_text,
     publish,
+    run_metrics,
 )
-from pgoutput_etl.jobs.apply.report import RunSummary, to_json
+from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
@@ -55,7 +55,7 @@ def summary(batch: int, *tables: TableSummary) -> RunSummary:
 
 TABLE = TableSummary("public", "t", "/x/t", 3, rows=10, inserted=7, updated=2, deleted=1)
 HELD = TableSummary("public", 'odd "\\\n', "/x/o", 0, held="why")
-RUN = figures([summary(1, TABLE), summary(2, HELD, TABLE)], {"look": 0.5, "write": 2.0}, 3.5, NOW)
+RUN = run_metrics([summary(1, TABLE), summary(2, HELD, TABLE)], {"look": 0.5, "write": 2.0}, 3.5, NOW)
 
 TEXT = """\
 # HELP pgoutput_etl_run_timestamp_seconds When the run ended, in seconds since 1970.
@@ -80,7 +80,7 @@ pgoutput_etl_run_files{source="shop"} 4.0
 # HELP pgoutput_etl_run_landed_bytes Bytes that the run read, as they landed.
 # TYPE pgoutput_etl_run_landed_bytes gauge
 pgoutput_etl_run_landed_bytes{source="shop"} 200.0
-# HELP pgoutput_etl_run_content_bytes Bytes of content, by what became of them.
+# HELP pgoutput_etl_run_content_bytes Decompressed bytes by account.
 # TYPE pgoutput_etl_run_content_bytes gauge
 pgoutput_etl_run_content_bytes{source="shop",account="applied"} 180.0
 pgoutput_etl_run_content_bytes{source="shop",account="aborted"} 20.0
@@ -88,7 +88,7 @@ pgoutput_etl_run_content_bytes{source="shop",account="aborted"} 20.0
 # TYPE pgoutput_etl_run_messages gauge
 pgoutput_etl_run_messages{source="shop",type="B"} 6.0
 pgoutput_etl_run_messages{source="shop",type="I"} 10.0
-# HELP pgoutput_etl_run_transactions Transactions, by what became of them.
+# HELP pgoutput_etl_run_transactions Transactions by status.
 # TYPE pgoutput_etl_run_transactions gauge
 pgoutput_etl_run_transactions{source="shop",fate="committed"} 6.0
 pgoutput_etl_run_transactions{source="shop",fate="aborted"} 2.0
@@ -107,7 +107,7 @@ pgoutput_etl_run_table_rows{source="shop",schema="public",table="t",operation="d
 # HELP pgoutput_etl_table_rows Rows in the Delta table.
 # TYPE pgoutput_etl_table_rows gauge
 pgoutput_etl_table_rows{source="shop",schema="public",table="t"} 10.0
-# HELP pgoutput_etl_table_held 1 if the table is left as it was.
+# HELP pgoutput_etl_table_held 1 if the table is held.
 # TYPE pgoutput_etl_table_held gauge
 pgoutput_etl_table_held{source="shop",schema="public",table="odd \\"\\\\\\n"} 1.0
 pgoutput_etl_table_held{source="shop",schema="public",table="t"} 0.0
@@ -123,7 +123,7 @@ pgoutput_etl_lag_seconds{source="shop"} 120.0
 """
 
 
-def test_what_prometheus_reads() -> None:
+def test_prometheus_text() -> None:
     assert prometheus_text(RUN) == TEXT
 
 
@@ -131,9 +131,9 @@ _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\[\\"n])*"'
 _SAMPLE = re.compile(rf"([a-zA-Z_:][a-zA-Z0-9_:]*)\{{({_LABEL}(?:,{_LABEL})*)\}} (-?[0-9.e+-]+)")
 
 
-def test_it_is_prometheus_text_as_its_documentation_has_it() -> None:
-    """Names as they must be, a HELP and a TYPE before a metric's samples, no sample twice, a new line at the end."""
-    named, typed, seen = [], [], set()
+def test_the_text_follows_prometheus_documentation() -> None:
+    """Valid names, HELP and TYPE before a metric's samples, no sample twice, a newline at the end."""
+    named, typed, samples = [], [], set()
     for line in prometheus_text(RUN).removesuffix("\n").split("\n"):
         if line.startswith("# HELP "):
             named.append(line.split(" ")[2])
@@ -141,64 +141,64 @@ def test_it_is_prometheus_text_as_its_documentation_has_it() -> None:
             typed.append(line.split(" ")[2])
             assert line.endswith(" gauge")
         else:
-            found = _SAMPLE.fullmatch(line)
-            assert found is not None, line
-            assert found[1] == named[-1] == typed[-1]
-            float(found[3])
-            assert (found[1], found[2]) not in seen
-            seen.add((found[1], found[2]))
+            sample = _SAMPLE.fullmatch(line)
+            assert sample is not None, line
+            assert sample[1] == named[-1] == typed[-1]
+            float(sample[3])
+            assert (sample[1], sample[2]) not in samples
+            samples.add((sample[1], sample[2]))
     assert named == typed
     assert len(set(named)) == len(named)
     assert prometheus_text(RUN).endswith("\n")
 
 
-def test_a_json_line_has_it_all() -> None:
-    told = json.loads(RUN.to_json())
+def test_a_json_line_has_all_metrics() -> None:
+    line = json.loads(RUN.to_json())
     assert "\n" not in RUN.to_json()
-    assert told["rows"] == {"inserted": 14, "updated": 4, "deleted": 2}
-    assert told["stages"] == {"look": 0.5, "write": 2.0}
-    assert (told["bytes"], told["content_bytes"]) == (200, {"applied": 180, "aborted": 20})
-    assert (told["lag_seconds"], told["seconds"], told["exit_code"]) == (120.0, 3.5, 3)
-    assert told["logical_messages"] == {"transactional": 8, "others": 2}
-    assert told["tables"][1] == {
+    assert line["rows"] == {"inserted": 14, "updated": 4, "deleted": 2}
+    assert line["stages"] == {"look": 0.5, "write": 2.0}
+    assert (line["bytes"], line["content_bytes"]) == (200, {"applied": 180, "aborted": 20})
+    assert (line["lag_seconds"], line["seconds"], line["exit_code"]) == (120.0, 3.5, 3)
+    assert line["logical_messages"] == {"transactional": 8, "others": 2}
+    assert line["tables"][1] == {
         "schema": "public", "table": "t", "rows": 10, "inserted": 14, "updated": 4, "deleted": 2, "held": False,
     }  # fmt: skip
-    assert told["at"] == "2026-03-01T02:13:00+00:00"
+    assert line["at"] == "2026-03-01T02:13:00+00:00"
 
 
-def test_what_an_earlier_batch_of_a_run_set_aside_is_not_forgotten_by_a_later_one() -> None:
+def test_the_exit_code_is_the_worst_of_all_batches() -> None:
     torn = RunSummary("shop", 7, 1, 10, 0x100, damages=("a.bin: torn",))
     whole = RunSummary("shop", 8, 1, 10, 0x200)
-    assert figures([torn, whole], {}, 1.0, NOW).exit_code == EXIT_QUARANTINE
-    told = json.loads(to_json([torn, whole]))
-    assert (told["exit_code"], told["batch"], told["damages"]) == (EXIT_QUARANTINE, 8, [])
-    assert [batch["exit_code"] for batch in told["batches"]] == [EXIT_QUARANTINE, EXIT_DONE]
+    assert run_metrics([torn, whole], {}, 1.0, NOW).exit_code == EXIT_QUARANTINE
+    report = json.loads(RunReport([torn, whole]).to_json())
+    assert (report["exit_code"], report["batch"], report["damages"]) == (EXIT_QUARANTINE, 8, [])
+    assert [batch["exit_code"] for batch in report["batches"]] == [EXIT_QUARANTINE, EXIT_DONE]
 
 
-def test_a_run_that_found_nothing_new_still_tells_how_far_behind_it_is() -> None:
+def test_a_run_that_found_nothing_new_reports_its_lag() -> None:
     nothing = RunSummary("shop", 7, 0, 0, 0x1AE7B70, tables=(HELD,), last_commit_time=COMMIT)
-    run = figures([nothing], {}, 1.0, NOW)
+    run = run_metrics([nothing], {}, 1.0, NOW)
     assert (run.batches, run.files, run.lag_seconds) == (0, 0, 120.0)
     assert 'pgoutput_etl_lag_seconds{source="shop"} 120.0' in prometheus_text(run)
 
 
 def test_before_any_commit_there_is_no_lag() -> None:
-    run = figures([RunSummary("shop", 0, 0, 0, 0)], {}, 1.0, NOW)
+    run = run_metrics([RunSummary("shop", 0, 0, 0, 0)], {}, 1.0, NOW)
     assert (run.last_commit_lsn, run.last_commit_timestamp, run.lag_seconds) == (None, None, None)
     assert "lag" not in prometheus_text(run)
     assert "last_commit" not in prometheus_text(run)
 
 
-def test_of_a_run_that_failed_its_kind_of_error_is_told_and_nothing_of_what_it_says() -> None:
-    run = figures_of_failure("shop", RunError("secret"), 1, {"look": 0.5}, 2.0, NOW)
+def test_a_failed_run_reports_the_class_of_its_error_and_no_text() -> None:
+    run = failure_metrics("shop", RunError("secret"), 1, {"look": 0.5}, 2.0, NOW)
     assert json.loads(run.to_json())["error"] == "RunError"
     assert "secret" not in run.to_json() + prometheus_text(run)
-    names = {family.name for family in families(run)}
+    names = {gauge.name for gauge in gauges(run)}
     assert names == {f"pgoutput_etl_run_{x}" for x in ("timestamp_seconds", "exit_code", "duration_seconds",
                                                        "stage_duration_seconds")}  # fmt: skip
 
 
-def test_seconds_by_stage() -> None:
+def test_a_stage_timer_sums_seconds_by_stage() -> None:
     times = iter([10.0, 11.0, 13.0, 13.5, 20.0])
     stages = StageTimer(clock=lambda: next(times))
     for stage in ("look", "read", "look", None, "read"):
@@ -206,17 +206,28 @@ def test_seconds_by_stage() -> None:
     assert stages.seconds == {"look": 1.5, "read": 2.0}
 
 
-def warned(run: RunFigures, metrics: Metrics) -> list[str]:
-    said: list[str] = []
-    publish(run, metrics, said.append)
-    return said
+def test_laps_divide_the_stages_of_a_run_among_its_batches() -> None:
+    times = iter([0.0, 1.0, 5.0, 6.0, 8.0])
+    stages = StageTimer(clock=lambda: next(times))
+    stages.start("look")
+    stages.start("write")
+    assert stages.lap() == {"look": 1.0, "write": 4.0}
+    stages.start("look")
+    assert stages.lap() == {"look": 2.0, "write": 1.0}
+    assert stages.seconds == {"look": 3.0, "write": 5.0}
 
 
-def test_each_run_adds_a_line_and_replaces_the_file_for_prometheus(tmp_path: Path) -> None:
+def warned(run: RunMetrics, metrics: Metrics) -> list[str]:
+    warnings: list[str] = []
+    publish(run, metrics, warnings.append)
+    return warnings
+
+
+def test_each_run_appends_a_json_line_and_replaces_the_prometheus_file(tmp_path: Path) -> None:
     lines, prom = tmp_path / "runs.jsonl", tmp_path / "shop.prom"
     metrics = Metrics(json=str(lines), prometheus=str(prom))
     check(metrics)
-    failed = figures_of_failure("shop", RunError("x"), 1, {}, 2.0, NOW)
+    failed = failure_metrics("shop", RunError("x"), 1, {}, 2.0, NOW)
     assert warned(failed, metrics) == []
     assert warned(RUN, metrics) == []
     assert [json.loads(line)["exit_code"] for line in lines.read_text().splitlines()] == [1, 3]
@@ -233,37 +244,37 @@ def test_json_lines_on_standard_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(printed.err)["source"] == "shop"
 
 
-def test_a_failure_is_said_and_nothing_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = tmp_path / "gone" / "x"
-    metrics = Metrics(json=f"{there}.jsonl", prometheus=f"{there}.prom")
+def test_a_failure_to_publish_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "gone" / "x"
+    metrics = Metrics(json=f"{missing}.jsonl", prometheus=f"{missing}.prom")
     assert warned(RUN, metrics) == [
-        "metrics.json: the run's figures could not be told: No such file or directory",
-        "metrics.prometheus: the run's figures could not be told: No such file or directory",
+        "metrics.json: the run's metrics could not be published: No such file or directory",
+        "metrics.prometheus: the run's metrics could not be published: No such file or directory",
     ]
     RunRecorder("shop", metrics).done([summary(1)])
-    assert capsys.readouterr().err.count("could not be told") == 2
+    assert capsys.readouterr().err.count("could not be published") == 2
 
 
-def test_an_old_file_stays_whole_where_the_new_one_can_t_take_its_place(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "shop.prom").mkdir()
-    [said] = warned(RUN, Metrics(prometheus=str(tmp_path / "shop.prom")))
-    assert "could not be told" in said
+    [warning] = warned(RUN, Metrics(prometheus=str(tmp_path / "shop.prom")))
+    assert "could not be published" in warning
     assert [path.name for path in tmp_path.iterdir()] == ["shop.prom"]
 
 
 @pytest.mark.parametrize("key", ["json", "prometheus"])
-def test_what_can_t_be_written_is_refused_before_anything_is_read(tmp_path: Path, key: str) -> None:
+def test_unwritable_files_are_refused(tmp_path: Path, key: str) -> None:
     def metrics(path: Path) -> Metrics:
         return Metrics(json=str(path)) if key == "json" else Metrics(prometheus=str(path))
 
-    with pytest.raises(ConfigError, match=rf"^metrics\.{key}: expected a file in a folder that is there$"):
+    with pytest.raises(ConfigError, match=rf"^metrics\.{key}: expected a file in an existing folder$"):
         check(metrics(tmp_path / "gone" / "x.prom"))
     (tmp_path / "x.prom").mkdir()
     with pytest.raises(ConfigError, match=rf"^metrics\.{key}: expected a file that can be written$"):
         check(metrics(tmp_path / "x.prom"))
 
 
-def test_without_the_library_it_is_refused_and_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_library_is_refused_with_the_install_command(tmp_path: Path) -> None:
     blocked = (
         "import sys\nsys.modules['opentelemetry'] = None\n"
         "import importlib.util as u\nu.find_spec = lambda name: None\n"
@@ -278,31 +289,29 @@ needs_library = pytest.mark.skipif(find_spec("opentelemetry") is None, reason="t
 
 
 @needs_library
-def test_opentelemetry_s_own_library_sends_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_opentelemetry_exports_all_gauges(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
     check(Metrics(opentelemetry=True))
     assert warned(RUN, Metrics(opentelemetry=True)) == []
-    told = json.loads(capsys.readouterr().out)
-    [scope] = told["resource_metrics"][0]["scope_metrics"]
-    found = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
-    assert found.keys() == {family.name for family in families(RUN)}
-    [lag] = found["pgoutput_etl_lag_seconds"]
+    exported = json.loads(capsys.readouterr().out)
+    [scope] = exported["resource_metrics"][0]["scope_metrics"]
+    points = {metric["name"]: metric["data"]["data_points"] for metric in scope["metrics"]}
+    assert points.keys() == {gauge.name for gauge in gauges(RUN)}
+    [lag] = points["pgoutput_etl_lag_seconds"]
     assert (lag["attributes"], lag["value"]) == ({"source": "shop"}, 120.0)
 
 
 @needs_library
-def test_an_exporter_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "pigeon")
-    with pytest.raises(ConfigError, match=r"no exporter for OTEL_METRICS_EXPORTER is installed; there are: .*console"):
+    with pytest.raises(ConfigError, match=r"no exporter for OTEL_METRICS_EXPORTER .*; expected one of .*console"):
         check(Metrics(opentelemetry=True))
-    [said] = warned(RUN, Metrics(opentelemetry=True))
-    assert said == "metrics.opentelemetry: the run's figures could not be told: ConfigError"
+    [warning] = warned(RUN, Metrics(opentelemetry=True))
+    assert warning == "metrics.opentelemetry: the run's metrics could not be published: ConfigError"
 
 
 @needs_library
-def test_none_sends_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exporter_none_sends_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     check(Metrics(opentelemetry=True))
     assert warned(RUN, Metrics(opentelemetry=True)) == []

@@ -14,9 +14,11 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary, print_maintenance
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.retention import (
+    LEAST_SMALL_FILES,
     SMALL_FILE,
     FileCounts,
     RetentionRule,
+    StoredFile,
     count_files,
     last_batch_before,
     retention_rules,
@@ -25,7 +27,7 @@ from pgoutput_etl.jobs.maintain.retention import (
 from pgoutput_etl.spark.delta_history import is_as_recorded
 
 NOW = datetime(2026, 3, 31, tzinfo=timezone.utc)
-BEFORE, AFTER = FileCounts(12, 1200, 11, 40, 4000), FileCounts(1, 1100, 0, 13, 2300)
+BEFORE, AFTER = FileCounts(12, 1200, 11, 40, 4000, 27), FileCounts(1, 1100, 0, 13, 2300, 0)
 
 
 def printed(summary: MaintainSummary) -> str:
@@ -101,16 +103,39 @@ def test_operations_after_which_a_table_is_as_recorded(operations: list[str], ex
     assert is_as_recorded(operations) is expected
 
 
+def stored(name: str, size: int = 100, days: int = 0) -> StoredFile:
+    return StoredFile(f"file:/t/{name}", size, NOW - timedelta(days=days))
+
+
 def test_files_are_counted_by_their_names() -> None:
-    stored = {
-        "file:/t/part-1.parquet": 100,
-        "file:/t/part-2.parquet": SMALL_FILE,
-        "file:/t/aB/part-3.parquet": 50,
-        "file:/t/deletion_vector_1.bin": 7,
-    }
-    counts = count_files(stored, ["file:///t/part-1.parquet", "file:///t/part-2.parquet"])
-    assert counts == FileCounts(2, 100 + SMALL_FILE, 1, 4, 157 + SMALL_FILE)
-    assert count_files({}, []) == FileCounts(0, 0, 0, 0, 0)
+    files = [
+        stored("part-1.parquet"),
+        stored("part-2.parquet", SMALL_FILE),
+        stored("aB/part-3.parquet", 50),
+        stored("deletion_vector_1.bin", 7),
+    ]
+    counts = count_files(files, ["file:///t/part-1.parquet", "file:///t/part-2.parquet"], NOW - timedelta(days=7))
+    assert counts == FileCounts(2, 100 + SMALL_FILE, 1, 4, 157 + SMALL_FILE, 0)
+    assert count_files([], [], NOW) == FileCounts(0, 0, 0, 0, 0, 0)
+
+
+def test_vacuum_is_due_for_old_files_that_the_newest_version_does_not_use() -> None:
+    expiry = NOW - timedelta(days=7)
+    used = ["file:///t/part-1.parquet", "file:///t/part-2.parquet"]
+    old_but_used = [stored("part-1.parquet", days=90), stored("part-2.parquet", days=90)]
+    recent = stored("part-3.parquet", days=6)
+    assert not count_files([*old_but_used, recent], used, expiry).may_vacuum
+    expired = stored("part-3.parquet", days=8)
+    assert count_files([*old_but_used, expired], used, expiry).may_vacuum
+    vectors = [stored(f"deletion_vector_{n}.bin", days=8) for n in range(3)]
+    assert not count_files([*old_but_used, *vectors[:2]], used, expiry).may_vacuum, "the files may have one each"
+    assert count_files([*old_but_used, *vectors], used, expiry).expired == 1
+    assert FileCounts(1, 100, None, None, None, None).may_vacuum, "unknown"
+
+
+def test_few_small_files_are_left_alone() -> None:
+    assert not FileCounts(60, 1200, LEAST_SMALL_FILES - 1, 60, 1200, 0).may_compact
+    assert FileCounts(60, 1200, LEAST_SMALL_FILES, 60, 1200, 0).may_compact
 
 
 def test_names_that_delta_would_split_are_not_used_for_zorder() -> None:
@@ -119,14 +144,14 @@ def test_names_that_delta_would_split_are_not_used_for_zorder() -> None:
 
 
 def test_tables_whose_files_can_not_be_listed() -> None:
-    assert not FileCounts(1, 100, None, None, None).may_compact
-    unlisted = FileCounts(3, 300, None, None, None)
+    assert not FileCounts(LEAST_SMALL_FILES - 1, 100, None, None, None, None).may_compact
+    unlisted = FileCounts(300, 300, None, None, None, None)
     assert unlisted.may_compact
-    one = MaintainedTable("public.t", "x", unlisted, FileCounts(1, 290, None, None, None), ("optimize",))
+    one = MaintainedTable("public.t", "x", unlisted, FileCounts(1, 290, None, None, None, None), ("optimize",))
     other = MaintainedTable("ledger: claims", "y", BEFORE, AFTER, ("vacuum",))
     text = printed(MaintainSummary("shop", True, 2, (one, other)))
-    assert re.search(r"public\.t +│ +3 → 1 │ +\? │ +300 → 290 │ +\? │ +\? │", text)
-    assert "Bytes on storage: 4,000 before, 2,300 now, without 1 tables whose files can't be listed." in text
+    assert re.search(r"public\.t +│ +300 → 1 │ +\? │ +300 → 290 │ +\? │ +\? │", text)
+    assert "Bytes on storage: 4,000 before, 2,300 now, without 1 table whose files can't be listed." in text
 
 
 def test_the_report_of_a_dry_run() -> None:

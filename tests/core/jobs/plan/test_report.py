@@ -1,4 +1,4 @@
-"""What a plan says to people."""
+"""The plan as text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WHOLE = PlanSummary(
 )
 
 
-def said(plan: PlanSummary) -> str:
+def printed(plan: PlanSummary) -> str:
     text = StringIO()
     print_plan(plan, Console(file=text, width=200))
     return text.getvalue()
@@ -55,38 +55,37 @@ def said(plan: PlanSummary) -> str:
     "line",
     [
         "Batch 2 of shop would read 2 files, 23 bytes, 5 messages.",
-        "grown, from offset 7 on",
-        "new; no key: rows are told by all of their columns",
+        "grown, from offset 7",
+        "new; no key: all columns identify a row",
         "≈2",
-        "As PostgreSQL's text, in public.old\\x1b[2J: span interval.",
-        "day date as date, 4 in this batch",
+        "Kept as text beside the column, in public.old\\x1b[2J: 4 values of day that date can't hold (date).",
         "Would wait for its end: transaction 7 (gid-7), prepared.",
         "Tables would be consistent through LSN 0/200.",
         "Nothing was written.",
     ],
 )
-def test_people_are_told(line: str) -> None:
-    assert line in said(WHOLE)
+def test_the_plan_as_text(line: str) -> None:
+    assert line in printed(WHOLE)
 
 
-def test_a_table_that_would_be_held_makes_it_exit_with_3() -> None:
+def test_a_table_that_would_be_held_gives_exit_code_3() -> None:
     held = PlanSummary("shop", 2, 0x200, tables=(PlannedTable("public", "t", "", ROWS, held="it can't"),))
     assert (WHOLE.exit_code, held.exit_code) == (0, 3)
-    assert "Would be left where it stands: public.t: it can't" in said(held)
+    assert "Would not be changed: public.t: it can't" in printed(held)
     assert json.loads(held.to_json())["exit_code"] == 3
 
 
 @pytest.mark.parametrize(
-    ("batches", "which"), [(1, "a batch of their own"), (3, "3 batches of their own"), (None, "batches of their own")]
+    ("batches", "expected"), [(1, "a later batch"), (3, "3 later batches"), (None, "later batches")]
 )
-def test_what_is_left_for_further_batches_is_said(batches: int | None, which: str) -> None:
+def test_files_of_later_batches_are_counted(batches: int | None, expected: str) -> None:
     plan = replace(WHOLE, later_files=("d.bin", "e.bin", "f.bin"), later_batches=batches)
-    assert f"After it, in {which}: 3 files. Plan again then." in said(plan)
+    assert f"In {expected}: 3 files. Plan again after this batch." in printed(plan)
     assert json.loads(plan.to_json())["later_batches"] == batches
 
 
-def test_nothing_new_is_said() -> None:
-    assert said(PlanSummary("shop", 0, 0)).splitlines() == [
+def test_a_plan_without_new_files() -> None:
+    assert printed(PlanSummary("shop", 0, 0)).splitlines() == [
         "Nothing new in the landing folder of shop.",
         "Nothing was written.",
     ]

@@ -19,7 +19,7 @@ URL = "jdbc:postgresql://db/shop"
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({}, "expected one of --jdbc, --csv, --copy and --dump"),
         ({"jdbc": URL, "files": "x"}, "expected one of"),
@@ -32,18 +32,22 @@ URL = "jdbc:postgresql://db/shop"
         ({"jdbc": f"{URL}?password=SECRET"}, "a password on a command line"),
         ({"jdbc": "jdbc:mysql://db"}, "expected jdbc:postgresql:"),
         ({"jdbc": URL, "connections": 0}, "--connections: expected 1 to 64"),
+        ({"files": "x", "lsn": 7, "checks_only": True}, "--check: expected --jdbc"),
+        ({"files": "x", "lsn": 7, "slot": "etl"}, "--slot: expected only with --jdbc"),
+        ({"jdbc": URL, "slot_lsn": 7}, "--slot-lsn: expected only with --lsn"),
         ({"jdbc": URL, "tables": ()}, "--tables: expected one or more patterns"),
     ],
 )
-def test_invalid_options_are_refused(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as refused:
-        SnapshotRequest(**{"tables": ("public.*",), **asked}).check()
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        SnapshotRequest(**{"tables": ("public.*",), **options}).check()
     assert "SECRET" not in str(refused.value)
 
 
 def test_valid_options_pass() -> None:
     SnapshotRequest(("*",), jdbc=URL).check()
-    SnapshotRequest(("*",), 7, jdbc=URL, snapshot="0-1-1").check()
+    SnapshotRequest(("*",), 7, jdbc=URL, snapshot="0-1-1", slot="etl", slot_lsn=7).check()
+    SnapshotRequest(("*",), 7, jdbc=URL, checks_only=True).check()
     SnapshotRequest(("*",), 7, files="x", format=RowFormat.BINARY, columns=("a",), catalog="c").check()
 
 
@@ -110,15 +114,15 @@ def test_publications_determine_columns_and_filters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named", "said"),
+    ("text", "named", "message"),
     [
-        (catalog(WHOLE, PART), (), r"part, whole have different columns of public\.t: --publication"),
+        (catalog(WHOLE, PART), (), r"part, whole have different columns of public\.t: name those"),
         (catalog(WHOLE, FEW), (), r"have different rows of public\.t"),
         (catalog(WHOLE), ("none",), "no publication 'none' has tables"),
-        ("[]", (), "expected what the query of jobs/snapshot.py --catalog-query gives"),
-        ("ERROR", (), "expected what the query of jobs/snapshot.py --catalog-query gives"),
+        ("[]", (), "expected the result of the query of jobs/snapshot.py"),
+        ("ERROR", (), "expected the result of the query of jobs/snapshot.py"),
     ],
 )
-def test_ambiguous_or_invalid_catalogs_are_refused(text: str, named: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_ambiguous_or_invalid_catalogs_are_refused(text: str, named: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_catalog(text, named, lambda _: True)

@@ -79,10 +79,24 @@ def test_an_lsn_in_the_middle_of_a_batch_is_refused() -> None:
 
 
 def test_a_summary_without_differences() -> None:
-    summary = VerifySummary("shop", "rows.csv", 0x200, (replace(TABLE, other_rows=10, ranges_differing=0),))
+    same = replace(TABLE, other_rows=10, ranges_differing=0)
+    summary = VerifySummary("shop", "rows.csv", 0x200, (same, replace(same, table="lines", rows=2300, other_rows=2300)))
     assert summary.exit_code == 0
-    assert "Delta as of LSN 0/200, compared with rows.csv." in printed(summary)
-    assert "Tables with the same rows on both sides: 1." in printed(summary)
+    verdict, *lines = printed(summary).splitlines()
+    assert verdict == "Equal: 2 tables, 2,310 rows, as of LSN 0/200, compared with rows.csv."
+    assert [word.strip() for word in lines[1].strip("┃").split("┃")] == ["table", "rows"], "no column of zeros"
+    one = VerifySummary("shop", "rows.csv", 0x200, (replace(same, rows=1, other_rows=1),))
+    assert printed(one).startswith("Equal: 1 table, 1 row, as of LSN 0/200")
+
+
+def test_the_next_command_follows_the_differences() -> None:
+    command = (
+        "./spark-submit.sh jobs/backfill.py --config conf/a-configuration-with-a-long-name.yaml --tables public.orders"
+    )
+    differing = replace(TABLE, only_other=1)
+    summary = VerifySummary("shop", "rows.csv", 0x200, (differing,), next_command=command * 2)
+    assert f"  {command * 2}" in printed(summary).splitlines(), "in one line, whatever its length"
+    assert json.loads(summary.to_json())["next_command"] == command * 2
 
 
 def test_differences_name_columns_and_last_writers() -> None:
@@ -107,14 +121,14 @@ def test_differences_name_columns_and_last_writers() -> None:
         "compared by value, not by spelling: f",
         "values never sent to the archive, not compared: 5",
         "differing: price (3 rows)",
-        "2 of these rows were written on the server by transactions newer",
+        "2 differing rows written on the server by transactions newer",
         "3 rows last touched by transaction 77, committed at 16/1, 2026-03-01T02:00:00.000000Z",
         "differs; in price; last touched by transaction 77 at 16/1",
         "written on the server by transaction 99",
-        "Tables that differ: public.orders.",
+        "… and 3 more differing rows; --limit lists more",
     ):
         assert line in text
-    assert "the same rows" not in text
+    assert text.startswith(f"1 of 1 table differs, as of LSN 0/200, compared with {URL}: public.orders.")
     assert json.loads(summary.to_json())["tables"][0]["differences"][0]["delta"] is None
 
 
@@ -125,10 +139,19 @@ def test_values_are_printed_on_request_without_escape_sequences() -> None:
     assert "\x1b" not in text
 
 
+def test_keys_are_printed_on_request() -> None:
+    shown = replace(ROW, key={"id": "1"})
+    text = printed(VerifySummary("shop", "x", 1, (replace(TABLE, differs=1, differences=(shown,)),)))
+    assert "key: id='1'" in text
+    assert "more differing row" not in text
+
+
 def test_a_held_table_counts_as_different() -> None:
     held = VerifiedTable("public", "odd", why_not="the table is held: why", is_held=True)
     other = VerifiedTable("public", "log", why_not="mode append")
     assert VerifySummary("shop", "x", 1, (TABLE, held)).exit_code == 3
     assert VerifySummary("shop", "x", 1, (TABLE, other)).exit_code == 0
     assert "Not compared: public.odd: the table is held: why" in printed(VerifySummary("shop", "x", 1, (held,)))
-    assert "the same rows" not in printed(VerifySummary("shop", "x", 1, (TABLE, held)))
+    text = printed(VerifySummary("shop", "x", 1, (TABLE, held)))
+    assert text.startswith("Equal: 1 table, 10 rows, as of LSN 0/1, compared with x. Held or missing: public.odd.")
+    assert printed(VerifySummary("shop", "x", 1, (held,))).startswith("Nothing was compared")

@@ -1,4 +1,4 @@
-"""Messages found by the compiled loop: those that decode.py decodes, with the same fields, and no others."""
+"""The compiled loop finds the messages that decoder.py decodes, with the same fields, and no others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def tuples(message: PgoutputMessage) -> tuple[TupleData | None, TupleData | None
 
 
 def is_taken(message: PgoutputMessage, data: bytes) -> bool:
-    """Whether the loop is built for it: what salvage.Reading takes for wrong, it isn't."""
+    """True if the loop accepts the message: it rejects what salvage.SalvageReader treats as wrong."""
     if data[0] not in columnar.FREQUENT:
         return False
     values = (zip(each.kinds, each.values, strict=True) for each in tuples(message) if each is not None)
@@ -94,7 +94,7 @@ def is_taken(message: PgoutputMessage, data: bytes) -> bool:
 
 
 def check(data: bytes, in_stream: bool, framing: Framing) -> str:
-    """One message, as the loop has it and as decode.py has it."""
+    """Compares one message as read by the loop and by decoder.py."""
     file, position = framed(data, framing)
     found = found_in(file, framing, position, in_stream)
     try:
@@ -210,7 +210,7 @@ def test_utf_8_is_what_python_takes_for_it() -> None:
 
 @pytest.mark.parametrize("behind", [0, 1, 63, 64, 140])
 def test_a_byte_that_is_no_text_is_seen_wherever_it_stands(behind: int) -> None:
-    """`behind`: how many bytes follow the value: it is looked at 64 bytes at a time."""
+    """behind: the number of bytes after the value, which is checked 64 bytes at a time."""
     for size in (*range(1, 10), 31, 32, 62, 63, 64, 65, 66, 127, 128, 129):
         for at in range(size):
             for odd in (0, 0x80, 0xFF, 0xC3):

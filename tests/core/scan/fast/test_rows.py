@@ -1,4 +1,4 @@
-"""Many messages at a time, and one by one: the same rows, the same summary, the same errors, whatever the bytes."""
+"""The fast path and the readable scanner give the same rows, summary and errors for any bytes."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ FRAMINGS = (Framing.LENGTH_PREFIXED, Framing.COPYDATA, Framing.PGCOPY, Framing.R
 
 @dataclass(slots=True)
 class Both:
-    """Scans both ways. taken: how many messages were taken at once."""
+    """Scans both ways. taken: the number of messages that the fast path read."""
 
     monkeypatch: pytest.MonkeyPatch
     taken: int = 0
 
     def check(self, part: ScanRequest) -> str:
-        """What became of it, which has to be the same."""
+        """The result, which has to be the same both ways."""
         with self._counting():
             at_once = outcome(part)
         with self.monkeypatch.context() as patch:
@@ -98,7 +98,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Both:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes however few there are."""
+    """Accepts any number of messages."""
     monkeypatch.setattr(bulk, "_FEWEST_MESSAGES", 2)
     monkeypatch.setattr(bulk, "_FIRST_LIMIT", 5)
     monkeypatch.setattr(bulk, "_GROWTH", 3)
@@ -148,7 +148,7 @@ def test_a_capture_is_the_same_both_ways(both: Both, slot: str) -> None:
 
 
 def parts(slot: str, chance: random.Random, count: int, most: int) -> Iterator[ScanRequest]:
-    """Parts of a slot's archive, begun and cut off anywhere, many of them spoilt, and read in all ways."""
+    """Parts of a slot's archive that begin and end anywhere, many of them damaged, read in all ways."""
     whole = messages_of(slot)
     for _ in range(count):
         begin = chance.randrange(len(whole))
@@ -196,7 +196,7 @@ def spoilt(data: bytes, chance: random.Random) -> bytes:
 
 
 def disordered(messages: list[bytes], chance: random.Random) -> list[bytes]:
-    """Whole messages, in an order or with numbers that no server sends."""
+    """Whole messages in an order, or with numbers, that no server sends."""
     messages = list(messages)
     for _ in range(chance.choice([1, 1, 3])):
         at = chance.randrange(len(messages))
@@ -314,7 +314,7 @@ def emitting(chance: random.Random, xid: int, in_stream: bool) -> Message:
 
 
 def with_messages_and_origins(chance: random.Random, count: int) -> list[PgoutputMessage]:
-    """Many transactions, ordinary ones most, that emit Messages and name where they came from."""
+    """Many transactions, most of them ordinary, with Messages and Origins."""
     found: list[PgoutputMessage] = [table()]
     for number in range(count):
         xid, lsn = 700 + 2 * number, 1000 * (number + 1)

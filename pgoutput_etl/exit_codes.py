@@ -1,0 +1,25 @@
+"""The exit codes of the jobs."""
+
+from __future__ import annotations
+
+from pgoutput_etl.errors import ConfigError
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_QUARANTINE = 3  # finished, but something was set aside
+EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
+
+# To spark-submit.sh alone: the command line and the configuration are valid, and the run needs Spark, or doesn't.
+EXIT_NEEDS_SPARK = 75
+EXIT_NEEDS_NO_SPARK = 76
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code of a run that `error` ended."""
+    return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+
+
+def quarantine_code(*set_aside: object) -> int:
+    """The exit code of a finished run. set_aside: damages, refused files, and reasons why tables are held."""
+    return EXIT_QUARANTINE if any(set_aside) else EXIT_DONE

@@ -1,0 +1,108 @@
+"""Reads landed files with binaryFile and scans them on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.compression import read_content
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.ingest.executors import pack_blocks
+from pgoutput_etl.ingest.listing import size_limit
+from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, ScanTask
+from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.connect import frame
+
+_HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
+
+_EXTRACTS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
+
+
+def literal_paths(paths: Iterable[str]) -> list[str]:
+    """Escapes paths, so that Spark reads none of them as a glob."""
+    return [path.translate(_HADOOP_GLOB) for path in paths]
+
+
+def file_contents(spark: SparkSession, paths: Iterable[str], may_be_gone: bool = False) -> DataFrame:
+    """Files as stored (path, content). may_be_gone: skip files that no longer exist."""
+    reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
+    return reader.load(literal_paths(paths)).select("path", "content")
+
+
+def per_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    """Yields path and content."""
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            yield path.as_py(), content.as_py()
+
+
+def scan_files(
+    spark: SparkSession,
+    tasks: Mapping[str, ScanTask],
+    known: KnownContents,
+    framing: Framing,
+    salvages: bool,
+    policy: MaskingPolicy | WithholdRows | None = None,
+) -> DataFrame:
+    """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path.
+
+    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable.
+    """
+    max_size = size_limit(spark)
+
+    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in per_file(batches):
+            task = tasks[path]
+            try:
+                scanned = scan_part(path, content, task, known, framing, salvages, max_size)
+            except ArchiveError as error:
+                yield scan_error(error).note(task.number)
+            else:
+                yield from scanned.batches if policy is None else map(policy.mask, scanned.batches)
+
+    if not tasks:
+        return frame(spark, BLOCK_SCHEMA.empty_table())
+    contents = file_contents(spark, tasks)
+    return contents.mapInArrow(lambda batches: pack_blocks(scan(batches), BlockKind.CHANGE), spark_schema(BLOCK_SCHEMA))
+
+
+def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
+    """Bytes of files between offsets (decompressed). ranges: path -> (file number, begin, end)."""
+    max_size = size_limit(spark)
+
+    def extract(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in per_file(batches):
+            data = read_content(content, path, max_size).data
+            for file, begin, end in ranges[path]:
+                row = {"file": file, "offset": begin, "bytes": data[begin:end]}
+                yield pa.RecordBatch.from_pylist([row], _EXTRACTS)
+
+    contents = file_contents(spark, ranges, may_be_gone=True)
+    return contents.mapInArrow(extract, spark_schema(_EXTRACTS))
+
+
+def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
+    """Number in `known` -> files that begin with that content, however they are compressed."""
+
+    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for path, content in per_file(batches):
+            try:
+                match = known.match(path, Hashes(read_content(content, path).data))
+            except ArchiveError:
+                continue
+            if match.prefix is not None:
+                yield pa.RecordBatch.from_pylist([{"file": match.prefix.number, "path": path}], schema)
+
+    schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
+    matches: dict[int, list[str]] = {}
+    if paths:
+        contents = file_contents(spark, paths)
+        for row in contents.mapInArrow(find, spark_schema(schema)).toArrow().to_pylist():
+            matches.setdefault(row["file"], []).append(row["path"])
+    return matches

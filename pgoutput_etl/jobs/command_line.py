@@ -1,0 +1,64 @@
+"""The command lines that reports and errors tell their readers to run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
+
+_WITHOUT_CONFIG = ("inspect", "show")
+
+
+def job_line(config: Config, job: str, *options: str) -> str:
+    """A job's command line, quoted for a shell, with this run's configuration if the job takes one."""
+    own = () if job in _WITHOUT_CONFIG else config.options
+    return shlex.join((*job_words(job), *own, *options))
+
+
+def show_line(path: str) -> str:
+    """The command line that prints rows of the table at this path."""
+    return shlex.join((*job_words("show"), path))
+
+
+def job_words(job: str) -> tuple[str, ...]:
+    """Names a job as this process was started: with spark-submit.sh in a clone, else as an installed command."""
+    return ("./spark-submit.sh", f"jobs/{job}.py") if _is_in_clone() else ("pgoutput-etl", job)
+
+
+def example_line(example: str) -> str:
+    """An example for a clone after `make demo`, as this process was started."""
+    if _is_in_clone():
+        return example
+    line = re.sub(r"(?:\./spark-submit\.sh(?: --packages \S+)?|python) jobs/(\w+)\.py", r"pgoutput-etl \1", example)
+    for path, own_path in _OWN_PATHS.items():
+        line = line.replace(path, own_path)
+    return line
+
+
+_OWN_PATHS = {
+    "conf/demo.yaml": "shop.yaml",
+    "conf/local.yaml": "shop.yaml",
+    "tests/data/random16/v2": "landing/shop",
+    "build/demo/tables": "warehouse",
+}
+
+
+def _is_in_clone() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ or Path(sys.argv[0]).parent.name == "jobs"
+
+
+def jdbc_job_line(config: Config, job: str, *options: str) -> str:
+    """A job's command line with PostgreSQL's JDBC driver, unless the configuration has jars of its own."""
+    line = job_line(config, job, *options)
+    has_jars = any(name in config.spark for name in ("spark.jars", "spark.jars.packages"))
+    submit = "./spark-submit.sh "
+    return (
+        line
+        if has_jars or not line.startswith(submit)
+        else line.replace(submit, f"{submit}--packages {DRIVER_PACKAGE} ", 1)
+    )

@@ -1,0 +1,1 @@
+"""The init job: a first configuration for a landing folder."""

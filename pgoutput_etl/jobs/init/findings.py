@@ -1,0 +1,96 @@
+"""The facts of an archive that its configuration depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pgoutput_etl.inspection.archive import Inspection
+from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.landing.known_files import natural_order
+from pgoutput_etl.landing.sequence_gaps import is_consecutive, missing_numbers
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.types import UserTypes, column_type
+
+# Types whose values are text, so that STRING is their exact type.
+_TEXT_TYPES = frozenset({"text", "varchar", "char", '"char"', "name", "citext", "xml", "uuid"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableFindings:
+    """The newest description of a table. key: names of its columns, empty without one or if every column is in it
+    (is_full: REPLICA IDENTITY FULL). as_text: names and types of columns that become STRING for lack of a Delta
+    type."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    is_full: bool
+    as_text: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFindings:
+    """files: in the landing folder; inspected: the number of those that were read. unreadable: one line per file.
+    is_numbered: consecutive names prove that no file is missing. missing: one line per gap in the numbers."""
+
+    files: int
+    inspected: int
+    framings: tuple[str, ...]
+    tables: tuple[TableFindings, ...]
+    is_numbered: bool
+    missing: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
+    """The newest and the first files, alternately, up to that many bytes, but at least one of each. Servers describe
+    tables at the beginning of a connection, and the newest files have their current columns."""
+    ordered = sorted(landed, key=lambda file: natural_order(file.path))
+    chosen: list[LandedFile] = []
+    while ordered:
+        file = ordered.pop(-1 if len(chosen) % 2 == 0 else 0)
+        if len(chosen) >= 2 and sum(f.size for f in chosen) + file.size > most_bytes:
+            break
+        chosen.append(file)
+    return chosen
+
+
+def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> ArchiveFindings:
+    """landed: all files. inspection: of some or all of them."""
+    paths = sorted((file.path for file in landed), key=natural_order)
+    assembly = inspection.assembled.assembly
+    user_types = UserTypes.of(assembly.types.values(), {})
+    relations = filter(None, map(assembly.relations.newest, sorted(assembly.relations.oids())))
+    tables = {(r.namespace, r.name): _table(r, user_types) for r in relations}  # the newest of two OIDs
+    return ArchiveFindings(
+        files=len(paths),
+        inspected=len(inspection.landed),
+        framings=tuple(sorted({scan.framing for scan in inspection.scans.values() if scan.messages})),
+        tables=tuple(tables[name] for name in sorted(tables)),
+        is_numbered=is_consecutive(paths),
+        missing=tuple(line for _, line in missing_numbers(paths)),
+        unreadable=tuple(inspection.errors.values()),
+    )
+
+
+def _table(relation: Relation, user_types: UserTypes) -> TableFindings:
+    is_full = relation.replica_identity is ReplicaIdentity.FULL
+    as_text = []
+    for column in relation.columns:
+        stored = column_type(column.type_oid, column.type_modifier, user_types)
+        if stored.stored_as == "string" and stored.name.partition("(")[0] not in _TEXT_TYPES:
+            as_text.append((column.name, stored.name))
+    return TableFindings(
+        relation.namespace,
+        relation.name,
+        tuple(column.name for column in relation.columns),
+        () if is_full else tuple(column.name for column in relation.columns if column.is_key),
+        is_full,
+        tuple(as_text),
+    )

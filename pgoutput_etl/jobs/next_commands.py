@@ -1,0 +1,133 @@
+"""The commands that resolve what a run reports: held tables, quarantined bytes, refused files, tables ahead.
+
+docs/runbook.md has the same list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import counted
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.landing.selection import LEFT_UNREAD
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.transactions.cutoff import TORN
+
+# Reasons of held tables whose missing values only the server has.
+ONLY_ON_SERVER = (
+    "never sent: no archive has them",
+    "the new form of its values is not certain",
+    "nothing says which row has the value",
+    "of the key is unchanged TOAST, and no old tuple has it",
+    r"expected a \S.* that is .*, found something else",
+)
+
+APPLY = ("apply",)
+REDRIVE = ("backfill", "--from-quarantine")
+ACCEPT_GAP = ("apply", "--set", "source.gaps=accept")
+SERVER = "jdbc:postgresql://HOST:5432/DATABASE"
+
+
+@dataclass(frozen=True, slots=True)
+class NextCommand:
+    """reason: the state that the command resolves, and what to do before. command: quoted for a shell."""
+
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
+
+    held: Mapping[str, str]
+    damages: Collection[str] = ()
+    quarantined_transactions: int = 0
+    refused_files: Collection[str] = ()
+    commits_without_prepare: Collection[str] = ()
+    ahead: Mapping[str, int] | None = None
+
+
+def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
+    """Each command once, in the order in which to run them."""
+    reasons: dict[str, list[str]] = {}
+    for reason, job in _steps(findings):
+        line = jdbc_job_line if "--jdbc" in job else job_line
+        reasons.setdefault(line(config, *job), []).append(reason)
+    return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
+
+
+@contextmanager
+def inspected(config: Config) -> Iterator[None]:
+    """Names the job that shows what is damaged or missing, where landed files end a run."""
+    try:
+        yield
+    except ArchiveError as error:
+        error.next_job = error.next_job or ("inspect", config.source.landing)
+        raise
+
+
+def next_lines(commands: Iterable[NextCommand]) -> list[str]:
+    """For a summary's end."""
+    lines = [line for c in commands for line in (f"  {c.reason}", f"    {c.command}")]
+    return ["Next:", *lines] if lines else []
+
+
+def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Reasons, each with a job and its options."""
+    from_server = sorted(name for name, reason in findings.held.items() if _is_only_on_server(reason))
+    rebuilt = len(findings.held) - len(from_server)
+    left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
+    if len(left_unread) < len(findings.refused_files):
+        yield _REFUSED, APPLY
+    if findings.quarantined_transactions or any(not damage.endswith(TORN) for damage in findings.damages):
+        yield _QUARANTINED, REDRIVE
+    elif rebuilt:
+        yield f"{_are(rebuilt, 'held')}: {_HELD}", REDRIVE
+    if left_unread:
+        yield _LEFT_UNREAD, REDRIVE
+    if from_server:
+        tables = ",".join(map(pattern_of, from_server))
+        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", ("snapshot", "--tables", tables, "--jdbc", SERVER)
+    if findings.commits_without_prepare:
+        yield _WITHOUT_PREPARE, ACCEPT_GAP
+    if findings.ahead:
+        last = format_lsn(max(findings.ahead.values()))
+        yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
+
+
+_REFUSED = 'Do what "Not applied" says about the file, land the next file, and run:'
+
+_QUARANTINED = (
+    "Bytes are in quarantine: replace the file with the receiver's copy, or remove it if it does not belong to the "
+    "archive. Then read the archive again:"
+)
+
+_HELD = (
+    "repair the cause above (replace a damaged file, correct the configuration, or rename on the server), then rebuild:"
+)
+
+_LEFT_UNREAD = (
+    "Tables lack the rows of a file that was left unread. Read the archive again, with the file in its place:"
+)
+
+_FROM_SERVER = (
+    "the archive lacks values that only the server has. Set PGUSER and PGPASSWORD, replace HOST and DATABASE, and load "
+    "a snapshot:"
+)
+
+_WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
+
+
+def _are(tables: int, status: str) -> str:
+    return f"{counted(tables, 'table')} {'is' if tables == 1 else 'are'} {status}"
+
+
+def _is_only_on_server(reason: str) -> bool:
+    return any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)

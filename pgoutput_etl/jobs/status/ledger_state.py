@@ -1,0 +1,150 @@
+"""The state of a source as its ledger has it: batches, claims, open transactions and quarantine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
+from pgoutput_etl.ledger.claims import Process, newest
+from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.targets.plan import HELD, SKIPPED
+from pgoutput_etl.timestamps import time_of
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.cutoff import TORN, Leftovers
+
+_BATCH = ("batch", "status", "at", "last_commit_lsn", "state", "tables", "since", "files", "backfill", "metrics")
+
+_CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
+
+_SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "redriven")
+
+
+def utc(time: datetime) -> datetime:
+    return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
+
+
+def iso(time: datetime) -> str:
+    return utc(time).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerBatches:
+    """The finished batches of the last days, oldest first, and the row of the batch that was begun and not finished."""
+
+    done: list[dict[str, Any]]
+    begun: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, reader: LedgerReader, after: datetime) -> LedgerBatches:
+        """after: earlier batches are left out, except for the last one."""
+        rows = reader.rows("batches", ("batch", "status", "at"))
+        done = [row for row in rows if row["status"] == "done"]
+        last = max((row["batch"] for row in done), default=0)
+        recent = [row["batch"] for row in done if utc(row["at"]) >= after]
+        full = reader.rows("batches", _BATCH, min([*recent, last])) if rows else []
+        begun = [row for row in full if row["status"] == "begun" and row["batch"] > last]
+        finished = [row for row in full if row["status"] == "done"]
+        return cls(sorted(finished, key=lambda row: row["batch"]), begun[0] if begun else None)
+
+    @staticmethod
+    def last_done(reader: LedgerReader) -> int:
+        """The number of the last finished batch; 0 before the first."""
+        rows = reader.rows("batches", ("batch", "status"))
+        return max((row["batch"] for row in rows if row["status"] == "done"), default=0)
+
+    @property
+    def number(self) -> int:
+        """The number of the last finished batch; 0 before the first."""
+        return 0 if self.last is None else int(self.last["batch"])
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        return self.done[-1] if self.done else None
+
+    @property
+    def since(self) -> int:
+        """The batch from which rows about files count."""
+        return (self.last or {}).get("since") or 0
+
+
+def state_of(batch: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    state: dict[str, Any] | None = None if batch is None or batch["state"] is None else json.loads(batch["state"])
+    return state
+
+
+def commit_time(batch: Mapping[str, Any] | None) -> datetime | None:
+    """The time of the archive's last commit after a batch; None if it was not recorded."""
+    time = (state_of(batch) or {}).get("last_commit_ts")
+    return None if time is None else time_of(time)
+
+
+def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> Claim | None:
+    """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
+    rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", _CLAIM, last_done)]
+    claim = newest(rows)
+    if claim is None or not claim.is_alive(now, Process.current()):
+        return None
+    since = min(row["at"] for row in rows if row["run"] == claim.run)
+    return Claim(claim.batch, str(claim.process), iso(since), iso(claim.at))
+
+
+def unfinished(begun: Mapping[str, Any] | None, claim: Claim | None) -> UnfinishedBatch | None:
+    if begun is None:
+        return None
+    is_dead = claim is None or claim.batch != begun["batch"]
+    is_backfill = begun["backfill"] is not None
+    return UnfinishedBatch(begun["batch"], iso(begun["at"]), len(begun["files"] or ()), is_backfill, is_dead)
+
+
+def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:
+    tables = [t for t in (last or {}).get("tables") or () if t["status"] == HELD]
+    held = (HeldTable(t["schema"], t["table"], t["last_commit_lsn"] or 0, t["reason"] or "") for t in tables)
+    return tuple(sorted(held, key=lambda table: table.name))
+
+
+def table_count(last: Mapping[str, Any] | None) -> int:
+    """The number of tables that the configuration does not skip."""
+    return sum(table["status"] != SKIPPED for table in (last or {}).get("tables") or ())
+
+
+def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> OpenTransactions:
+    """The ledger may still have rows of transactions that have ended. since: as `LedgerBatches.since`."""
+    state = state_of(last)
+    outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
+    fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}
+    if not fragments:
+        return OpenTransactions(len(outcomes))
+    stored = reader.columns("open_transactions", ("file", "unit", "begin", "end"), since)
+    size = pc.subtract(stored.column("end"), stored.column("begin"))
+    sizes = pa.table({"file": stored.column("file"), "unit": stored.column("unit"), "size": size})
+    totals = sizes.group_by(["file", "unit"]).aggregate([("size", "sum")]).to_pylist()
+    return OpenTransactions(len(outcomes), sum(t["size_sum"] for t in totals if (t["file"], t["unit"]) in fragments))
+
+
+def quarantine(reader: LedgerReader) -> Quarantine:
+    """Unreadable bytes and transactions. Files that were refused are not among the rows that count: they may have been
+    put right since."""
+    rows = [r for r in reader.rows("quarantine", _SET_ASIDE) if r["redriven"] is None and r["relation"] is None]
+    ranges = [row for row in rows if row["offset"] is not None]
+    resent = [row for row in ranges if row["reason"].endswith(TORN)]
+    left = [row for row in ranges if not row["reason"].endswith(TORN)]
+    leftovers = Leftovers.of(left)
+    return Quarantine(_covered(left), leftovers.transactions, leftovers.damages, resent_bytes=_covered(resent))
+
+
+def _covered(ranges: Iterable[Mapping[str, Any]]) -> int:
+    """The number of bytes in any of these ranges: a transaction's range contains its unreadable bytes."""
+    total, end = 0, (-1, 0)
+    for row in sorted(ranges, key=lambda row: (row["file"], row["offset"])):
+        first, last = (row["file"], row["offset"]), (row["file"], row["offset"] + row["length"])
+        total += max(0, last[1] - (max(first, end)[1] if end[0] == first[0] else first[1]))
+        end = max(end, last)
+    return total

@@ -1,0 +1,94 @@
+"""Reads the ledger and the landing folder at the same time, and composes the report."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, time, timedelta, timezone
+
+from pgoutput_etl.config.object_storage import place_of
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.jobs.command_line import job_line
+from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
+from pgoutput_etl.jobs.status.landing_folder import LandingFolder, list_files
+from pgoutput_etl.jobs.status.ledger_state import (
+    LedgerBatches,
+    claim_at_work,
+    commit_time,
+    held_tables,
+    iso,
+    open_transactions,
+    quarantine,
+    table_count,
+    unfinished,
+    utc,
+)
+from pgoutput_etl.jobs.status.nights import NIGHTS, file_counts, nights
+from pgoutput_etl.jobs.status.report import Status
+from pgoutput_etl.jobs.status.request import StatusRequest
+from pgoutput_etl.landing.selection import LEFT_UNREAD
+from pgoutput_etl.ledger.reader import LedgerReader
+
+
+def status(config: Config, request: StatusRequest, now: datetime | None = None) -> Status:
+    """The state of a source at `now`. Raises ConfigError for storage that can't be read without Spark, and RunError if
+    the ledger or the landing folder can't be read."""
+    now = datetime.now(timezone.utc) if now is None else now
+    reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
+    first_day = datetime.combine(now.date() - timedelta(days=NIGHTS - 1), time(), timezone.utc)
+    with ThreadPoolExecutor(6) as pool:
+        listing = pool.submit(list_files, config.source.landing, config.spark)
+        set_aside = pool.submit(quarantine, reader)
+        batches = LedgerBatches.of(reader, first_day)
+        recent = [batch for batch in batches.done if utc(batch["at"]) >= first_day]
+        claim = pool.submit(claim_at_work, reader, now, batches.number)
+        index = pool.submit(reader.file_index, batches.since)
+        waiting = pool.submit(open_transactions, reader, batches.last, batches.since)
+        counts = pool.submit(file_counts, reader, recent[0]["batch"]) if recent else None
+        folder = LandingFolder.of(listing.result(), index.result())
+        committed = commit_time(batches.last)
+        age = None if committed is None else (now - committed).total_seconds()
+        found = Status(
+            config.source.name,
+            iso(now),
+            batch=None if batches.last is None else batches.last["batch"],
+            finished=None if batches.last is None else iso(batches.last["at"]),
+            last_commit_lsn=None if batches.last is None else batches.last["last_commit_lsn"] or None,
+            last_commit_time=None if committed is None else iso(committed),
+            commit_age_seconds=None if age is None else round(age, 3),
+            is_stale=_is_stale(age, request.max_age),
+            tables=table_count(batches.last),
+            claim=claim.result(),
+            unfinished=unfinished(batches.begun, claim.result()),
+            waiting=folder.waiting,
+            open=waiting.result(),
+            quarantine=replace(set_aside.result(), refused_files=folder.refused, unread_files=folder.unread),
+            held=held_tables(batches.last),
+            nights=nights(recent, {} if counts is None else counts.result()),
+        )
+    seems_dead = found.unfinished is not None and found.unfinished.is_dead
+    if seems_dead and LedgerBatches.last_done(reader) != batches.number:
+        return status(config, request, now)  # a run closed the batch and released its claim meanwhile
+    return replace(found, next=_next(config, found))
+
+
+def _is_stale(age: float | None, max_age: timedelta | None) -> bool:
+    """Without a commit, nothing has a known age, which is older than any limit."""
+    return max_age is not None and (age is None or age > max_age.total_seconds())
+
+
+def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
+    """Those that resolve what the report says, in the order in which to run them."""
+    steps = []
+    if found.claim is None and found.unfinished is not None:
+        steps.append(NextCommand("A run died inside a batch: finish it:", job_line(config, "apply")))
+    elif found.claim is None and found.waiting.files:
+        steps.append(NextCommand("Files wait in landing: apply them:", job_line(config, "apply")))
+    set_aside = found.quarantine
+    findings = Findings(
+        held={table.name: table.reason for table in found.held},
+        damages=set_aside.ranges,
+        quarantined_transactions=set_aside.transactions,
+        refused_files=(*set_aside.refused_files, *(path + LEFT_UNREAD for path in set_aside.unread_files)),
+    )
+    return (*steps, *next_commands(config, findings))

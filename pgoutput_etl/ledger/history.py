@@ -1,0 +1,70 @@
+"""Relations, types and schema changes in the ledger, and the assembly that continues from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.store import LedgerStore, rows_before
+from pgoutput_etl.ledger.tables import relation_of, relation_row
+from pgoutput_etl.protocol.messages import Type
+from pgoutput_etl.schema.diff import SchemaChange
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerHistory:
+    store: LedgerStore
+
+    def assembly(self, batch: Batch, all_scopes: bool = False) -> Assembly:
+        """Transactions, relations and types as of the start of the batch.
+
+        all_scopes: include the relations of streamed transactions that have ended, for reading their rows again.
+        """
+        scopes = None if all_scopes else open_scopes(batch.state or NOTHING_OPEN)
+
+        def in_scopes(rows: DataFrame) -> DataFrame:
+            rows = rows_before(rows, batch)
+            return rows if scopes is None else rows.where(F.col("scope").isNull() | F.col("scope").isin(*scopes))
+
+        relations = RelationHistory.of(
+            RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
+            for row in self.store.query("relations", in_scopes)
+        )
+        rows = self.store.query("types", lambda rows: rows_before(rows, batch))
+        rows.sort(key=lambda row: row["batch"])
+        types = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in rows}
+        if batch.state is None:
+            assembly = Assembly(relations)
+            assembly.types = types
+            return assembly
+        return Assembly.from_state(batch.state, relations, types)
+
+    def append_relations(self, entries: Iterable[RelationEntry], batch: Batch) -> None:
+        rows = [
+            {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope} | relation_row(e.relation)
+            for e in entries
+        ]
+        self.store.append_rows("relations", rows, batch.number)
+
+    def append_types(self, types: Iterable[Type], batch: Batch) -> None:
+        rows = [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in types]
+        self.store.append_rows("types", rows, batch.number)
+
+    def append_schema_changes(
+        self, batch: Batch, changes: Iterable[tuple[TableState, CommitPosition | None, SchemaChange]]
+    ) -> None:
+        rows = []
+        for table, position, change in changes:
+            lsn, file, ordinal = position or (None, None, None)
+            name = {"oid": table.oid, "schema": table.schema, "table": table.table}
+            first_row = {"commit_lsn": lsn, "file": file, "ordinal": ordinal}
+            detail = {"kind": change.kind.value, "column": change.column or None, "detail": change.detail or None}
+            rows.append(name | first_row | detail)
+        self.store.append_rows("schema_changes", rows, batch.number)

@@ -1,0 +1,70 @@
+"""Bytes, transactions, files and tables in the ledger's quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pgoutput_etl.ingest.quarantine import parts_of_transactions, unreadable
+from pgoutput_etl.landing.fingerprint import FileStatus
+from pgoutput_etl.ledger.batch import Batch, BatchResult
+from pgoutput_etl.ledger.store import LedgerStore
+from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.targets.plan import HELD
+from pgoutput_etl.transactions.cutoff import TORN, Leftovers
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerQuarantine:
+    store: LedgerStore
+
+    def append(self, batch: Batch, result: BatchResult, path_of: Callable[[int], str]) -> None:
+        """Unreadable bytes, the transactions that contain them, and tables that are newly held."""
+        held = [
+            {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, "reason": t.reason}
+            for t in result.tables
+            if t.status == HELD and t != batch.tables.get(t.oid)
+        ]
+        rows = result.rows
+        keeps_bytes = rows.assembly.relations.mask is None
+        parts = [
+            unreadable(self.store.spark, rows.damages(), result.scans, path_of),
+            parts_of_transactions(self.store.spark, rows.with_status(), rows.assembly, path_of, keeps_bytes),
+        ]
+        frames = [part.select(*self.store.stamp(batch), "*") for part in parts if part is not None]
+        if held or frames:
+            quarantine = self.store.frame("quarantine", held, batch.number)
+            for frame in frames:
+                quarantine = quarantine.unionByName(frame, allowMissingColumns=True)
+            self.store.append("quarantine", quarantine, batch.number)
+
+    def append_refused(self, batch: Batch) -> None:
+        """Files with the name of a file that was read before."""
+        refused = [(n, f) for n, f in batch.files.items() if f.status == FileStatus.REFUSED.value]
+        rows = [{"file": number, "path": file.path, "reason": file.reason} for number, file in refused]
+        self.store.append_rows("quarantine", rows, batch.number, "files")
+
+    def mark_redriven(self, batch: Batch, condition: Column) -> None:
+        """Marks rows of earlier batches as redriven by this one."""
+        if self.store.exists("quarantine"):
+            is_before = (F.col("source") == self.store.source) & (F.col("batch") < batch.number)
+            is_open = is_before & F.col("redriven").isNull() & condition
+            table = delta_table(self.store.spark, self.store.path("quarantine"))
+            table.update(is_open, {"redriven": F.lit(batch.number).cast("long")})
+
+    def has_lost_bytes(self) -> bool:
+        """True if quarantine has bytes that were neither sent again nor redriven."""
+        is_left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("offset").isNotNull()
+        is_lost = is_left & ~F.col("reason").endswith(TORN)
+        return bool(self.store.query("quarantine", lambda rows: rows.where(is_lost).select("file").limit(1)))
+
+    def leftovers(self) -> Leftovers:
+        """Bytes and files that the last batch with files set aside, unless redriven since."""
+        newest = self.store.query("files", lambda rows: rows.agg(F.max("batch").alias("batch")))
+        is_last = F.col("batch") >= max((row["batch"] or 0 for row in newest), default=0)
+        names = ("file", "path", "offset", "length", "xid", "lsn", "reason")
+        is_left = is_last & F.col("redriven").isNull() & F.col("relation").isNull()
+        return Leftovers.of(self.store.query("quarantine", lambda rows: rows.where(is_left).select(*names)))

@@ -1,0 +1,163 @@
+"""Transactions in the ledger, with the message rows of open ones, and logical decoding Messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.ingest.executors import TransactionFilter, blocks_of
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.store import LedgerStore, with_missing_columns
+from pgoutput_etl.ledger.tables import transaction_row
+from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
+from pgoutput_etl.transactions.outcome import TRIMMED, FragmentId, TransactionStatus
+from pgoutput_etl.transactions.statistics import OTHERS
+
+_MASKS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
+
+_FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTransactions:
+    """Transactions whose end was read, and logical decoding Messages."""
+
+    store: LedgerStore
+
+    def append(self, batch: Batch, rows: MessageRows) -> None:
+        self.store.append("transactions", self.ended(batch, rows), batch.number)
+
+    def ended(self, batch: Batch, rows: MessageRows, which: TransactionFilter | None = None) -> DataFrame:
+        """Rows of `transactions`. The executors make the rows of ordinary transactions within one file, which `which`
+        filters; the driver makes all others."""
+        ended = rows.ended(which).where(F.col("fate") != TransactionStatus.QUARANTINED.value)
+        ended = ended.withColumns({"gid": F.lit(None).cast("string"), "commit_ts": _commit_time()})
+        columns = ("xid", "gid", "fate", "commit_lsn", "commit_ts", "file", "unit", "changes", "origin", "origin_lsn")
+        ended = ended.select(*self.store.stamp(batch), *columns)
+        others = [transaction_row(outcome) for outcome in rows.assembly.outcomes]
+        frame = self.store.frame("transactions", others, batch.number)
+        return frame.unionByName(ended, allowMissingColumns=True)
+
+    def record_trimmed(self, last: Batch, lsn: int) -> None:
+        """Records that ordinary transactions with commits up to `lsn` may have been deleted. last: the newest batch."""
+        self.store.append_rows("transactions", [{"fate": TRIMMED, "commit_lsn": lsn}], last.number, f"{TRIMMED}:{lsn}")
+
+    def trimmed_to(self) -> int:
+        """The last commit LSN up to which ordinary transactions may have been deleted; 0 if all are stored."""
+        last = F.max("commit_lsn").alias("lsn")
+        rows = self.store.query("transactions", lambda rows: rows.where(F.col("fate") == TRIMMED).agg(last))
+        return max((row["lsn"] or 0 for row in rows), default=0)
+
+    def append_messages(self, batch: Batch, rows: MessageRows, counts: Mapping[str, int]) -> None:
+        """Appends logical Messages. counts: as `BatchStatistics.messages`.
+
+        A batch that assembles the archive again reads all Messages, and appends only the missing ones.
+        """
+        if not any(counts.values()):
+            return
+        messages = rows.logical_messages()
+        if counts.get(OTHERS):
+            first = F.min(F.struct("file", "ordinal")).alias("first")
+            repeated = [F.first(name).alias(name) for name in ("transactional", "xid", "commit_lsn", "commit_ts")]
+            others = messages.where(~F.col("transactional")).groupBy(*IDENTIFIED_BY).agg(first, *repeated)
+            others = others.select("*", "first.*").drop("first")
+            messages = messages.where(F.col("transactional")).unionByName(self._new_messages(others, batch))
+        if batch.since == batch.number:
+            messages = self._new_messages(messages, batch)
+        messages = messages.withColumn("commit_ts", _commit_time())
+        self.store.append("messages", messages.select(*self.store.stamp(batch), "*"), batch.number)
+
+    def _new_messages(self, messages: DataFrame, batch: Batch) -> DataFrame:
+        """Messages that no earlier batch stored: PostgreSQL may send a Message again."""
+        if not self.store.exists("messages"):
+            return messages
+        [least] = messages.agg(F.min("lsn")).collect()
+        if least[0] is None:
+            return messages
+        is_before = (F.col("batch") < batch.number) & (F.col("lsn") >= least[0])
+        stored = self.store.read("messages").where(is_before).select("transactional", *IDENTIFIED_BY)
+        return messages.join(stored, ["transactional", *IDENTIFIED_BY], "left_anti")
+
+
+def _commit_time() -> Column:
+    return F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransactions:
+    """The message rows of transactions that are still open."""
+
+    store: LedgerStore
+
+    def append(self, batch: Batch, rows: MessageRows) -> None:
+        """The batch's own rows of open transactions, with the masks that were applied to their columns."""
+        if not open_fragments(rows.assembly):
+            return
+        content = rows.content_with_status()
+        pending = content.where((F.col("fate") == TransactionStatus.OPEN.value) & (F.col("file") >= batch.first_file))
+        pending = pending.join(F.broadcast(self._masks(rows.assembly.relations)), "relation", "left")
+        columns = (*self.store.stamp(batch), *MESSAGE_SCHEMA.names, "uses")
+        self.store.append("open_transactions", pending.select(*columns), batch.number)
+
+    def _masks(self, relations: RelationHistory) -> DataFrame:
+        masks = [(oid, relations.masks_of(oid)) for oid in sorted(relations.oids())]
+        rows = [{"relation": oid, "uses": json.dumps(dict(columns))} for oid, columns in masks if columns]
+        return frame(self.store.spark, pa.Table.from_pylist(rows, _MASKS))
+
+    def blocks(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
+        """Blocks of the message rows of transactions that earlier batches left open; None if none are open."""
+        rows = self._rows(assembly, batch)
+        return None if rows is None else blocks_of(rows.select(*MESSAGE_SCHEMA.names), BlockKind.WAITING)
+
+    def masks(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
+        """Relation OIDs of changes that earlier batches left open, and the masks applied to their columns then."""
+        rows = self._rows(assembly, batch)
+        if rows is None:
+            return []
+        masks = rows.where(F.col("relation").isNotNull()).select("relation", "uses").distinct()
+        return [(row["relation"], json.loads(row["uses"] or "{}")) for row in masks.toArrow().to_pylist()]
+
+    def _rows(self, assembly: Assembly, batch: Batch) -> DataFrame | None:
+        fragments = open_fragments(assembly)
+        if not fragments:
+            return None
+        rows = with_missing_columns("open_transactions", self.store.read_before("open_transactions", batch))
+        return rows.join(F.broadcast(fragment_frame(self.store.spark, fragments)), ["file", "unit"], "left_semi")
+
+    def delete_ended(self, assembly: Assembly) -> None:
+        """Deletes the rows of all transactions that are no longer open."""
+        stored = self.store.read("open_transactions").select("file", "unit").distinct().collect()
+        self.delete_closed(map(tuple, stored), assembly)
+
+    def delete_closed(self, fragments: Iterable[FragmentId], assembly: Assembly) -> None:
+        """Deletes the rows of fragments that are no longer open. Leftover rows do no harm: only open ones are read."""
+        still_open = set(open_fragments(assembly))
+        ended = [fragment for fragment in fragments if fragment not in still_open]
+        if not ended:
+            return
+        target = delta_table(self.store.spark, self.store.path("open_transactions")).alias("t")
+        same = (F.col("t.file") == F.col("s.file")) & (F.col("t.unit") == F.col("s.unit"))
+        condition = same & (F.col("t.source") == self.store.source)
+        target.merge(fragment_frame(self.store.spark, ended).alias("s"), condition).whenMatchedDelete().execute()
+
+
+def open_fragments(assembly: Assembly) -> list[FragmentId]:
+    return [fragment for outcome in assembly.open_outcomes() for fragment in outcome.fragments]
+
+
+def fragment_frame(spark: SparkSession, fragments: Iterable[FragmentId]) -> DataFrame:
+    rows = [{"file": file, "unit": fragment} for file, fragment in fragments]
+    return frame(spark, pa.Table.from_pylist(rows, _FRAGMENTS))

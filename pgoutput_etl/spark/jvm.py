@@ -1,0 +1,78 @@
+"""Starts a local JVM that prints only warnings and errors, to standard error: standard output is for reports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+
+from pgoutput_etl.errors import RunError
+
+_FOLDER = Path(__file__).parent
+
+_OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
+
+_LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
+
+
+def start_jvm(settings: Mapping[str, str]) -> None:
+    """Starts the JVM with these settings only, unless one runs: every user of the machine can read its command line.
+
+    Raises RunError if it does not start. It has then said why on standard error.
+    """
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
+    try:
+        with _log_options(), _without_ivy_listing() as stderr:
+            gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise RunError(
+            f"Spark did not start ({error.getCondition()}): the lines above say why. It needs Java 17 or newer and, to "
+            "download Delta Lake the first time, Maven Central or a mirror of it"
+        ) from None
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextmanager
+def _log_options() -> Iterator[None]:
+    """Configures Spark's log, unless the user's Spark has a configuration of it."""
+    before, log = os.environ.get(_OPTIONS), _FOLDER / "log4j2.properties"
+    conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
+    if log.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
+        os.environ[_OPTIONS] = f'-Dlog4j2.configurationFile="{log}" {before or ""}'
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_OPTIONS, None)
+        else:
+            os.environ[_OPTIONS] = before
+
+
+_COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as a running Popen must be
+
+
+@contextmanager
+def _without_ivy_listing() -> Iterator[int]:
+    """A descriptor for what the JVM prints."""
+    read, write = os.pipe()
+    command = [sys.executable, "-IS", str(_FOLDER / "ivy_listing.py")]
+    copier = subprocess.Popen(command, stdin=read, stdout=subprocess.DEVNULL)
+    os.close(read)
+    try:
+        yield write
+    except BaseException:
+        os.close(write)
+        copier.wait()  # until everything that the JVM said is written
+        raise
+    os.close(write)
+    _COPIERS.append(copier)

@@ -1,0 +1,72 @@
+"""Works on several tables at a time, and reports the progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.console import Progress
+from pgoutput_etl.spark.session import writes_may_overlap
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class TablePool:
+    """limit: tables at a time; one with Spark Connect. verb: of the progress lines, such as "verifying".
+
+    Threads share the session. Work that needs settings gets a session of its own from `session_settings`.
+    """
+
+    spark: SparkSession
+    limit: int
+    verb: str
+    progress: Progress
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def threads(self) -> int:
+        return self.limit if writes_may_overlap(self.spark) else 1
+
+    def map(
+        self,
+        tables: Sequence[T],
+        name: Callable[[T], str],
+        work: Callable[[T], R],
+        runs_alone: Callable[[T], bool] = _never,
+    ) -> list[R]:
+        """The results in the tables' order. runs_alone: True for tables that run one after the other, after the rest.
+        The first error ends the work, once the tables that have begun are done."""
+
+        def run(table: T) -> R:
+            number, started = next(self._numbers), time.monotonic()
+            label = f"{number} of {len(tables)}: {name(table)}"
+            self.progress(f"{self.verb} {label}")
+            result = work(table)
+            self.progress(f"done {label}, {time.monotonic() - started:.1f} s")
+            return result
+
+        results: dict[int, R] = {}
+        alone = [i for i, table in enumerate(tables) if runs_alone(table)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            futures: dict[int, Future[R]] = {
+                i: pool.submit(run, table) for i, table in enumerate(tables) if i not in alone
+            }
+            try:
+                results |= {i: future.result() for i, future in futures.items()}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        results |= {i: run(tables[i]) for i in alone}
+        return [results[i] for i in range(len(tables))]

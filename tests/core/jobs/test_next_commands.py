@@ -1,0 +1,93 @@
+"""The commands that resolve what a run reports."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.cli import command
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.errors import ArchiveError, RunError, SequenceError
+from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
+from pgoutput_etl.jobs.next_commands import ONLY_ON_SERVER, Findings, inspected, next_commands, next_lines
+from pgoutput_etl.landing.selection import LEFT_UNREAD
+from pgoutput_etl.transactions.cutoff import TORN
+from tools.error_sites import sites
+
+KEY_IS_NEW = "key column b is new, and its values in existing rows were never sent: no archive has them"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    path = tmp_path / "my shop.yaml"
+    path.write_text("source: {name: shop, landing: ./landing}\ntarget: {root: ./warehouse}\n", encoding="utf-8")
+    return load_config(str(path))
+
+
+STATES = {
+    "held": (Findings({"public.t": "the column name '_pg_x' is reserved"}), ["backfill --from-quarantine"]),
+    "only on the server": (
+        Findings({"public.t": KEY_IS_NEW, "odd.a,b [x]": KEY_IS_NEW}),
+        ["snapshot --tables 'odd.a?b [[]x],public.t' --jdbc jdbc:postgresql://HOST:5432/DATABASE"],
+    ),
+    "both": (Findings({"a.b": KEY_IS_NEW, "a.c": "its name is empty"}), ["backfill --from-quarantine", "snapshot "]),
+    "unreadable bytes": (Findings({"a.b": "transaction 1 …"}, ["a.bin: 1 byte"], 1), ["backfill --from-quarantine"]),
+    "sent again": (Findings({}, [f"a.bin: 5 bytes at offset 3: expected more{TORN}"]), []),
+    "left unread": (Findings({}, refused_files=[f"a.bin{LEFT_UNREAD}"]), ["backfill --from-quarantine"]),
+    "other content": (Findings({}, refused_files=["a.bin was read before"]), ["apply "]),
+    "no Prepare": (Findings({}, commits_without_prepare=["transaction 7"]), ["apply --set source.gaps=accept"]),
+    "ahead": (Findings({}, ahead={"a.b": 16, "a.c": 32}), ["apply "]),
+    "nothing": (Findings({}), []),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_has_a_command_that_its_job_takes(state: str, config: Config) -> None:
+    findings, expected = STATES[state]
+    commands = next_commands(config, findings)
+    options = f" {shlex.join(config.options)}"
+    assert len(commands) == len(expected)
+    for step, begin in zip(commands, expected, strict=True):
+        assert f"{step.command.replace(options, '')} ".startswith(f"pgoutput-etl {begin}")
+    for step in commands:
+        _, job, *arguments = shlex.split(step.command)
+        parsed = command(job).parser(job).parse_args(arguments)
+        assert parsed.config == config.options[1]
+        assert step.reason.endswith(":")
+
+
+def test_a_command_stands_once_with_all_reasons(config: Config) -> None:
+    findings = Findings({"a.b": "its name is empty"}, refused_files=[f"a.bin{LEFT_UNREAD}"])
+    [step] = next_commands(config, findings)
+    assert step.reason.startswith("1 table is held: repair")
+    assert "left unread" in step.reason
+    assert next_lines([step]) == ["Next:", f"  {step.reason}", f"    {step.command}"]
+    assert next_lines([]) == []
+
+
+def test_the_json_has_reasons_and_commands(config: Config) -> None:
+    steps = next_commands(config, Findings({}, ahead={"a.b": 16}))
+    report = json.loads(RunReport([RunSummary("shop", 1, 1, 1, 1, next=steps)]).to_json())
+    reason = "1 table is ahead: land the archive through LSN 0/10, then run:"
+    assert report["next"] == [{"reason": reason, "command": steps[0].command}]
+
+
+@pytest.mark.parametrize("pattern", ONLY_ON_SERVER)
+def test_reasons_that_call_for_a_snapshot_are_those_of_the_code(pattern: str) -> None:
+    fitting = [site for site in sites() if re.search(pattern, site.text)]
+    assert {site.kind for site in fitting} <= {"TableError", "ArchiveError"}
+    assert fitting
+
+
+def test_landed_files_that_end_a_run_can_be_inspected(config: Config) -> None:
+    for error in (ArchiveError("a.bin: unreadable"), SequenceError("a file is missing")):
+        with pytest.raises(ArchiveError) as raised, inspected(config):
+            raise error
+        assert raised.value.next_job == ("inspect", "./landing")
+    with pytest.raises(RunError) as other, inspected(config):
+        raise RunError("between 1 and 3 a file is missing", next_job=("apply", "--set", "source.gaps=accept"))
+    assert other.value.next_job == ("apply", "--set", "source.gaps=accept")

@@ -1,0 +1,203 @@
+"""Initial loads: with the commands that the checklist prints, and in an order that would lose rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.postgres.catalog import QUERY as CATALOG
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from tests.spark.jobs.test_apply_job import ROOT, run
+from tests.support.jobs import Job
+from tests.support.servers.live_writers import psql_with_snapshot
+from tests.support.servers.postgres import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+DRIVER = "org.postgresql:postgresql:42.7.7"
+TABLES = """
+create table t (id int primary key, v text);
+insert into t select i, 'before ' || i from generate_series(1, 100) i;
+create table "Odd ""name" (id int primary key);
+create table without_key (id int);
+"""
+
+
+def source(server: Server, role: str = "postgres") -> SourceServer:
+    with server.connect() as connection:
+        connection.execute(f"set role {role}".encode())
+        row = connection.execute(QUERY.encode()).fetchone()
+    assert row is not None
+    return SourceServer.of(row[0])
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_the_query_describes_a_server(version: Any) -> None:
+    with Server(version) as server:
+        server.psql(
+            TABLES
+            + """
+            create table parts (id int primary key) partition by range (id);
+            create table part_1 partition of parts for values from (1) to (9);
+            create unlogged table unlogged (id int primary key);
+            create table hidden (id int primary key);
+            alter table hidden enable row level security;
+            create role reader login;
+            grant select on t, hidden to reader;
+            create publication p for table t (id) where (id > 3), hidden with (publish = 'insert,update');
+            create publication roots for table parts with (publish_via_partition_root);
+            """
+        )
+        server.create_slot("etl")
+        found = source(server, "reader")
+        assert (found.version // 10_000, found.database, found.user) == (version, "postgres", "reader")
+        assert (found.wal_level, found.max_slots, found.senders, found.may_replicate) == ("logical", 20, 0, False)
+        assert source(server).may_replicate
+        [slot] = found.slots
+        assert (slot.name, slot.plugin, slot.database, slot.is_active) == ("etl", "pgoutput", "postgres", False)
+        assert slot.why_lost is None
+        assert slot.confirmed is not None
+        assert 0 < slot.confirmed <= found.lsn
+        assert [(p.name, p.omitted) for p in found.publications] == [("p", ("DELETE", "TRUNCATE")), ("roots", ())]
+        tables = {table.table: table for table in found.tables}
+        assert set(tables) == {"t", 'Odd "name', "without_key", "parts", "part_1", "unlogged", "hidden"}
+        assert {name for name, table in tables.items() if table.may_select} == {"t", "hidden"}
+        assert {name for name, table in tables.items() if table.rows_hidden} == {"hidden"}
+        assert {name for name, table in tables.items() if not table.has_key} == {"without_key"}
+        assert {name for name, table in tables.items() if not table.is_logged} == {"unlogged"}
+        assert {name for name, table in tables.items() if table.publications} == {"t", "hidden", "parts"}
+        [published] = tables["t"].publications
+        assert (published["name"], published["columns"], published["filter"]) == ("p", ["id"], "(id > 3)")
+        assert tables["parts"].is_root
+        assert tables["part_1"].is_partition
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_lost_slot_and_a_slot_that_a_receiver_uses(version: Any, tmp_path: Path) -> None:
+    limits = {"max_slot_wal_keep_size": "1MB", "wal_keep_size": "0", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with Server(version, limits) as server:
+        server.psql(f"{TABLES} create publication p for all tables;")
+        server.create_slot("lost")
+        server.create_slot("used")
+        with server.start_recvlogical("used", tmp_path / "used.bin", publications=["p"]) as receiver:
+            deadline = time.monotonic() + 60
+            while not (slots := {slot.name: slot for slot in source(server).slots})["used"].is_active:
+                assert time.monotonic() < deadline
+            assert source(server).senders == 1
+            assert not slots["lost"].is_active
+            receiver.terminate()
+        for _ in range(4):
+            server.psql("insert into t select max(id) + 1 from t; select pg_switch_wal(); checkpoint;")
+        assert {slot.why_lost is not None for slot in source(server).slots if slot.name == "lost"} == {True}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", [16, 18])
+def test_the_printed_commands_load_an_empty_target(
+    version: Any, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    job = Job(spark, tmp_path, landing)
+    job.write_config()
+    with Server(version) as server:
+        monkeypatch.setenv("PATH", f"{server.programs}:{os.environ['PATH']}")
+        server.psql(TABLES)
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
+        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
+        loading: list[str | Path] = [ROOT / "jobs/snapshot.py", "--config", job.config, "--jdbc", url]
+
+        refused = run(*submit, *loading, "--tables", "public.*")
+        assert refused.returncode == 2, refused.stderr
+        assert "loading now would lose rows: slot: database postgres has no pgoutput slot" in refused.stderr
+        done = run(*submit, *loading, "--tables", "public.*", "--check", "--json")
+        assert done.returncode == 3, done.stderr
+        report = json.loads(done.stdout)
+        problems = [check["subject"] for check in report["checks"] if check["status"] == "problem"]
+        assert problems == ["publication", "slot"]
+
+        receivers = []
+        try:
+            for number, step in enumerate(report["steps"]):
+                server.psql(f"insert into t values ({1000 + number}, 'before step {number}')")
+                command = step["command"]
+                if command.startswith("pg_recvlogical "):
+                    command += " --status-interval=1 --fsync-interval=1"
+                    receivers.append(subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT))
+                    continue
+                if "jobs/apply.py" in command:
+                    _wait_until_received(server)
+                ran = run("bash", "-c", f"cd '{ROOT}' && {command}")
+                assert ran.returncode == 0, (command, ran.stderr)
+        finally:
+            for receiver in receivers:
+                receiver.terminate()
+                receiver.wait(timeout=60)
+        assert [step["command"].split()[0] for step in report["steps"]] == [
+            *("psql", "psql", "pg_recvlogical", "./spark-submit.sh", "./spark-submit.sh")
+        ]
+        with server.connect() as connection:
+            expected = connection.execute("select id, v from t order by id").fetchall()
+        rows = sorted((row["id"], row["v"]) for row in job.rows("public", "t"))
+        assert len(rows) == 105
+        assert rows == expected
+
+
+def _wait_until_received(server: Server) -> None:
+    end, deadline = parse_lsn(server.current_lsn()), time.monotonic() + 60
+    while max(slot.confirmed or 0 for slot in source(server).slots) < end:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_dump_from_before_the_slot_is_refused(
+    version: Any, spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    """The row that is inserted between the dump and the slot is in neither of them."""
+    job = Job(spark, tmp_path, landing)
+    catalog = tmp_path / "catalog.json"
+
+    def load(folder: str, lsn: str, slot_lsn: int | None = None) -> None:
+        request = SnapshotRequest(
+            ("public.t",),
+            parse_lsn(lsn),
+            files=str(tmp_path / folder),
+            format=RowFormat.DUMP,
+            catalog=str(catalog),
+            slot_lsn=slot_lsn,
+        )
+        assert snapshot(spark, job.loaded(), request, lambda _: None).exit_code == 0
+
+    with Server(version) as server:
+        server.psql(f"{TABLES} create publication p for all tables;")
+        with psql_with_snapshot(server) as (name, early):
+            server.pg_dump(tmp_path / "early", "--snapshot", name)
+        server.psql("insert into t values (1000, 'between')")
+        server.create_slot("etl")
+        [slot] = [slot for slot in source(server).slots if slot.name == "etl"]
+        with psql_with_snapshot(server) as (name, late):
+            server.pg_dump(tmp_path / "late", "--snapshot", name)
+        server.psql("insert into t values (1001, 'after')")
+        catalog.write_text(server.psql(CATALOG))
+        server.recvlogical("etl", landing / "0.bin", publications=["p"])
+
+    for slot_lsn in (None, slot.confirmed):
+        with pytest.raises(ConfigError, match="--lsn: "):
+            load("early", early, slot_lsn)
+    load("late", late, slot.confirmed)
+    assert job.run().exit_code == 0
+    with pytest.raises(ConfigError, match="the archive is known to have all commits only from"):
+        load("early", early)
+    rows = {row["id"]: row["v"] for row in job.rows("public", "t")}
+    assert (len(rows), rows[1000], rows[1001]) == (102, "between", "after")

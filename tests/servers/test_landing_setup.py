@@ -1,0 +1,171 @@
+"""conf/landing/setup.sql and the README's nightly commands work in either order, and again; mismatches are reported."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.servers.landing_machine import CONF, ROOT, replayed
+from tests.support.servers.postgres import Server
+
+pytestmark = pytest.mark.e2e
+
+_README = (ROOT / "README.md").read_text()
+_NIGHTLY = _README[_README.index("## Nightly use") :]
+ONCE, EVERY_NIGHT = re.findall(r"```sh\n(.*?)```", _NIGHTLY, re.DOTALL)[:2]
+# What README.md and docs/landing.md said before setup.sql could be run again.
+OLD_RECIPE = """
+psql -d shop -c "create publication etl for all tables"
+pg_recvlogical -d shop --slot=etl --create-slot --plugin=pgoutput
+"""
+
+
+class Database:
+    """The database shop, and a shell in a folder with the README's paths."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        (folder / "conf").mkdir()
+        (folder / "conf" / "landing").symlink_to(CONF)
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": f"{self.server.programs}:/usr/bin:/bin",
+            "PGHOST": str(self.server.folder),
+            "PGPORT": str(self.server.port),
+            "PGUSER": "postgres",
+        }
+        command = ["bash", "-euo", "pipefail", "-c", script]
+        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+
+    def setup(self, *options: str, database: str = "shop") -> subprocess.CompletedProcess[str]:
+        given = " ".join(f"-v {option}" for option in options)
+        return self.run(f"psql -d {database} {given} -f conf/landing/setup.sql")
+
+    def psql(self, *statements: str) -> None:
+        with psycopg.connect(self.server.conninfo.replace("dbname=postgres", "dbname=shop"), autocommit=True) as shop:
+            for statement in statements:
+                shop.execute(statement.encode())
+
+
+@pytest.fixture
+def shop(server: Server, tmp_path: Path) -> Iterator[Database]:
+    server.psql("create database shop")
+    yield Database(server, tmp_path)
+    server.psql("select pg_drop_replication_slot(slot_name) from pg_replication_slots")
+    server.psql("drop database shop with (force)")
+    server.psql("drop role if exists landing")
+    server.psql("drop publication if exists etl")
+
+
+def succeeds(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readmes_nights_work_before_and_after_the_setup(shop: Database) -> None:
+    night = EVERY_NIGHT.partition("./spark-submit.sh")[0]
+    shop.psql("create table a (b int primary key)")
+    succeeds(shop.run(ONCE))
+    shop.psql("insert into a values (1)")
+    succeeds(shop.run(night))
+    succeeds(shop.setup())
+    succeeds(shop.run(ONCE))
+    shop.psql("insert into a values (2)")
+    succeeds(shop.run(f"sleep 1; {night}"))
+    files = sorted((shop.folder / "landing" / "shop").glob("*.bin"))
+    assert len(files) == 2
+    [table] = replayed(files).tables().values()
+    assert len(table.rows) == 2
+
+
+def test_an_earlier_recipe_is_kept(shop: Database) -> None:
+    succeeds(shop.run(OLD_RECIPE))
+    shop.psql("create table a (b int primary key)", "insert into a values (1)")
+    for _ in range(2):
+        succeeds(shop.setup())
+    succeeds(shop.run(f"mkdir -p landing/shop; {EVERY_NIGHT.partition('./spark-submit.sh')[0]}"))
+    [file] = (shop.folder / "landing" / "shop").glob("*.bin")
+    assert len(replayed([file]).tables()) == 1, "the slot was not created again, and lost nothing"
+
+
+def test_tables_without_changes_are_listed(shop: Database) -> None:
+    shop.psql("create table listed (a int)", "create table other (a int)", "create publication etl for table listed")
+    done = shop.setup()
+    succeeds(done)
+    assert re.findall(r"^ (\w[\w ]*\w) *$", done.stdout, re.MULTILINE)[-4:] == [
+        *("not published", "other"),
+        *("without a key", "listed"),
+    ]
+    shop.psql("alter publication etl set (publish = 'insert')")
+    assert "The publication etl leaves out some operations" in shop.setup().stdout
+
+
+def refuses(done: subprocess.CompletedProcess[str], *problems: str) -> None:
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "landing needs the changes that are listed above" in done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith(("The slot", "The role"))] == [*problems]
+
+
+def test_a_role_that_cant_receive_is_reported(shop: Database) -> None:
+    shop.psql("create role landing")
+    changes = ["ALTER ROLE landing LOGIN", "ALTER ROLE landing REPLICATION"]
+    refuses(
+        shop.setup(),
+        f"The role landing can't log in: {changes[0]}",
+        f"The role landing can't replicate: {changes[1]}",
+    )
+    shop.psql(*changes)
+    succeeds(shop.setup())
+    shop.psql("alter role landing noreplication", "create role rds_replication", "grant rds_replication to landing")
+    succeeds(shop.setup())
+    shop.psql("drop role rds_replication")
+
+
+def test_a_slot_of_another_kind_or_database_is_reported(shop: Database) -> None:
+    shop.psql("select pg_create_physical_replication_slot('etl')")
+    other_name = "choose another name with -v slot= and SLOT="
+    refuses(shop.setup(), f"The slot etl has no plugin instead of pgoutput: drop it, or {other_name}")
+    shop.psql("select pg_drop_replication_slot('etl')")
+    succeeds(shop.setup(database="postgres"))
+    refuses(shop.setup(), f"The slot etl is of the database postgres: {other_name}")
+    succeeds(shop.setup("slot=etl_shop"))
+    succeeds(shop.setup("slot=etl_shop"))
+
+
+def test_a_lost_slot_is_reported(shop: Database) -> None:
+    succeeds(shop.setup())
+    shop.psql("alter system set max_slot_wal_keep_size = '1MB'", "select pg_reload_conf()")
+    shop.psql("create table a (b text)")
+    for _ in range(4):
+        shop.psql("insert into a values ('more')", "select pg_switch_wal()")
+    shop.psql("checkpoint", "alter system reset max_slot_wal_keep_size", "select pg_reload_conf()")
+    lost = "The slot etl is lost, with changes that were not received: see docs/landing.md, A lost slot"
+    refuses(shop.setup(), lost)
+
+
+def test_a_slot_gets_its_options_later(shop: Database) -> None:
+    succeeds(shop.setup())
+    done = shop.setup("two_phase=on", "failover=true")
+    if shop.server.version == 16:
+        fixed = "this server can't change it"
+        refuses(done, f"The slot etl needs two_phase true: {fixed}", f"The slot etl needs failover true: {fixed}")
+        return
+    commands = re.findall(r"end the receiver, and run (psql .*)", done.stdout)
+    refuses(
+        done,
+        *(
+            f"The slot etl needs {name} true: end the receiver, and run {command}"
+            for name, command in zip(("two_phase", "failover"), commands, strict=True)
+        ),
+    )
+    for command in commands:
+        succeeds(shop.run(command))
+    succeeds(shop.setup("two_phase=true", "failover=on"))
+    succeeds(shop.setup())
+    assert "The slot etl needs failover false: " in shop.setup("failover=false").stdout

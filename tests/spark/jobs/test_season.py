@@ -1,0 +1,93 @@
+"""Jobs that only read, on a season: verify, plan, inspect, and maintain without --execute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.verify.report import VerifySummary
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from tests.spark.jobs.test_plan import inspected, planned, tree
+from tests.support.season import SIXTH, Season
+
+pytestmark = pytest.mark.spark
+ORDERS = "id,v,w\n1,again,\n3,c,\n4,d,w\n5,e,\n"
+
+
+def compared(season: Season, folder: Path, name: str, rows: str, at_lsn: int | None = None) -> VerifySummary:
+    path = folder / "rows.csv"
+    path.write_text(rows, encoding="utf-8")
+    request = VerifyRequest(csv=str(path), table=f"public.{name}", at_lsn=at_lsn)
+    return verify(season.nights.job.spark, season.nights.job.loaded(), request, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("orders", ORDERS),
+        ("soft", "id,v\n1,aa\n"),
+        ("past", "v,id\naa,1\n"),
+        ("bag", "a,b\nx,1\ny,\nx,1\n"),
+    ],
+    ids=["orders", "soft", "past", "bag"],
+)
+def test_verify_finds_no_difference(season: Season, tmp_path: Path, name: str, rows: str) -> None:
+    summary = compared(season, tmp_path, name, rows)
+    assert (summary.exit_code, [table.differing for table in summary.tables]) == (0, [0])
+
+
+def test_verify_names_the_transactions_of_differing_rows(season: Season, tmp_path: Path) -> None:
+    summary = compared(season, tmp_path, "orders", ORDERS.replace("d,w", "SECRET,w").replace("3,c,\n", "7,g,\n"))
+    [table] = summary.tables
+    assert (summary.exit_code, table.only_delta, table.only_other, table.differs) == (3, 1, 1, 1)
+    assert table.columns == {"v": 1}
+    assert {(change.xid, change.commit_lsn) for change in table.transactions} == {(10, 0x1C0), (12, 0x380)}
+    assert "SECRET" not in summary.to_json()
+
+
+def test_verify_compares_an_earlier_commit(season: Season, tmp_path: Path) -> None:
+    assert compared(season, tmp_path, "orders", "id,v\n1,aa\n3,c\n", at_lsn=0x280).exit_code == 0
+
+
+def test_verify_refuses_a_commit_within_a_batch(season: Season, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no batch ended there"):
+        compared(season, tmp_path, "orders", ORDERS, at_lsn=0x210)
+
+
+def test_verify_refuses_a_table_in_mode_append(season: Season, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing to compare: public\.events: mode append stores changes"):
+        compared(season, tmp_path, "events", "id,v\n1,a\n")
+
+
+def test_plan_counts_a_night_before_it_is_applied(season: Season) -> None:
+    nights = season.nights
+    path = nights.job.landing / "005.copydata"
+    try:
+        nights.land(SIXTH, name=path.name)
+        summary = planned(nights.job)
+    finally:
+        path.unlink()
+    tables = {table.table: (table.inserted, table.updated, table.deleted) for table in summary.tables if not table.held}
+    assert (summary.batch, tables) == (6, {"orders": (1, 1, 0)})
+
+
+def test_inspect_counts_what_the_nights_counted(season: Season) -> None:
+    report = inspected(season.nights.job.landing)
+    for status in ("committed", "aborted", "resent", "quarantined"):
+        total = sum(getattr(summary, f"{status}_transactions") for summary in season.summaries)
+        assert (status, report.transactions[status]) == (status, total)
+    assert report.transactions["open"] == 0
+
+
+def test_maintenance_without_execute_writes_nothing(season: Season) -> None:
+    job = season.nights.job
+    before = tree(job.folder / "tables")
+    summary = maintain(job.spark, job.loaded(), MaintainRequest(tables=("public.orders",), zorder=True), lambda _: None)
+    assert tree(job.folder / "tables") == before
+    [table] = [table for table in summary.tables if table.name == "public.orders"]
+    assert (table.steps[0], table.after) == ("optimize by key", None)

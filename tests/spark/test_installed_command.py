@@ -1,0 +1,89 @@
+"""`pgoutput-etl` in a process of its own, as pip installs it: what a user sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_archives import Messages, copydata, delete, insert, table, transaction, update
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+INT4 = 23
+PROGRESS = re.compile(r"\[ *\d+\.\d s\] .+")
+# Of shared machines only; the first run of all also names what it downloads.
+REMOVED = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT")
+
+CONFIG = """
+source: {{name: shop, landing: '{folder}/landing'}}
+target: {{root: '{folder}/warehouse'}}
+merge: {{max_transactions: 1}}
+spark: {{spark.sql.shuffle.partitions: 1, spark.ui.enabled: false{more}}}
+"""
+
+
+def apply(folder: Path, more: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    config = folder / "shop.yaml"
+    config.write_text(CONFIG.format(folder=folder, more=more), encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if key not in REMOVED}
+    installed = Path(sys.executable).with_name("pgoutput-etl")
+    return subprocess.run(
+        [installed, "apply", "--config", config],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def land(folder: Path, *messages: Messages) -> None:
+    (folder / "landing").mkdir()
+    for number, file in enumerate(messages):
+        (folder / "landing" / f"{number}.bin").write_bytes(copydata(file, 0x1000000 * (number + 1)))
+
+
+def test_standard_error_has_progress_only(tmp_path: Path) -> None:
+    """Also where Delta reads deletion vectors of a table whose column was renamed."""
+    first, renamed = table(("id", INT4), "v"), table(("id", INT4), "w")
+    rows = [insert(str(n), "x") for n in range(50)]
+    land(
+        tmp_path,
+        transaction(1, 100, first, *rows),
+        transaction(2, 200, renamed, update("1", "y"), delete("2", None)),
+        transaction(3, 300, renamed, update("3", "y"), delete("4", None)),
+        transaction(4, 400, renamed, update("5", "y")),
+    )
+    done = apply(tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert [line for line in lines if not PROGRESS.fullmatch(line) and not line.startswith("downloading ")] == []
+    assert any(line.endswith("writing the ledger") for line in lines)
+    assert "Batch 4 of shop: 1 file, " in done.stdout
+    assert done.stdout.splitlines()[-1] == f"  pgoutput-etl show {tmp_path}/warehouse/public/t"
+
+
+def test_a_failed_download_shows_what_ivy_says_and_a_users_log_configuration_counts(tmp_path: Path) -> None:
+    land(tmp_path, transaction(1, 100, table(), insert("1", "x")))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.xml").write_text(
+        '<Configuration status="trace"><Loggers><Root level="warn"/></Loggers></Configuration>'
+    )
+    (tmp_path / "ivy.xml").write_text(
+        '<ivysettings><settings defaultResolver="none"/><resolvers><filesystem name="none">'
+        f'<artifact pattern="{tmp_path}/none/[artifact].[ext]"/></filesystem></resolvers></ivysettings>'
+    )
+    more = f", spark.jars.ivySettings: '{tmp_path}/ivy.xml', spark.jars.ivy: '{tmp_path}/ivy'"
+    done = apply(tmp_path, more, SPARK_CONF_DIR=str(tmp_path / "conf"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "io.delta#delta-spark" in done.stderr
+    assert "UNRESOLVED DEPENDENCIES" in done.stderr
+    assert f"{tmp_path}/conf/log4j2.xml" in done.stderr
+    assert re.search(r"^RunError: Spark did not start", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
