@@ -39,9 +39,9 @@ def clone(folder: Path) -> Path:
 
 def shell_environment() -> dict[str, str]:
     """The environment of a shell that runs neither in Spark nor, as the tests do, in `make`."""
-    removed = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYTHONPATH")
-    removed += ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
-    return {key: value for key, value in os.environ.items() if key not in removed}
+    spark = {"SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "PYTHONPATH"}
+    make = {"MAKEFLAGS", "MAKELEVEL", "MFLAGS"}
+    return {key: value for key, value in os.environ.items() if key not in spark | make}
 
 
 def truth_counts() -> dict[str, int]:
