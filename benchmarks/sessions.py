@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,17 +18,18 @@ WORK = BUILD / "work"
 
 
 @contextmanager
-def session(cores: int = 2, memory: str = "4g") -> Iterator[SparkSession]:
-    """A local session, stopped at the end."""
+def session(cores: int = 2, memory: str = "4g", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A local session, stopped at the end. settings: further ones of Spark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for the workers
-    settings = {
+    chosen = {
         "spark.master": f"local[{cores}]",
         "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.log.level": "FATAL",
         "spark.sql.warehouse.dir": str(WORK / "warehouse"),
+        **(settings or {}),
     }
-    spark = start_session("benchmarks", settings)
+    spark = start_session("benchmarks", chosen)
     try:
         yield spark
     finally:

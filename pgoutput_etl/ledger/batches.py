@@ -9,20 +9,25 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.ledger.store import LedgerStore, rows_before, with_missing_columns
+from pgoutput_etl.ledger.reader import index_of
+from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.ledger.tables import file_statistics, table_row, table_state
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
 from pgoutput_etl.transactions.outcome import ACCOUNTS
+
+_BATCH = (
+    *("batch", "status", "ledger_id", "files", "last_commit_lsn", "state", "tables"),
+    *("backfill", "since", "settings"),
+)
+
+_CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class LedgerBatches:
 
     def _numbers(self) -> tuple[int, int] | None:
         """The newest batch and the newest that is done, 0 if none is. None before the first batch."""
-        batches = self.store.query("batches", lambda rows: rows.select("batch", "status"))
+        batches = self.store.rows("batches", ("batch", "status"))
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
@@ -43,18 +48,17 @@ class LedgerBatches:
         if numbers is None:
             return None
         newest, last_done = numbers
-        stored = self.store.query("batches", lambda rows: rows.where(F.col("batch").isin(*{newest, last_done})))
-        rows = {(row["batch"], row["status"]): row for row in stored}
-        nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0}
+        rows = {(row["batch"], row["status"]): row for row in self.store.rows("batches", _BATCH, last_done)}
+        nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0, "since": 0}
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
         files = {f.pop("file"): FilePart(**f) for f in row["files"] or []}
         tables = {t["oid"]: table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
-        resumed, since = newest != last_done, done.get("since") or 0
-        settings = row.get("settings")
-        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, row["backfill"], since, settings)
+        resumed, since = newest != last_done, done["since"] or 0
+        of_batch = (row["backfill"], since, row["settings"])
+        return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, *of_batch)
 
     def last_after(self, batch: Batch) -> Batch:
         """The batch, now done, as the run's next batch needs it. Raises RunError if another run came between."""
@@ -68,18 +72,16 @@ class LedgerBatches:
     def state_at(self, oid: int, version: int) -> TableState | None:
         """A table's state after the last batch that left it at a Delta version."""
 
-        def states(batches: DataFrame) -> DataFrame:
-            tables = batches.where(F.col("status") == "done").select("batch", F.explode("tables").alias("t"))
-            return tables.where((F.col("t.oid") == oid) & (F.col("t.version") == version))
-
-        rows = self.store.query("batches", states)
-        return table_state(max(rows, key=lambda row: row["batch"])["t"]) if rows else None
+        batches = sorted(self.store.rows("batches", ("batch", "tables")), key=lambda row: row["batch"])
+        tables = [table for row in batches for table in row["tables"] or ()]
+        states = [table for table in tables if (table["oid"], table["version"]) == (oid, version)]
+        return table_state(states[-1]) if states else None
 
     def states_after(self, batch: int) -> dict[int, TableState]:
         """OID -> table state after a batch that is done."""
-        is_done = (F.col("batch") == batch) & (F.col("status") == "done")
-        [row] = self.store.query("batches", lambda batches: batches.where(is_done).select("tables"))
-        return {table["oid"]: table_state(table) for table in row["tables"]}
+        rows = self.store.rows("batches", ("status", "tables"), batch, batch + 1)
+        [tables] = [row["tables"] for row in rows if row["status"] == "done"]
+        return {table["oid"]: table_state(table) for table in tables}
 
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """The claims of a batch and its neighbors: another run may still hold the batch before, or already the next."""
@@ -87,7 +89,7 @@ class LedgerBatches:
         files = claim_files(store.spark, store.root, store.source, progress)
 
         def read(batch: int) -> list[dict[str, Any]]:
-            rows = store.query("claims", lambda rows: rows.where(F.col("batch").between(batch - 1, batch + 1)))
+            rows = store.rows("claims", _CLAIM, batch - 1, batch + 2)
             return rows if files is None else rows + files.read(batch)
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:
@@ -132,9 +134,8 @@ class LedgerBatches:
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
         row |= {"backfill": batch.backfill, "settings": batch.settings}
         self.store.append_rows("batches", [row], batch.number, "begun")
-        is_begun = (F.col("batch") == batch.number) & (F.col("status") == "begun")
-        names = ("ledger_id", "files", "backfill")
-        [stored] = self.store.query("batches", lambda rows: rows.where(is_begun).select(*names))
+        rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
+        [stored] = [row for row in rows if row["status"] == "begun"]
         if (stored["ledger_id"], stored["files"], stored["backfill"]) != (batch.ledger_id, files, batch.backfill):
             raise RunError(f"another run has already begun batch {batch.number}; this run changes nothing. Run again")
 
@@ -177,9 +178,8 @@ class LedgerFiles:
         """The path of a file of this batch, or of an earlier one whose transactions were still open."""
         if number in batch.files:
             return batch.files[number].path
-        is_file = F.col("file") == number
-        rows = self.store.query("files", lambda rows: rows_before(rows, batch).where(is_file).select("path"))
-        return rows[0]["path"] if rows else f"file {number}"
+        rows = self.store.rows_before("files", ("file", "path"), batch)
+        return next((row["path"] for row in rows if row["file"] == number), f"file {number}")
 
     def index(self, batch: Batch | None, before: int | None = None) -> FileIndex:
         """All file parts that batches from `batch.since` on have read; with `before`, only batches before that number.
@@ -187,13 +187,4 @@ class LedgerFiles:
         Columns that an older ledger did not write are NULL.
         """
         since = 0 if batch is None else batch.since
-        modified = F.unix_micros("modified").alias("modified")
-        names = [name for name in INDEX_SCHEMA.names if name != "modified"]
-
-        def parts(rows: DataFrame) -> DataFrame:
-            chosen = with_missing_columns("files", rows).where(F.col("batch") >= since)
-            chosen = chosen if before is None else chosen.where(F.col("batch") < before)
-            return chosen.select(modified, *names)
-
-        columns = self.store.query_columns("files", parts)
-        return FileIndex.of({}) if columns is None else FileIndex(columns.select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
+        return index_of(self.store.columns("files", INDEX_SCHEMA.names, since, before))

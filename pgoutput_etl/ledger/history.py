@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.store import LedgerStore, rows_before
+from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.ledger.tables import relation_of, relation_row
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
+
+_RELATION = ("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +31,15 @@ class LedgerHistory:
         """
         scopes = None if all_scopes else open_scopes(batch.state or NOTHING_OPEN)
 
-        def in_scopes(rows: DataFrame) -> DataFrame:
-            rows = rows_before(rows, batch)
-            return rows if scopes is None else rows.where(F.col("scope").isNull() | F.col("scope").isin(*scopes))
-
+        stored = self.store.columns("relations", _RELATION, batch.since, batch.number)
+        if scopes is not None:
+            scope = stored.column("scope")
+            stored = stored.filter(pc.or_(scope.is_null(), pc.is_in(scope, pa.array(sorted(scopes), pa.int64()))))
         relations = RelationHistory.of(
             RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
-            for row in self.store.query("relations", in_scopes)
+            for row in stored.to_pylist()
         )
-        rows = self.store.query("types", lambda rows: rows_before(rows, batch))
+        rows = self.store.rows_before("types", ("batch", "oid", "schema", "name"), batch)
         rows.sort(key=lambda row: row["batch"])
         types = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in rows}
         if batch.state is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -57,14 +59,15 @@ class LedgerQuarantine:
 
     def has_lost_bytes(self) -> bool:
         """True if quarantine has bytes that were neither sent again nor redriven."""
-        is_left = F.col("redriven").isNull() & F.col("relation").isNull() & F.col("offset").isNotNull()
-        is_lost = is_left & ~F.col("reason").endswith(TORN)
-        return bool(self.store.query("quarantine", lambda rows: rows.where(is_lost).select("file").limit(1)))
+        return any(row["offset"] is not None and not row["reason"].endswith(TORN) for row in self._left())
 
     def leftovers(self) -> Leftovers:
         """Bytes and files that the last batch with files set aside, unless redriven since."""
-        newest = self.store.query("files", lambda rows: rows.agg(F.max("batch").alias("batch")))
-        is_last = F.col("batch") >= max((row["batch"] or 0 for row in newest), default=0)
-        names = ("file", "path", "offset", "length", "xid", "lsn", "reason")
-        is_left = is_last & F.col("redriven").isNull() & F.col("relation").isNull()
-        return Leftovers.of(self.store.query("quarantine", lambda rows: rows.where(is_left).select(*names)))
+        newest = pc.max(self.store.columns("files", ("batch",)).column("batch")).as_py()
+        return Leftovers.of(self._left(newest or 0))
+
+    def _left(self, first: int = 0) -> list[dict[str, Any]]:
+        """Rows about bytes and files, of batches from a number on, that were not redriven."""
+        names = ("relation", "redriven", "file", "path", "offset", "length", "xid", "lsn", "reason")
+        rows = self.store.rows("quarantine", names, first)
+        return [row for row in rows if row["relation"] is None and row["redriven"] is None]

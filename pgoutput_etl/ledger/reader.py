@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pgoutput_etl.config.object_storage import Place, without_secrets
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
+from pgoutput_etl.ledger.tables import SCHEMAS
 
 _T = TypeVar("_T")
 
@@ -25,30 +26,36 @@ class LedgerReader:
     root: Place
     source: str
 
-    def columns(self, table: str, names: Sequence[str], first_batch: int = 0) -> pa.Table:
-        """Some columns, of batches from a number on. Raises RunError if the table can't be read."""
-        return self._reading(table, lambda: self._columns(table, names, first_batch))
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the
+        table can't be read."""
+        return self._reading(table, lambda: self._columns(table, names, _condition(first, before)))
 
-    def rows(self, table: str, names: Sequence[str], first_batch: int = 0) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.columns(table, names, first_batch).to_pylist()
+    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
         return rows
 
     def file_index(self, since: int) -> FileIndex:
         """The parts of files that batches from `since` on have read, as `LedgerFiles.index`."""
-        names = [name for name in INDEX_SCHEMA.names if name != "modified"]
-        table = self.columns("files", [*names, "modified"], since)
-        modified = table.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        at = table.column_names.index("modified")
-        return FileIndex(table.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
+        return index_of(self.columns("files", INDEX_SCHEMA.names, since))
 
-    def _columns(self, table: str, names: Sequence[str], first_batch: int) -> pa.Table:
-        url, options = f"{self.root.delta_url.rstrip('/')}/{table}", self.root.delta_options
+    def url(self, table: str) -> str:
+        return f"{self.root.delta_url.rstrip('/')}/{table}"
+
+    def _columns(self, table: str, names: Sequence[str], condition: str | None) -> pa.Table:
+        url, options = self.url(table), self.root.delta_options
         if not DeltaTable.is_deltatable(url, options):
-            return pa.table({name: pa.nulls(0) for name in names})
+            return pa.schema([SCHEMAS[table].field(name) for name in names]).empty_table()
         delta = DeltaTable(url, storage_options=options)
         stored = {field.name for field in delta.schema().fields}
         wanted = {"source", *stored.intersection(names)}
-        return _complete(_scan(delta, wanted, first_batch), self.source, names)
+        return self._complete(_scan(delta, wanted, condition), table, names)
+
+    def _complete(self, stored: pa.Table, table: str, names: Sequence[str]) -> pa.Table:
+        own = stored.filter(pc.equal(stored.column("source"), self.source))
+        types = {name: SCHEMAS[table].field(name).type for name in names}
+        columns = (own.column(n) if n in own.column_names else pa.nulls(own.num_rows, types[n]) for n in names)
+        return pa.table(dict(zip(names, columns, strict=True)))
 
     def _reading(self, table: str, read: Callable[[], _T]) -> _T:
         try:
@@ -58,14 +65,21 @@ class LedgerReader:
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 
 
-def _scan(delta: DeltaTable, names: Collection[str], first_batch: int) -> pa.Table:
+def index_of(columns: pa.Table) -> FileIndex:
+    """columns: of the table `files`, as INDEX_SCHEMA but for the type of `modified`."""
+    modified = columns.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    at = columns.column_names.index("modified")
+    return FileIndex(columns.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
+
+
+def _condition(first: int, before: int | None) -> str | None:
+    """Numbers alone, so that no text gets into the query."""
+    limits = [f"batch >= {first:d}"] if first > 0 else []
+    return " and ".join(limits if before is None else [*limits, f"batch < {before:d}"]) or None
+
+
+def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:
     """Reads also tables with deletion vectors, which Arrow's datasets refuse."""
-    reader = delta.scan(sorted(names), f"batch >= {first_batch:d}" if first_batch > 0 else None)
+    reader = delta.scan(sorted(names), condition)
     table, stored = pa.RecordBatchReader.from_stream(reader).read_all(), pa.schema(delta.schema().to_arrow())
     return table.cast(pa.schema([stored.field(name) for name in table.column_names]))  # Arrow can't filter views
-
-
-def _complete(table: pa.Table, source: str, names: Sequence[str]) -> pa.Table:
-    own = table.filter(pc.equal(table.column("source"), source))
-    columns = {name: own.column(name) if name in own.column_names else pa.nulls(own.num_rows) for name in names}
-    return pa.table(columns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,15 @@ from delta import exceptions
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.tables import schema_of
-from pgoutput_etl.spark.arrow_types import arrow_schema
+from pgoutput_etl.ledger.local_append import append_once
+from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.tables import SCHEMAS
+from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.platform import is_local
 from pgoutput_etl.spark.session import session_for_few_rows
 
 # Raised by an append that lost to a concurrent one: both create the table, or both use one transaction identifier.
@@ -28,13 +33,22 @@ _CONFLICTS = (
 
 
 class LedgerStore:
-    """One source's rows of the tables under `root`. A missing table reads as empty."""
+    """One source's rows of the tables under `root`. A missing table reads as empty; a column that an older ledger lacks
+    is NULL.
+
+    A ledger on local storage is read with delta-rs, which also appends a few rows: a Spark job would take longer than
+    the work. All other storage is left to Spark, which has the credentials and knows how to commit there.
+    """
 
     def __init__(self, spark: SparkSession, root: str, source: str) -> None:
         self.spark = spark
         self.root = root.rstrip("/")
         self.source = source
-        self._quick = session_for_few_rows(spark)
+        self._local = _local_reader(spark, self.root, source)
+
+    @cached_property
+    def _quick(self) -> SparkSession:
+        return session_for_few_rows(self.spark)
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table}"
@@ -43,22 +57,32 @@ class LedgerStore:
         return is_delta_table(self.spark, self.path(table))
 
     def read(self, table: str) -> DataFrame:
-        return self._load(self.spark, table) if self.exists(table) else _frame(self.spark, table, [])
+        return self._load(self.spark, table) if self.exists(table) else frame(self.spark, SCHEMAS[table].empty_table())
 
     def read_before(self, table: str, batch: Batch) -> DataFrame:
         """The rows that count for a batch: of earlier batches, from `batch.since` on."""
-        return rows_before(self.read(table), batch)
+        return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
-    def query(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> list[dict[str, Any]]:
-        """The few rows that `choose` selects."""
-        columns = self.query_columns(table, choose)
-        return [] if columns is None else columns.to_pylist()
-
-    def query_columns(self, table: str, choose: Callable[[DataFrame], DataFrame]) -> pa.Table | None:
-        """As `query`, in columns. None, without a Spark job, if the table doesn't exist."""
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another: few rows. Starts no Spark
+        job if the table doesn't exist."""
+        if self._local is not None:
+            return self._local.columns(table, names, first, before)
+        schema = pa.schema([SCHEMAS[table].field(name) for name in names])
         if not is_delta_table(self._quick, self.path(table)):
-            return None
-        return choose(self._load(self._quick, table)).toArrow()
+            return schema.empty_table()
+        rows = with_missing_columns(table, self._load(self._quick, table)).where(F.col("batch") >= first)
+        rows = rows if before is None else rows.where(F.col("batch") < before)
+        return rows.select(*names).toArrow()
+
+    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        """As `columns`, as dictionaries."""
+        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
+        return rows
+
+    def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
+        """The rows that count for a batch, as `read_before`."""
+        return self.rows(table, names, batch.since, batch.number)
 
     def _load(self, spark: SparkSession, table: str) -> DataFrame:
         return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
@@ -66,7 +90,7 @@ class LedgerStore:
     def append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
         """Appends once per batch, table and step, however often it is called. Retries after another source's commit."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
-        writer = writer.option("txnAppId", f"pgoutput_etl:{self.source}:{table}:{step}").option("mergeSchema", "true")
+        writer = writer.option("txnAppId", self._application(table, step)).option("mergeSchema", "true")
         for is_last in (False, False, True):
             try:
                 writer.save(self.path(table))
@@ -78,27 +102,36 @@ class LedgerStore:
     def append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
         """As `append`, for a few rows without the columns source and batch."""
         if rows:
-            self.append(table, self.frame(table, rows, batch, self._quick), batch, step)
+            self.append_table(table, self.table(table, rows, batch), batch, step)
 
-    def frame(self, table: str, rows: list[dict[str, Any]], batch: int, spark: SparkSession | None = None) -> DataFrame:
+    def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
+        """As `append`, for a few rows."""
+        application, local = self._application(table, step), self._local
+        if local is None or not append_once(local.url(table), rows, application, batch):
+            self.append(table, frame(self._quick, rows), batch, step)
+
+    def _application(self, table: str, step: str) -> str:
+        return f"pgoutput_etl:{self.source}:{table}:{step}"
+
+    def table(self, table: str, rows: list[dict[str, Any]], batch: int) -> pa.Table:
         """Rows of a table, given without the columns source and batch."""
-        return _frame(spark or self.spark, table, [{"source": self.source, "batch": batch, **row} for row in rows])
+        return pa.Table.from_pylist([{"source": self.source, "batch": batch, **row} for row in rows], SCHEMAS[table])
+
+    def frame(self, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
+        """As `table`."""
+        return frame(self.spark, self.table(table, rows, batch))
 
     def stamp(self, batch: Batch) -> tuple[Column, Column]:
         """The columns source and batch."""
         return F.lit(self.source).alias("source"), F.lit(batch.number).cast("long").alias("batch")
 
 
-def rows_before(rows: DataFrame, batch: Batch) -> DataFrame:
-    return rows.where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
-
-
 def with_missing_columns(table: str, rows: DataFrame) -> DataFrame:
     """Adds, as NULL, the columns that an older version of the ledger did not write."""
     existing = set(rows.columns)
-    missing = {f.name: F.lit(None).cast(f.dataType) for f in schema_of(table) if f.name not in existing}
+    missing = {f.name: F.lit(None).cast(f.dataType) for f in spark_schema(SCHEMAS[table]) if f.name not in existing}
     return rows.withColumns(missing) if missing else rows
 
 
-def _frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
-    return frame(spark, pa.Table.from_pylist(rows, arrow_schema(schema_of(table))))
+def _local_reader(spark: SparkSession, root: str, source: str) -> LedgerReader | None:
+    return LedgerReader(place_of(root, {}, "state.root"), source) if is_local(spark, root) else None

@@ -7,78 +7,98 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
-_COLUMNS = "array<struct<name: string, type_oid: long, type_modifier: int, is_key: boolean>>"
-
-SCHEMAS = {
-    "batches": (
-        "source string, ledger_id string, batch long, status string, at timestamp, files array<struct<file: long, "
-        "path: string, size: long, modified: long, status: string, offset: long, consumed: long, prefix_hash: string, "
-        "distinctive: boolean, varied: boolean, framing: string, begins_in_stream: boolean, ends_in_stream: boolean, "
-        "same_as: long, unfinished: boolean, reason: string, decompressed_size: long, head: string>>, "
-        "last_commit_lsn long, state string, tables array<struct<oid: long, schema: string, table: string, "
-        "path: string, version: long, last_commit_lsn: long, status: string, reason: string, relation: string, "
-        "key: array<string>, retired: string, types: array<string>, rows: long, mode: string, uses: string, "
-        "snapshot: long, last_row: array<long>>>, backfill string, since long, settings string, metrics string"
-    ),
-    "files": (
-        "source string, batch long, file long, path string, size long, modified timestamp, framing string, "
-        "decompressed_size long, messages map<string, long>, first_lsn long, last_lsn long, first_commit_lsn long, "
-        "last_commit_lsn long, changes map<long, long>, watermarks array<struct<stretch: int, lsn: long>>, "
-        "applied long, waiting long, aborted long, quarantined long, resent long, refused long, "
-        "status string, offset long, consumed long, prefix_hash string, distinctive boolean, varied boolean, "
-        "begins_in_stream boolean, ends_in_stream boolean, same_as long, unfinished boolean, reason string, head string"
-    ),
-    "relations": (
-        "source string, batch long, oid long, schema string, table string, replica_identity string, "
-        f"columns {_COLUMNS}, from_file long, from_ordinal long, scope long"
-    ),
-    "types": "source string, batch long, oid long, schema string, name string",
-    "transactions": (
-        "source string, batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, "
-        "file long, unit int, changes long, units array<struct<file: long, unit: int>>, scope long, "
-        "aborted array<long>, origin string, origin_lsn long"
-    ),
-    "messages": (
-        "source string, batch long, prefix string, content binary, lsn long, transactional boolean, xid long, "
-        "commit_lsn long, commit_ts timestamp, file long, ordinal long"
-    ),
-    "quarantine": (
-        "source string, batch long, schema string, table string, relation long, file long, path string, offset long, "
-        "length long, lsn long, xid long, bytes binary, reason string, redriven long"
-    ),
-    "claims": (
-        "source string, batch long, attempt long, run string, machine string, pid long, started long, status string, "
-        "at timestamp"
-    ),
-    "schema_changes": (
-        "source string, batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, "
-        "kind string, column string, detail string"
-    ),
+_KINDS = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "longs": pa.list_(pa.int64()),
+    "strings": pa.list_(pa.string()),
 }
 
 
-def schema_of(table: str) -> StructType:
-    if table == "open_transactions":
-        own = spark_schema(MESSAGE_SCHEMA)
-        return StructType([*_struct("source string, batch long"), *own, *_struct("uses string")])
-    return _struct(SCHEMAS[table])
+def _fields(text: str) -> list[pa.Field]:
+    """text: names, each followed by its kind."""
+    return [pa.field(name, _KINDS[kind]) for name, kind in (column.split() for column in text.split(","))]
 
 
-def _struct(ddl: str) -> StructType:
-    parsed = StructType.fromDDL(ddl)
-    assert isinstance(parsed, StructType)
-    return parsed
+def _list_of(text: str) -> pa.DataType:
+    return pa.list_(pa.struct(_fields(text)))
+
+
+_KINDS |= {
+    "counts": pa.map_(pa.string(), pa.int64()),
+    "counts_by_oid": pa.map_(pa.int64(), pa.int64()),
+    "fragments": _list_of("file long, unit int"),
+    "watermarks": _list_of("stretch int, lsn long"),
+    "relation_columns": _list_of("name string, type_oid long, type_modifier int, is_key boolean"),
+    "file_parts": _list_of(
+        "file long, path string, size long, modified long, status string, offset long, consumed long, "
+        "prefix_hash string, distinctive boolean, varied boolean, framing string, begins_in_stream boolean, "
+        "ends_in_stream boolean, same_as long, unfinished boolean, reason string, decompressed_size long, head string"
+    ),
+    "table_states": _list_of(
+        "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
+        "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
+        "uses string, snapshot long, last_row longs"
+    ),
+}
+
+_SCHEMAS = {
+    "batches": (
+        "ledger_id string, batch long, status string, at timestamp, files file_parts, last_commit_lsn long, "
+        "state string, tables table_states, backfill string, since long, settings string, metrics string"
+    ),
+    "files": (
+        "batch long, file long, path string, size long, modified timestamp, framing string, decompressed_size long, "
+        "messages counts, first_lsn long, last_lsn long, first_commit_lsn long, last_commit_lsn long, "
+        "changes counts_by_oid, watermarks watermarks, applied long, waiting long, aborted long, quarantined long, "
+        "resent long, refused long, status string, offset long, consumed long, prefix_hash string, "
+        "distinctive boolean, varied boolean, begins_in_stream boolean, ends_in_stream boolean, same_as long, "
+        "unfinished boolean, reason string, head string"
+    ),
+    "relations": (
+        "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
+        "from_file long, from_ordinal long, scope long"
+    ),
+    "types": "batch long, oid long, schema string, name string",
+    "transactions": (
+        "batch long, xid long, gid string, fate string, commit_lsn long, commit_ts timestamp, file long, unit int, "
+        "changes long, units fragments, scope long, aborted longs, origin string, origin_lsn long"
+    ),
+    "messages": (
+        "batch long, prefix string, content binary, lsn long, transactional boolean, xid long, commit_lsn long, "
+        "commit_ts timestamp, file long, ordinal long"
+    ),
+    "quarantine": (
+        "batch long, schema string, table string, relation long, file long, path string, offset long, length long, "
+        "lsn long, xid long, bytes binary, reason string, redriven long"
+    ),
+    "claims": (
+        "batch long, attempt long, run string, machine string, pid long, started long, status string, at timestamp"
+    ),
+    "schema_changes": (
+        "batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, kind string, "
+        "column string, detail string"
+    ),
+}
+
+SCHEMAS: Mapping[str, pa.Schema] = {
+    **{table: pa.schema(_fields(f"source string, {columns}")) for table, columns in _SCHEMAS.items()},
+    "open_transactions": pa.schema([*_fields("source string, batch long"), *MESSAGE_SCHEMA, *_fields("uses string")]),
+}
 
 
 def file_statistics(scan: FileScan) -> dict[str, Any]:

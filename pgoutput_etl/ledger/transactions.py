@@ -57,9 +57,9 @@ class LedgerTransactions:
 
     def trimmed_to(self) -> int:
         """The last commit LSN up to which ordinary transactions may have been deleted; 0 if all are stored."""
-        last = F.max("commit_lsn").alias("lsn")
-        rows = self.store.query("transactions", lambda rows: rows.where(F.col("fate") == TRIMMED).agg(last))
-        return max((row["lsn"] or 0 for row in rows), default=0)
+        trimmed = self.store.read("transactions").where(F.col("fate") == TRIMMED)
+        [row] = trimmed.agg(F.max("commit_lsn")).collect()
+        return row[0] or 0
 
     def append_messages(self, batch: Batch, rows: MessageRows, counts: Mapping[str, int]) -> None:
         """Appends logical Messages. counts: as `BatchStatistics.messages`.

@@ -10,6 +10,8 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -46,6 +48,17 @@ class SuppressConditions:
 
 def is_platform_session() -> bool:
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def is_local(spark: SparkSession, path: str) -> bool:
+    """True if Spark reads and writes this path, as every library does, through this machine's file system, with Delta's
+    own way of committing."""
+    if is_connect(spark) or is_platform_session() or urlsplit(path).scheme not in ("", "file"):
+        return False
+    if any(spark.conf.get(key, None) for key in ("spark.delta.logStore.file.impl", "spark.delta.logStore.class")):
+        return False
+    default = cast(Any, spark)._jsc.hadoopConfiguration().get("fs.defaultFS")
+    return path.startswith("file:") or default.startswith("file:")
 
 
 def active_session(settings: Mapping[str, str]) -> SparkSession:

@@ -1,9 +1,9 @@
 """jobs/apply.py with a fault: `python -m tests.support.faults FAULT LOG ARGUMENTS…` ends or stops itself at one effect.
 
 An effect is a call that changes a Delta table: a write, a MERGE, a DELETE, a RESTORE, or an ALTER TABLE. Spark's and
-Delta's own methods are wrapped, so that no effect is missed. A fault is `signal moment number pattern`: `KILL after 2
-write batches` sends this process SIGKILL after the second write to a table `batches`. LOG gets a line before and after
-each effect.
+Delta's own methods are wrapped, and the ledger's append with delta-rs, so that no effect is missed. A fault is `signal
+moment number pattern`: `KILL after 2 write batches` sends this process SIGKILL after the second write to a table
+`batches`. LOG gets a line before and after each effect.
 
 With PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET, and FAULTS_COUNTS set, the driver uses an existing JVM that outlives
 it and completes its running operations, as on a cluster.
@@ -32,7 +32,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 import pgoutput_etl.spark.session
 from pgoutput_etl.jobs.apply.command import COMMAND
-from pgoutput_etl.ledger import claims
+from pgoutput_etl.ledger import claims, store
 
 BEFORE, AFTER = "before", "after"
 
@@ -65,7 +65,7 @@ class Effects:
     lock: threading.Lock = field(default_factory=threading.Lock)
     thread: threading.local = field(default_factory=threading.local)
 
-    def around(self, owner: type, method: str, name: Callable[..., str | None]) -> None:
+    def around(self, owner: object, method: str, name: Callable[..., str | None]) -> None:
         """`name` maps the method's arguments to the effect's name, or to None if the call changes nothing."""
         original = getattr(owner, method)
 
@@ -107,6 +107,7 @@ class Effects:
 
         DeltaTable.forPath = classmethod(remember)  # type: ignore[assignment, method-assign]
         self.around(DataFrameWriter, "save", lambda _, path, **__: f"write {Path(path).name}")
+        self.around(store, "append_once", lambda path, *_: f"write {Path(path).name}")
         self.around(DeltaMergeBuilder, "execute", lambda _: f"merge {self._table()}")
         self.around(DeltaTable, "delete", lambda *_: f"delete {self._table()}")
         self.around(DeltaTable, "restoreToVersion", lambda *_: f"restore {self._table()}")

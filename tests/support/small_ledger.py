@@ -14,7 +14,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.ledger.tables import SCHEMAS
-from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.timestamps import microseconds_of, time_of
 
 NOTHING_OPEN = {
@@ -29,50 +28,6 @@ NOTHING_OPEN = {
     "highest_xid": 0,
     "unreliable_from": None,
 }
-
-
-_SCALARS = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "int": pa.int32(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-
-
-def columns_of(table: str) -> pa.Schema:
-    """As `ledger.tables.schema_of`, which needs a Spark session."""
-    if table == "open_transactions":
-        own = [("source", pa.string()), ("batch", pa.int64()), ("uses", pa.string())]
-        return pa.schema([*own, *MESSAGE_SCHEMA])
-    return pa.schema([_field(column, " ") for column in _split(SCHEMAS[table])])
-
-
-def _field(text: str, separator: str) -> pa.Field:
-    name, _, kind = text.partition(separator)
-    return pa.field(name, _type(kind.strip()))
-
-
-def _type(text: str) -> pa.DataType:
-    name, _, inner = text.removesuffix(">").partition("<")
-    if name == "array":
-        return pa.list_(_type(inner))
-    if name == "map":
-        return pa.map_(*map(_type, _split(inner)))
-    return pa.struct([_field(part, ":") for part in _split(inner)]) if name == "struct" else _SCALARS[name]
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that are not within <>."""
-    parts, depth = [""], 0
-    for c in text:
-        depth += (c == "<") - (c == ">")
-        if c == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return [part.strip() for part in parts]
 
 
 @dataclass(slots=True)
@@ -103,8 +58,7 @@ class SmallLedger:
 
     def add(self, table: str, *rows: Mapping[str, Any], without: Iterable[str] = ()) -> None:
         """Appends rows. without: columns that an older version of the ledger lacks."""
-        columns = columns_of(table)
-        schema = pa.schema([column for column in columns if column.name not in set(without)])
+        schema = pa.schema([column for column in SCHEMAS[table] if column.name not in set(without)])
         content = pa.Table.from_pylist([{"source": self.source, **row} for row in rows], schema)
         url = f"{self.root}/{table}"
         write_deltalake(url, content, mode="append", schema_mode="merge", storage_options=self.options or None)

@@ -46,7 +46,7 @@ from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
 T = TypeVar("T")
 
-LEDGER_TABLES = (*SCHEMAS, "open_transactions")
+LEDGER_TABLES = tuple(SCHEMAS)
 
 
 def maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:

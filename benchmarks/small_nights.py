@@ -1,0 +1,152 @@
+"""Counts what a small night costs: Spark jobs, from Spark's event log, and CPU seconds of all processes.
+
+A night changes some rows in some small tables, whose rows already exist. Nights of one session are counted after it has
+warmed up; one more night is a job of its own, with the start of its session.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from benchmarks.corpora import ROOT
+from benchmarks.jobs import configured, run_job
+from benchmarks.sessions import WORK, fresh, session
+from pgoutput_etl.console import no_progress
+from tests.support.small_archives import copydata, insert, table, transaction, update
+
+Progress = Callable[[str], None]
+_TABLES, _ROWS = 10, 3
+_WARM_UP = 4  # nights
+
+
+@dataclass(frozen=True, slots=True)
+class SmallNight:
+    """Medians. cpu: seconds of the driver's Python, the JVM and the workers. jobs: Spark jobs."""
+
+    night: str
+    tables: int
+    jobs: float
+    cpu: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """began, ended: in milliseconds since 1970, as in Spark's event log."""
+
+    tables: int
+    began: int
+    ended: int
+    cpu: float
+
+
+def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
+    work = fresh(WORK / "small")
+    landing, events = work / "landing", work / "events"
+    landing.mkdir()
+    events.mkdir()
+    config = configured(landing, work / "tables")
+    nights = _Nights(landing)
+    log = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    measured = []
+    with session(settings=log) as spark:
+        for tables in (_TABLES, *[1] * (_WARM_UP - 1)):
+            progress("warming up")
+            nights.land(tables)
+            run_job(spark, config, no_progress)
+        for run in range(runs):
+            for tables in (1, _TABLES, 0):
+                progress(f"run {run + 1} of {runs}: {tables} tables change")
+                nights.land(tables)
+                before, began = _cpu_seconds(), _now()
+                run_job(spark, config, no_progress)
+                measured.append(_Measured(tables, began, _now(), _cpu_seconds() - before))
+    jobs = list(_job_times(events))
+    results = [_summary(tables, measured, jobs) for tables in (1, _TABLES, 0)]
+    progress("a job of its own")
+    return [*results, _separate(nights, runs)]
+
+
+class _Nights:
+    """Lands one file per night."""
+
+    def __init__(self, landing: Path) -> None:
+        self.landing, self.night = landing, 0
+
+    def land(self, tables: int) -> None:
+        if not tables:
+            return
+        change = update if self.night else insert
+        messages = []
+        for n in range(_ROWS):
+            number = self.night * _ROWS + n + 1
+            rows = [change(str(n), f"night {self.night}", oid=oid) for oid in range(tables)]
+            relations = [table(oid=oid, name=f"t{oid}") for oid in range(tables)] if not n else []
+            messages += transaction(number, 1000 * number, *relations, *rows)
+        (self.landing / f"{self.night:04}.bin").write_bytes(copydata(messages))
+        self.night += 1
+
+
+def _summary(tables: int, measured: list[_Measured], jobs: list[int]) -> SmallNight:
+    nights = [night for night in measured if night.tables == tables]
+    counts = [sum(night.began <= job <= night.ended for job in jobs) for night in nights]
+    seconds = median(night.ended - night.began for night in nights) / 1000
+    return SmallNight("warm", tables, median(counts), median(night.cpu for night in nights), seconds)
+
+
+def _separate(nights: _Nights, runs: int) -> SmallNight:
+    """spark-submit waits for the processes that it starts, so their CPU seconds are counted with its own."""
+    file = WORK / "small" / "apply.yaml"
+    cpu, seconds = [], []
+    for _ in range(runs):
+        nights.land(1)
+        before, began = _used_by_children(), time.perf_counter()
+        command = [str(part) for part in (ROOT / "spark-submit.sh", ROOT / "jobs/apply.py", "--config", file)]
+        subprocess.run(command, check=True, capture_output=True)
+        cpu.append(_used_by_children() - before)
+        seconds.append(time.perf_counter() - began)
+    return SmallNight("with its session", 1, float("nan"), median(cpu), median(seconds))
+
+
+def _used_by_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its descendants, including those that have ended."""
+    driver = psutil.Process()
+    total = 0.0
+    for process in (driver, *driver.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _now() -> int:
+    return round(time.time() * 1000)
+
+
+def _job_times(events: Path) -> Iterator[int]:
+    [log] = events.iterdir()
+    for line in log.read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["Event"] == "SparkListenerJobStart":
+            yield event["Submission Time"]

@@ -1,0 +1,43 @@
+"""Appends to the ledger's tables on local storage with delta-rs, which needs no Spark job for a few rows."""
+
+from __future__ import annotations
+
+import time
+from random import uniform
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+_ATTEMPTS = 20
+
+_WAIT = 0.05  # seconds at most, between two attempts
+
+
+def append_once(path: str, rows: pa.Table, application: str, version: int) -> bool:
+    """Appends unless the table has this version of the application's, or a later one, as Delta does in Spark. Creates
+    the table, and adds columns that it lacks.
+
+    Tries again after another writer's commit. Returns False if delta-rs can't write to the table: its file system has
+    no hard links, or the table has features that delta-rs doesn't know.
+    """
+    # delta-rs would repeat a commit that lost to another one without looking for the same version among the others.
+    mark = CommitProperties(app_transactions=[Transaction(application, version)], max_commit_retries=0)
+    for _ in range(_ATTEMPTS):
+        try:
+            if not DeltaTable.is_deltatable(path):  # not by appending: of two that create it, both would append
+                DeltaTable.create(path, rows.schema, mode="ignore")
+            table = DeltaTable(path)
+            if not _has(table, application, version):
+                write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=mark)
+            return True
+        except CommitFailedError:
+            time.sleep(uniform(0, _WAIT))
+        except (DeltaError, OSError):
+            return False
+    return False
+
+
+def _has(table: DeltaTable, application: str, version: int) -> bool:
+    stored = table.transaction_version(application)
+    return stored is not None and stored >= version
