@@ -88,6 +88,11 @@ def is_running(group: int) -> bool:
     return True
 
 
+def heed_ctrl_c() -> None:
+    """The tests may run in the background of a shell, where Ctrl-C is ignored, and a shell can't undo that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_newcomer_types_the_guide_without_systemd(tmp_path: Path) -> None:
     """With a password, and the settings as they are installed except for the server's address."""
     with serving_shop(18) as shop:
@@ -107,7 +112,8 @@ def test_a_newcomer_types_the_guide_without_systemd(tmp_path: Path) -> None:
 
         cron = GUIDE["cron"].splitlines()[-1].partition("pg-landing  ")[2]
         for script in (GUIDE["shell"], cron):
-            with subprocess.Popen(**machine.shell(script, {}), start_new_session=True) as running:
+            arguments = {**machine.shell(script, {}), "preexec_fn": heed_ctrl_c}
+            with subprocess.Popen(**arguments, start_new_session=True) as running:
                 try:
                     machine.wait(lambda: bool(shop.slot("active")), "no receiver")
                     machine.wait_for_text(shop.work())
