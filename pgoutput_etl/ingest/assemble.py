@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.ingest.executors import blocks_of_kind, message_rows
+from pgoutput_etl.ingest.executors import message_rows
+from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.scan.blocks import BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, SUMMARY_TAG, ScanError
@@ -34,12 +34,11 @@ class ScanOutput:
         return ScanOutput(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
 
 
-def collect_scans(blocks: DataFrame) -> ScanOutput:
+def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
     """Collects one summary row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that began in an earlier file."""
     output = ScanOutput({}, {}, {})
-    control_blocks = blocks_of_kind(blocks, BlockKind.CONTROL).select("rows", "head", "tuples").toArrow()
-    for block in control_blocks.to_pylist():
+    for block in blocks.collect(BlockKind.CONTROL, ["rows", "head", "tuples"]).to_pylist():
         rows = unpacked(block, ["file", *CONTROL_COLUMNS])
         for file, file_rows in _by_file(rows):
             output.controls.setdefault(file, []).extend(control_rows([file_rows]))
@@ -59,7 +58,7 @@ def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield int(files[begin]), rows.slice(begin, end - begin)
 
 
-def assemble(blocks: DataFrame, output: ScanOutput, paths: Mapping[int, str], assembly: Assembly) -> None:
+def assemble(blocks: ScannedBlocks, output: ScanOutput, paths: Mapping[int, str], assembly: Assembly) -> None:
     """Adds the files to `assembly` in order. Raises SequenceError."""
     for number in sorted(paths):
         try:
@@ -68,6 +67,6 @@ def assemble(blocks: DataFrame, output: ScanOutput, paths: Mapping[int, str], as
             raise SequenceError(f"{paths[number]}: {error}") from None
     # After a reconnect, the server may send a transaction as an ordinary one that it had begun to stream.
     if begun := assembly.streams_begun():
-        ends = message_rows(blocks_of_kind(blocks, BlockKind.COMMIT), ["top_xid", "file", "unit"])
+        ends = message_rows(blocks.of_kind(BlockKind.COMMIT), ["top_xid", "file", "unit"])
         rows = ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist()
         assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in rows if row["file"] in paths)

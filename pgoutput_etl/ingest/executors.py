@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_etl.ingest.scanned_blocks import of_kind
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
@@ -38,7 +39,7 @@ _WITH_STATUS = pa.schema(
     ]
 )
 
-_ENDED = pa.schema(
+ENDED_SCHEMA = pa.schema(
     [
         *(_WITH_STATUS.field(name) for name in ("xid", "fate", "commit_lsn", "commit_ts")),
         *(_WITH_STATUS.field(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")),
@@ -57,10 +58,6 @@ def pack_blocks(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[
         if batch.num_rows:
             yield from packer.add(batch)
     yield from packer.rest()
-
-
-def blocks_of_kind(blocks: DataFrame, *kinds: BlockKind) -> DataFrame:
-    return blocks.where(F.col("kind").isin(*(kind.value for kind in kinds)))
 
 
 def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names) -> DataFrame:
@@ -105,15 +102,23 @@ def _value(scalar: pa.Scalar) -> Any:
     return scalar.as_buffer() if is_bytes else scalar.as_py()
 
 
+def statistics_of(
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, request: StatisticsRequest
+) -> BatchStatistics:
+    """blocks: `kind`, `relation`, `rows` and `head`, with `size`, the number of bytes of their tuples."""
+    statistics = BatchStatistics(request)
+    for block in blocks:
+        rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
+        statistics.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], statuses)
+    return statistics
+
+
 def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
     """Collects one small row per task."""
     schema = pa.schema([("statistics", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        statistics = BatchStatistics(request)
-        for block in iterate_blocks(batches):
-            rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
-            statistics.add(BlockKind(block["kind"]), block["relation"], rows, block["size"], statuses)
+        statistics = statistics_of(iterate_blocks(batches), statuses, request)
         yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
 
     sized = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
@@ -144,18 +149,23 @@ class TransactionFilter:
 
 
 def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: TransactionFilter | None = None) -> DataFrame:
-    """Ordinary transactions within one file (columns of _ENDED), filtered by `which`."""
+    """Ordinary transactions within one file (columns of ENDED_SCHEMA), filtered by `which`."""
 
     def end(block: Mapping[str, Any]) -> pa.RecordBatch:
-        rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
-        decided = statuses.decide(rows)
-        columns = [decided.top_xid, decided.names, decided.commit_lsn, decided.commit_ts]
-        columns += [rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")]
-        ended = pa.RecordBatch.from_arrays(columns, schema=_ENDED)
-        xid = decided.top_xid.fill_null(-1)
-        return ended if which is None else ended.filter(which.select(rows.column("file"), xid))
+        ended = ended_in(block, statuses)
+        xid = ended.column("xid").fill_null(-1)
+        return ended if which is None else ended.filter(which.select(ended.column("file"), xid))
 
-    return _map_blocks(blocks_of_kind(blocks, BlockKind.COMMIT), end, _ENDED)
+    return _map_blocks(of_kind(blocks, BlockKind.COMMIT), end, ENDED_SCHEMA)
+
+
+def ended_in(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch:
+    """The transactions of a block of Commits."""
+    rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
+    decided = statuses.decide(rows)
+    columns = [decided.top_xid, decided.names, decided.commit_lsn, decided.commit_ts]
+    columns += [rows.column(name) for name in ("file", "unit", "changes", "origin", "origin_lsn")]
+    return pa.RecordBatch.from_arrays(columns, schema=ENDED_SCHEMA)
 
 
 def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:

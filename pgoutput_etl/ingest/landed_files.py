@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.binary_files import find_contents, scan_files
 from pgoutput_etl.ingest.listing import check_sizes, list_landing, list_names, reading_files
+from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import (
@@ -35,30 +35,31 @@ from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
-from pgoutput_etl.spark.platform import persist, unpersist
 
 _LISTINGS = 5
+
+_FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
 
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """The files of a batch. blocks: of their rows, persisted until `release`; parts: by number; later: selections for
+    """The files of a batch. blocks: of their rows, kept until `release`; parts: by number; later: selections for
     further batches of the run, for `read_later`.
 
     If the configuration masks columns, `blocks` has no rows of tables: the names of the columns are known only once all
     files are assembled. `masked` then reads the files again.
     """
 
-    blocks: DataFrame
+    blocks: ScannedBlocks
     scan_output: ScanOutput
     parts: dict[int, FilePart]
-    read_again: Callable[[MaskingPolicy], DataFrame]
+    read_again: Callable[[MaskingPolicy], ScannedBlocks]
     remarks: tuple[str, ...] = ()
     inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but will not be applied
     later: tuple[FileSelection, ...] = ()
-    _masked: list[DataFrame] = field(default_factory=list)
+    _masked: list[ScannedBlocks] = field(default_factory=list)
 
-    def masked(self, policy: MaskingPolicy | None) -> DataFrame:
+    def masked(self, policy: MaskingPolicy | None) -> ScannedBlocks:
         """The blocks of all rows. Raises ArchiveError if a file has changed since it was scanned."""
         if policy is None:
             return self.blocks
@@ -67,7 +68,7 @@ class FileBatch:
 
     def release(self) -> None:
         for blocks in (self.blocks, *self._masked):
-            unpersist(blocks)
+            blocks.release()
 
     def messages(self) -> dict[str, int]:
         """Message type -> count."""
@@ -153,10 +154,10 @@ def read_files(
         commits = {file.path: commits_in(output.scans[n]) for n, file in files.items() if n in output.scans}
         steps = in_steps(selection, commits, config.merge.max_transactions)
     except BaseException:
-        unpersist(blocks)
+        blocks.release()
         raise
     if steps[0].rescan:
-        unpersist(blocks)
+        blocks.release()
         return _read_selection(spark, config, steps)
     to_apply = output.select(selection.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
@@ -172,7 +173,7 @@ def _scan_again(
         output = _collect(blocks, tasks)
         return output.scans, output.errors
     finally:
-        unpersist(blocks)
+        blocks.release()
 
 
 class FilesChangedError(ArchiveError):
@@ -253,13 +254,13 @@ def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
 
 def _read_masked(
     spark: SparkSession, config: Config, parts: Mapping[int, FilePart], policy: MaskingPolicy
-) -> DataFrame:
+) -> ScannedBlocks:
     return read_blocks(spark, config, _tasks_again(parts), policy)[0]
 
 
 def read_blocks(
     spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], policy: MaskingPolicy | None = None
-) -> tuple[DataFrame, ScanOutput]:
+) -> tuple[ScannedBlocks, ScanOutput]:
     """Blocks of files that must be as their tasks describe them; the caller unpersists the blocks. Raises
     ArchiveError."""
     blocks = _scan(spark, config, tasks, KnownContents({}), policy)
@@ -267,7 +268,7 @@ def read_blocks(
         output = _collect(blocks, tasks)
         refuse(error.text for error in output.errors.values())
     except BaseException:
-        unpersist(blocks)
+        blocks.release()
         raise
     return blocks, output
 
@@ -278,17 +279,17 @@ def _scan(
     tasks: Mapping[str, ScanTask],
     known: KnownContents,
     policy: MaskingPolicy | None = None,
-) -> DataFrame:
-    """Persisted: the driver's part and the rows come from one read. If columns are masked and there is no policy yet,
+) -> ScannedBlocks:
+    """The driver's part and the rows come from one read. If columns are masked and there is no policy yet,
     only the driver's part."""
     salvages = config.on_error is OnError.QUARANTINE
     withhold = WithholdRows() if has_masks(config) else None
     with reading_files(tasks):
         blocks = scan_files(spark, tasks, known, config.source.framing, salvages, policy or withhold)
-    return persist(blocks, StorageLevel.MEMORY_AND_DISK)
+        return ScannedBlocks.of(spark, blocks, sum(task.size for task in tasks.values()) <= _FEW_BYTES)
 
 
-def _collect(blocks: DataFrame, tasks: Mapping[str, ScanTask]) -> ScanOutput:
+def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput:
     with reading_files(tasks):
         output = collect_scans(blocks)
     for path, task in tasks.items():

@@ -6,22 +6,28 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.ingest.executors import (
+    ENDED_SCHEMA,
     TransactionFilter,
     batch_statistics,
-    blocks_of_kind,
     committed_positions,
+    ended_in,
     ended_transactions,
+    iterate_blocks,
     logical_messages,
     message_rows,
     row_positions,
     rows_with_status,
+    statistics_of,
     version_spans,
 )
+from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks, of_kind
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -42,7 +48,7 @@ class MessageRows:
     """
 
     spark: SparkSession
-    blocks: DataFrame
+    blocks: ScannedBlocks
     waiting: DataFrame | None
     left_out: frozenset[int]
     assembly: Assembly
@@ -54,7 +60,12 @@ class MessageRows:
         return StatusLookup.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
-        return batch_statistics(self._all_blocks(), self.statuses, request)
+        local = self._local()
+        if local is None:
+            return batch_statistics(self._all_blocks(), self.statuses, request)
+        sized = local.append_column("size", pc.binary_length(local.column("tuples")))
+        blocks = iterate_blocks(sized.drop_columns("tuples").to_batches())
+        return statistics_of(blocks, self.statuses, request)
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """OID -> positions of all committed rows of these relations."""
@@ -62,20 +73,38 @@ class MessageRows:
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, including those of waiting transactions."""
-        return blocks_of_kind(self._all_blocks(), BlockKind.CHANGE, BlockKind.WAITING)
+        return of_kind(self._all_blocks(), BlockKind.CHANGE, BlockKind.WAITING)
+
+    def collect_changes(self, oids: Collection[int]) -> pa.Table:
+        """The blocks of these relations' changes."""
+        names, local = ["relation", "rows", "head", "tuples"], self._local()
+        if local is None:
+            return self.changes().where(F.col("relation").isin(*oids)).select(*names).toArrow()
+        is_change = pc.equal(local.column("kind"), BlockKind.CHANGE.value)
+        is_chosen = pc.is_in(local.column("relation"), pa.array(sorted(oids), pa.int64()))
+        return local.filter(pc.and_(is_change, is_chosen)).select(names)
 
     def logical_messages(self) -> DataFrame:
         """The logical decoding Messages that count, including waiting ones. Non-transactional ones may be repeated."""
-        blocks = blocks_of_kind(self._all_blocks(), BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL)
+        blocks = of_kind(self._all_blocks(), BlockKind.LOGICAL, BlockKind.WAITING_LOGICAL)
         return logical_messages(blocks, self.statuses)
 
     def ended(self, which: TransactionFilter | None = None) -> DataFrame:
         """Ordinary transactions within one file."""
-        return ended_transactions(self.blocks, self.statuses, which)
+        return ended_transactions(self.blocks.frame, self.statuses, which)
+
+    def ended_on_driver(self) -> pa.Table | None:
+        """As `ended`, if the blocks are on the driver."""
+        local = self.blocks.local
+        if local is None:
+            return None
+        commits = local.filter(pc.equal(local.column("kind"), BlockKind.COMMIT.value))
+        blocks = iterate_blocks(commits.select(["rows", "head", "tuples"]).to_batches())
+        return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
 
     def damages(self) -> DataFrame:
         """One row per unreadable range of the batch's files."""
-        rows = message_rows(blocks_of_kind(self.blocks, BlockKind.DAMAGE)).where(F.col("tag") == DAMAGE_TAG)
+        rows = message_rows(self.blocks.of_kind(BlockKind.DAMAGE)).where(F.col("tag") == DAMAGE_TAG)
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
     def with_status(self) -> DataFrame:
@@ -84,10 +113,14 @@ class MessageRows:
 
     def content_with_status(self) -> DataFrame:
         """As `with_status`, only changes and Messages of the batch's own files."""
-        return rows_with_status(blocks_of_kind(self.blocks, BlockKind.CHANGE, BlockKind.LOGICAL), self.statuses)
+        return rows_with_status(self.blocks.of_kind(BlockKind.CHANGE, BlockKind.LOGICAL), self.statuses)
 
     def _all_blocks(self) -> DataFrame:
-        return self.blocks if self.waiting is None else self.blocks.unionByName(self.waiting)
+        return self.blocks.frame if self.waiting is None else self.blocks.frame.unionByName(self.waiting)
+
+    def _local(self) -> pa.Table | None:
+        """All blocks, if they are on the driver."""
+        return self.blocks.local if self.waiting is None else None
 
 
 def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:

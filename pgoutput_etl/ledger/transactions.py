@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -38,7 +39,21 @@ class LedgerTransactions:
     store: LedgerStore
 
     def append(self, batch: Batch, rows: MessageRows) -> None:
-        self.store.append("transactions", self.ended(batch, rows), batch.number)
+        ended = rows.ended_on_driver()
+        if ended is None:
+            self.store.append("transactions", self.ended(batch, rows), batch.number)
+        elif (table := self._table(batch, rows, ended)).num_rows:
+            self.store.append_table("transactions", table, batch.number)
+
+    def _table(self, batch: Batch, rows: MessageRows, ended: pa.Table) -> pa.Table:
+        """As `ended`, for few transactions."""
+        ordinary = ended.filter(pc.not_equal(ended.column("fate"), TransactionStatus.QUARANTINED.value))
+        time = pc.add(ordinary.column("commit_ts"), POSTGRES_EPOCH_MICROSECONDS).cast(pa.timestamp("us", "UTC"))
+        ordinary = ordinary.set_column(ordinary.column_names.index("commit_ts"), "commit_ts", time)
+        stamp = {"source": pa.repeat(self.store.source, len(ordinary)), "batch": pa.repeat(batch.number, len(ordinary))}
+        ordinary = pa.table({**stamp, **dict(zip(ordinary.column_names, ordinary.columns, strict=True))})
+        others = self.store.table("transactions", [transaction_row(o) for o in rows.assembly.outcomes], batch.number)
+        return pa.concat_tables([others, ordinary], promote_options="permissive")
 
     def ended(self, batch: Batch, rows: MessageRows, which: TransactionFilter | None = None) -> DataFrame:
         """Rows of `transactions`. The executors make the rows of ordinary transactions within one file, which `which`

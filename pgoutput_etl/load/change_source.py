@@ -95,8 +95,7 @@ class ChangeBlocks:
             room -= size
             self._local[task.oid] = []
         if self._local:
-            blocks = self.rows.changes().where(F.col("relation").isin(*self._local))
-            for block in blocks.select("relation", "rows", "head", "tuples").toArrow().to_pylist():
+            for block in self.rows.collect_changes(self._local).to_pylist():
                 self._local[block["relation"]].append(block)
 
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
+from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
 
@@ -151,10 +152,15 @@ def restore(spark: SparkSession, path: str, version: int | None) -> None:
 
 
 def write_result(spark: SparkSession, path: str) -> WriteResult:
-    last = delta_table(spark, path).history(1).collect()[0]
-    metrics = {key: int(value) for key, value in (last.operationMetrics or {}).items() if str(value).isdigit()}
+    """What the table's last commit did."""
+    last = newest_commit(spark, path) or _last_of_history(spark, path)
     if last.operation == "MERGE":
-        counts = [metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
+        counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
-        counts = [metrics.get("numOutputRows", 0), 0, 0]
+        counts = [last.metrics.get("numOutputRows", 0), 0, 0]
     return WriteResult(last.version, *counts)
+
+
+def _last_of_history(spark: SparkSession, path: str) -> Commit:
+    last = delta_table(spark, path).history(1).collect()[0]
+    return Commit(last.version, last.operation, metrics_of(last.operationMetrics))

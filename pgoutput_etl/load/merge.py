@@ -15,17 +15,23 @@ from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import key_ranges, keys_are_absent, same_key
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
+from pgoutput_etl.load.rewrite import SMALL_ROWS, is_small, rewrite
 from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_settings, temporarily
-from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, absence_matters, need_reduction, write_method
+from pgoutput_etl.targets.write_method import (
+    WriteFacts,
+    WriteMethod,
+    absence_matters,
+    need_reduction,
+    size_matters,
+    write_method,
+)
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 _PARTITION_BYTES = 1 << 25
-
-_FEW_ROWS = 50_000
 
 _ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # the source is materialized here
 
@@ -40,7 +46,7 @@ def write(
     rows: int | None = None,
 ) -> WriteResult:
     """events: all of the table's since its last truncate in the batch. rows: target row count, or None if unknown."""
-    is_small = events.is_local and (before is TargetRows.NOTHING or (rows is not None and rows <= _FEW_ROWS))
+    is_small = events.is_local and (before is TargetRows.NOTHING or (rows is not None and rows <= SMALL_ROWS))
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
@@ -53,8 +59,10 @@ def write(
                 return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))
             case WriteMethod.APPEND:
                 return append(session, path, selected(net, net_values(shape)))
+            case WriteMethod.REWRITE:
+                return rewrite(session, path, shape, net)
             case _:
-                is_few = rows is not None and rows <= _FEW_ROWS
+                is_few = rows is not None and rows <= SMALL_ROWS
                 _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
                 return write_result(session, path)
 
@@ -63,9 +71,11 @@ def _facts(
     spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
     facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
-    if not absence_matters(facts) or events.keys is None:
-        return facts
-    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
+    if absence_matters(facts) and events.keys is not None:
+        facts = replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
+    if size_matters(facts) and events.is_local:
+        facts = replace(facts, is_small=is_small(spark, path, shape, rows))
+    return facts
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
@@ -91,7 +101,7 @@ def _merge(
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted
         ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
-        settings = FOR_FEW_ROWS if is_few and net.limit(_FEW_ROWS).count() < _FEW_ROWS else {}
+        settings = FOR_FEW_ROWS if is_few and net.limit(SMALL_ROWS).count() < SMALL_ROWS else {}
     deleted = F.col("s._delete")
     with temporarily(spark, settings):
         merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))

@@ -18,7 +18,7 @@ class WriteMethod(Enum):
     APPEND = "append"  # the batch's rows are added
     UPSERT = "upsert"  # a MERGE that updates and inserts
     MERGE = "merge"  # a MERGE that updates, inserts and deletes
-    REWRITE = "rewrite"  # a bag is rewritten without the rows that the batch deletes
+    REWRITE = "rewrite"  # the table is written anew, with the batch's changes: a bag, or a small table
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class WriteFacts:
 
     has_key: the table is no bag. is_empty: the target has no rows. only_inserts: no row of the target is updated or
     deleted. keys_are_unique: no two changes have the same key. keys_are_absent: no row of the target has a key of the
-    batch.
+    batch. is_small: the table is rewritten in less time than a MERGE takes.
     """
 
     has_key: bool
@@ -35,17 +35,18 @@ class WriteFacts:
     only_inserts: bool = False
     keys_are_unique: bool = False
     keys_are_absent: bool = False
+    is_small: bool = False
 
 
 def write_method(facts: WriteFacts) -> WriteMethod:
     """The cheapest method that is correct whatever is not proven. The caller reduces changes that `need_reduction`."""
     if facts.is_empty:
         return WriteMethod.OVERWRITE
-    if not facts.only_inserts:
-        return WriteMethod.MERGE if facts.has_key else WriteMethod.REWRITE
-    if facts.keys_are_absent or not facts.has_key:
+    if facts.only_inserts and (facts.keys_are_absent or not facts.has_key):
         return WriteMethod.APPEND
-    return WriteMethod.UPSERT
+    if facts.is_small or not facts.has_key:
+        return WriteMethod.REWRITE
+    return WriteMethod.UPSERT if facts.only_inserts else WriteMethod.MERGE
 
 
 def need_reduction(facts: WriteFacts) -> bool:
@@ -56,3 +57,8 @@ def need_reduction(facts: WriteFacts) -> bool:
 def absence_matters(facts: WriteFacts) -> bool:
     """True if `keys_are_absent` decides the method, so that it is worth checking."""
     return facts.has_key and facts.only_inserts and not facts.is_empty
+
+
+def size_matters(facts: WriteFacts) -> bool:
+    """True if `is_small` decides the method."""
+    return facts.has_key and write_method(facts) in (WriteMethod.UPSERT, WriteMethod.MERGE)

@@ -76,13 +76,13 @@ class Redrive:
             user_types = UserTypes.of(assembly.types.values(), config.types)
             assembly.relations.mask = policy = masking_policy_of(config, assembly, user_types)
             if policy is not None:
-                unpersist(blocks)
+                blocks.release()
                 blocks, _ = read_blocks(spark, lenient, tasks, policy)
             rows = MessageRows(spark, blocks, None, frozenset(), assembly)
             changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scans)
         finally:
-            unpersist(blocks)
+            blocks.release()
             if changes is not None:
                 unpersist(changes)
 

@@ -1,0 +1,100 @@
+"""Reads a Delta table's log through Delta's own classes in the JVM, which takes no Spark job.
+
+These classes are not part of Delta's API: they may be missing or different. The functions then return None, and the
+caller asks the API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.platform import is_platform_session
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """metrics: Delta's, as numbers."""
+
+    version: int
+    operation: str
+    metrics: Mapping[str, int]
+
+
+def newest_version(spark: SparkSession, place: str) -> int | None:
+    """The version that this process read or wrote last."""
+    log = _log(spark, place)
+    return None if log is None else _tried(lambda: int(log.unsafeVolatileSnapshot().version()))
+
+
+def has_bytes(spark: SparkSession, place: str, most: int) -> bool:
+    """True if this version's data files have at most so many bytes according to its checksum file."""
+    log = _log(spark, place)
+    if log is None:
+        return False
+    checksum = _tried(lambda: log.unsafeVolatileSnapshot().checksumOpt())  # Snapshot.sizeInBytes would run a job
+    return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
+
+
+def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
+    """The table's properties in this version."""
+
+    log = _log(spark, place)
+    if log is None:
+        return None
+
+    def read() -> dict[str, str]:
+        properties = log.unsafeVolatileSnapshot().metadata().configuration()
+        pairs = properties.iterator()
+        found = {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[pair._1()] = pair._2()
+        return found
+
+    return _tried(read)
+
+
+def newest_commit(spark: SparkSession, place: str) -> Commit | None:
+    """The commit of the version that this process read or wrote last."""
+    log = _log(spark, place)
+    if log is None:
+        return None
+
+    def read() -> Commit | None:
+        version = log.unsafeVolatileSnapshot().version()
+        path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+        lines = log.store().read(path, log.newDeltaHadoopConf())
+        actions = [json.loads(lines.apply(i)) for i in range(lines.size())]
+        info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
+        return None if info is None else Commit(version, info["operation"], metrics_of(info.get("operationMetrics")))
+
+    return _tried(read)
+
+
+def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
+    return {key: int(value) for key, value in (texts or {}).items() if str(value).isdigit()}
+
+
+def _log(spark: SparkSession, place: str) -> Any | None:
+    if is_connect(spark) or is_platform_session() or is_catalog_place(place):
+        return None
+    session = cast(Any, spark)
+    return _tried(lambda: session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place))
+
+
+def _tried(read: Callable[[], _T]) -> _T | None:
+    try:
+        return read()
+    except (Py4JError, PySparkException, TypeError):  # TypeError: there is no such class
+        return None
