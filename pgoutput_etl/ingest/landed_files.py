@@ -13,7 +13,7 @@ from pgoutput_etl.config.settings import Config, Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.binary_files import find_contents, scan_files
-from pgoutput_etl.ingest.listing import check_sizes, list_landing, list_names, reading_files
+from pgoutput_etl.ingest.listing import check_sizes, even_tasks, list_landing, list_names, reading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -35,6 +35,7 @@ from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.masking.policy import has_masks
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
+from pgoutput_etl.spark.session import temporarily
 
 _LISTINGS = 5
 
@@ -290,7 +291,7 @@ def _scan(
 
 
 def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput:
-    with reading_files(tasks):
+    with reading_files(tasks), temporarily(blocks.spark, even_tasks(blocks.spark, tasks.values())):
         output = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:

@@ -13,8 +13,11 @@ from pyspark.sql import functions as F
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
-from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
+from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.platform import value_of
+
+_TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -66,6 +69,19 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
                 f"({MAX_LENGTH}). Land smaller files: rename the current file by its size and send SIGHUP, and "
                 "pg_recvlogical starts a new one. An existing file can be split between any two messages."
             )
+
+
+def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:
+    """The setting with which Spark reads the files in tasks of the same size, as many as keep every core busy."""
+    most = value_of(spark, _TASK_BYTES)
+    if is_connect(spark) or most is None or not most.isdigit():
+        return {}
+    opening = int(value_of(spark, "spark.sql.files.openCostInBytes") or 0)
+    total = sum(file.size + opening for file in files)
+    cores = spark.sparkContext.defaultParallelism
+    rounds = -(-total // (int(most) * cores))
+    size = total // (max(rounds, 1) * cores) + 1
+    return {_TASK_BYTES: str(min(int(most), size + size // 20))}  # more, as files differ in size
 
 
 @contextmanager

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import compaction
 from pgoutput_etl.changes.event_log import every_event, every_event_of
+from pgoutput_etl.changes.events import DELETED, MOVED_OUT
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window
@@ -115,7 +117,9 @@ class ChangeBlocks:
         elif (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and compaction.is_net_by_itself(shape):
             events_of, is_net, blocks = compaction.net_events_of, True, blocks.coalesce(1)
         events = events_of_blocks(events_of, blocks, self.rows.statuses, window, shape)
-        return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, keys=keys, ranges=ranges)
+        return TableEvents(
+            events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys, ranges=ranges
+        )
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
@@ -124,7 +128,9 @@ class ChangeBlocks:
         if not is_net and compaction.can_supersede(shape):
             events, is_net = compaction.without_superseded(events, shape)
         local = frame(self.rows.spark, pa.Table.from_batches([events]))
-        return TableEvents(local, is_net, task.changes.size, True, only_inserts, keys, ranges_of(events, shape))
+        deletes = bool(pc.any(pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))).as_py())
+        ranges = ranges_of(events, shape)
+        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window = span.shape, window_of(task, span, self.cutoffs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,12 +37,34 @@ def same_key(shape: TableShape, ranges: Ranges) -> Column:
     return condition
 
 
+@dataclass(frozen=True, slots=True)
+class NetFacts:
+    """The number of net rows, the number of those that delete a row, and the ranges of their keys."""
+
+    rows: int
+    deletes: int
+    ranges: Ranges
+
+
+def net_facts(net: DataFrame, shape: TableShape) -> NetFacts:
+    """net: net_effect.net_rows."""
+    deletes = F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes")
+    row = _aggregated(net, shape, F.count("*").alias("rows"), deletes)
+    return NetFacts(row["rows"], row["deletes"], _ranges(row, shape))
+
+
 def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
     """The least and greatest value of the key columns by which Delta can skip files."""
+    return _ranges(_aggregated(net, shape), shape) if ranged(shape) else {}
+
+
+def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str, Any]:
     limits = [f(F.col(f"c{i}")).alias(f"{f.__name__}{i}") for i in ranged(shape) for f in (F.min, F.max)]
-    if not limits:
-        return {}
-    [row] = net.agg(*limits).toArrow().to_pylist()  # collect() would return times in the driver's local zone
+    rows: list[dict[str, Any]] = net.agg(*others, *limits).toArrow().to_pylist()  # collect() changes times' zone
+    return rows[0]
+
+
+def _ranges(row: dict[str, Any], shape: TableShape) -> Ranges:
     return {i: (row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
 
 

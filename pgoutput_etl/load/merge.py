@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
-from pgoutput_etl.load.key_match import key_ranges, keys_are_absent, same_key
+from pgoutput_etl.load.key_match import keys_are_absent, net_facts, same_key
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, is_small, rewrite
 from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_settings, temporarily
 from pgoutput_etl.targets.write_method import (
@@ -46,36 +47,43 @@ def write(
     rows: int | None = None,
 ) -> WriteResult:
     """events: all of the table's since its last truncate in the batch. rows: target row count, or None if unknown."""
-    is_small = events.is_local and (before is TargetRows.NOTHING or (rows is not None and rows <= SMALL_ROWS))
-    sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_small else for_size(spark, events.size)
+    is_few = rows is not None and rows <= SMALL_ROWS
+    is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
+    sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
     with session_settings(spark, {**commit.settings(), **sizes}) as session:
         if shape.is_bag:
             return bag.write(session, path, shape, events, before)
         facts = _facts(session, path, shape, events, before, rows)
         net = _net(session, path, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
-        method = write_method(facts)
-        match method:
+        if size_matters(facts) and is_small(session, path, shape, rows):
+            few = net if events.is_local else _on_driver(session, net)
+            net, facts = few or net, replace(facts, is_small=few is not None)
+        match write_method(facts):
             case WriteMethod.OVERWRITE:
                 return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))
             case WriteMethod.APPEND:
                 return append(session, path, selected(net, net_values(shape)))
             case WriteMethod.REWRITE:
-                return rewrite(session, path, shape, net)
+                with temporarily(session, FOR_FEW_ROWS):
+                    return rewrite(session, path, shape, net)
             case _:
-                is_few = rows is not None and rows <= SMALL_ROWS
-                _merge(session, path, shape, net, events, is_few, method is WriteMethod.MERGE)
+                _merge(session, path, shape, net, events, is_few)
                 return write_result(session, path)
+
+
+def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
+    """The same rows, computed; None if there are many."""
+    rows = net.limit(SMALL_ROWS + 1).toArrow()
+    return None if rows.num_rows > SMALL_ROWS else frame(spark, rows)
 
 
 def _facts(
     spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
     facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
-    if absence_matters(facts) and events.keys is not None:
-        facts = replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
-    if size_matters(facts) and events.is_local:
-        facts = replace(facts, is_small=is_small(spark, path, shape, rows))
-    return facts
+    if not absence_matters(facts) or events.keys is None:
+        return facts
+    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
@@ -93,19 +101,20 @@ def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents,
 
 
 def _merge(
-    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool, deletes: bool
+    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool
 ) -> None:
-    """Computes the net rows once, so that Delta need not materialize them and the key's range is known. is_few: the
+    """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""
-    ranges, settings = events.ranges or {}, {}
+    ranges, settings, deletes = events.ranges or {}, {}, events.deletes
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted
-        ranges = key_ranges(net, shape) if events.ranges is None else events.ranges
-        settings = FOR_FEW_ROWS if is_few and net.limit(SMALL_ROWS).count() < SMALL_ROWS else {}
+        facts = net_facts(net, shape)
+        ranges, deletes = facts.ranges, facts.deletes > 0
+        settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
     deleted = F.col("s._delete")
     with temporarily(spark, settings):
         merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))
-        if deletes:
+        if deletes:  # even if no row meets it, Delta would read every column of the target for this clause
             merge = merge.whenMatchedDelete(deleted)
         merge = merge.whenMatchedUpdate(set=quoted_names(updated_values(shape)))
         merge.whenNotMatchedInsert(~deleted, values=quoted_names(net_values(shape, "s."))).execute()

@@ -36,9 +36,9 @@ class TableEvents:
     """A table's change events.
 
     is_net: there is one event per key, with every column. size: approximate bytes, or None if unknown. is_local: the
-    events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a DELETE. keys: of
-    the events if all are INSERTs; None if unknown. ranges: the least and greatest value of key columns, or None if
-    unknown.
+    events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a DELETE. deletes:
+    an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: the least and greatest
+    value of key columns, or None if unknown.
     """
 
     frame: DataFrame
@@ -46,6 +46,7 @@ class TableEvents:
     size: int | None = None
     is_local: bool = False
     only_inserts: bool = False
+    deletes: bool = True
     keys: BatchKeys | None = None
     ranges: Ranges | None = None
 
