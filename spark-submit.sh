@@ -108,6 +108,7 @@ run_job='import runpy, sys; from os.path import dirname; del sys.argv[0]
 sys.path = [p for p in sys.path if p] + [dirname(sys.argv[0])]
 runpy.run_path(sys.argv[0], run_name="__main__")'
 
+little_work=false
 # Before a JVM starts, a job of this package checks its command line and configuration, and runs if it needs no Spark.
 # In cluster mode, the configuration may be only where the driver runs.
 if [[ ${job[0]} == *.py && ${job[0]%/*} -ef $here/jobs && $deploy_mode != cluster ]]; then
@@ -115,6 +116,7 @@ if [[ ${job[0]} == *.py && ${job[0]%/*} -ef $here/jobs && $deploy_mode != cluste
   PGOUTPUT_ETL_BEFORE_SPARK=1 "${run[@]}" || status=$?
   case $status in # see pgoutput_etl/exit_codes.py
     75) ;;
+    77) little_work=true ;;
     76) exec "${run[@]}" ;;
     *) exit "$status" ;;
   esac
@@ -164,6 +166,12 @@ log=$here/pgoutput_etl/spark/log4j2.properties spark_conf=${SPARK_CONF_DIR:-$SPA
 if [[ -z $(ls "$spark_conf"/log4j2.{properties,yaml,yml,json,jsn,xml} 2>/dev/null) ]]; then
   # The first of the JVM's options, so that the command line and spark-defaults.conf take precedence.
   export SPARK_SUBMIT_OPTS="-Dlog4j2.configurationFile=\"$log\" ${SPARK_SUBMIT_OPTS-}"
+fi
+
+java_options="${SPARK_SUBMIT_OPTS-} ${JAVA_TOOL_OPTIONS-} ${JDK_JAVA_OPTIONS-} ${spark[*]-} \
+$(configured spark.driver.extraJavaOptions) $(configured spark.driver.defaultJavaOptions)"
+if $little_work && [[ $java_options != *GC* ]]; then # see pgoutput_etl/spark/jvm.py
+  export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS-}"
 fi
 
 command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=false --py-files "$py_files")

@@ -1,6 +1,7 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
-    python -m benchmarks [decoding job merge nights growth memory heap known] [--scale 0.1] [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding job small merge nights growth memory heap known] [--scale 0.1] [--runs 3]
+        [--only pgbench]
 
 Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
 default.
@@ -132,9 +133,18 @@ def known(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return costs
 
 
+def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.small_nights import measure_small_nights
+
+    nights = [asdict(night) for night in measure_small_nights(options.runs, progress)]
+    show("Nights of a few rows", nights)
+    return nights
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "job": job,
+    "small": small,
     "merge": merge,
     "nights": nights,
     "growth": growth,

@@ -69,6 +69,11 @@ def _job(part: Part) -> str:
     return f"{table(names, rows)}\n{table(('seconds', *stages), stage_rows)}"
 
 
+def _small(part: Part) -> str:
+    rows = [(f["night"], f["tables"], f["jobs"], f["cpu"], f["seconds"]) for f in part["found"]]
+    return table(("session", "changed tables", "Spark jobs", "CPU seconds", "seconds"), rows)
+
+
 def _terabyte(part: Part) -> str:
     """Only archives large enough for their bytes to dominate."""
     rows = []
@@ -115,6 +120,7 @@ def _known(part: Part) -> str:
 _TABLES: dict[str, Callable[[Part], str]] = {
     "decoding": _decoding,
     "job": _job,
+    "small": _small,
     "terabyte": _terabyte,
     "merge": _merge,
     "growth": _growth,

@@ -30,11 +30,11 @@ _WARM_UP = 4  # nights
 
 @dataclass(frozen=True, slots=True)
 class SmallNight:
-    """Medians. cpu: seconds of the driver's Python, the JVM and the workers. jobs: Spark jobs."""
+    """Medians. cpu: seconds of the driver's Python, the JVM and the workers. jobs: Spark jobs, if counted."""
 
     night: str
     tables: int
-    jobs: float
+    jobs: float | None
     cpu: float
     seconds: float
 
@@ -119,7 +119,7 @@ def _separate(nights: _Nights, runs: int) -> SmallNight:
         subprocess.run(command, check=True, capture_output=True)
         cpu.append(_used_by_children() - before)
         seconds.append(time.perf_counter() - began)
-    return SmallNight("with its session", 1, float("nan"), median(cpu), median(seconds))
+    return SmallNight("with its session", 1, None, median(cpu), median(seconds))
 
 
 def _used_by_children() -> float:

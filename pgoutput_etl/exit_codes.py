@@ -10,9 +10,11 @@ EXIT_USAGE = 2
 EXIT_QUARANTINE = 3  # finished, but something was set aside
 EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 
-# To spark-submit.sh alone: the command line and the configuration are valid, and the run needs Spark, or doesn't.
+# To spark-submit.sh alone: the command line and the configuration are valid, and the run needs Spark, doesn't, or needs
+# it for little work.
 EXIT_NEEDS_SPARK = 75
 EXIT_NEEDS_NO_SPARK = 76
+EXIT_NEEDS_LITTLE_SPARK = 77
 
 
 def exit_code_of(error: Exception) -> int:

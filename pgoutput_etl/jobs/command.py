@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import Progress, ProgressPrinter, print_error
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
-from pgoutput_etl.exit_codes import EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
+from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.jobs.command_line import example_line, job_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.timestamps import parse_time
@@ -31,7 +31,8 @@ class Command:
     """A job's command line. name: as in jobs/NAME.py; example: for a clone after `make demo`.
 
     run: returns the exit code. check: true if the run needs Spark; raises ConfigError for options that `run` refuses.
-    Modules of commands import no pyspark, pandas or rich, so that a check takes milliseconds.
+    is_light: true if it needs Spark for little work. Modules of commands import no pyspark, pandas or rich, so that a
+    check takes milliseconds.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
     check: Callable[[argparse.Namespace], bool] = lambda _: True
+    is_light: Callable[[argparse.Namespace], bool] = lambda _: False
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
@@ -57,7 +59,9 @@ class Command:
         parsed = self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments)
         try:
             if BEFORE_SPARK in os.environ:
-                return EXIT_NEEDS_SPARK if self.check(parsed) else EXIT_NEEDS_NO_SPARK
+                if not self.check(parsed):
+                    return EXIT_NEEDS_NO_SPARK
+                return EXIT_NEEDS_LITTLE_SPARK if self.is_light(parsed) else EXIT_NEEDS_SPARK
             return self.run(parsed)
         except PgoutputEtlError as error:
             print_error(error)
@@ -95,8 +99,10 @@ def job_command(
     show: Callable[[R], None],
     add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
     needs_spark: bool = True,
+    is_light: Callable[[Config], bool] = lambda _: False,
 ) -> Command:
-    """The command of a job with a configuration. It prints the job's report or its error. show: prints text."""
+    """The command of a job with a configuration. It prints the job's report or its error. show: prints text. is_light:
+    as in Command."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
@@ -123,7 +129,10 @@ def job_command(
             show(report)
         return report.exit_code
 
-    return Command(name, description, example, add_arguments, run, check)
+    def has_little_to_do(arguments: argparse.Namespace) -> bool:
+        return is_light(load_config(arguments.config, arguments.set))
+
+    return Command(name, description, example, add_arguments, run, check, has_little_to_do)
 
 
 def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Config, Q, Progress], R]) -> Job[R]:
@@ -143,11 +152,11 @@ def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Co
 
 
 @contextmanager
-def session(job: str, config: Config) -> Iterator[SparkSession]:
-    """A Spark session that ends with the job."""
+def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
+    """A Spark session that ends with the job. is_light: for little work."""
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
-    spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets)
+    spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets, is_light)
     try:
         if config.target.catalog is not None:
             check_catalog(spark, config.target.catalog)

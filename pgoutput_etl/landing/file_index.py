@@ -91,6 +91,13 @@ class FileIndex:
         rows = [{"file": number, **asdict(part)} for number, part in parts.items()]
         return cls(pa.Table.from_pylist(rows, INDEX_SCHEMA))
 
+    @classmethod
+    def of_columns(cls, columns: pa.Table) -> FileIndex:
+        """columns: of the ledger's table `files`, as INDEX_SCHEMA except for the type of `modified`, a timestamp."""
+        modified = columns.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        at = columns.column_names.index("modified")
+        return cls(columns.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
+
     def with_parts(self, parts: Mapping[int, FilePart]) -> FileIndex:
         """The index with the parts of a batch that was begun, which it may have already."""
         others = pc.invert(pc.is_in(self._column("file"), pa.array(sorted(parts), pa.int64())))

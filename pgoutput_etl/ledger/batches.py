@@ -15,7 +15,6 @@ from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.ledger.reader import index_of
 from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.ledger.tables import file_statistics, table_row, table_state
 from pgoutput_etl.targets.plan import TableState
@@ -187,4 +186,4 @@ class LedgerFiles:
         Columns that an older ledger did not write are NULL.
         """
         since = 0 if batch is None else batch.since
-        return index_of(self.store.columns("files", INDEX_SCHEMA.names, since, before))
+        return FileIndex.of_columns(self.store.columns("files", INDEX_SCHEMA.names, since, before))

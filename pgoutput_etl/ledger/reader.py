@@ -37,7 +37,7 @@ class LedgerReader:
 
     def file_index(self, since: int) -> FileIndex:
         """The parts of files that batches from `since` on have read, as `LedgerFiles.index`."""
-        return index_of(self.columns("files", INDEX_SCHEMA.names, since))
+        return FileIndex.of_columns(self.columns("files", INDEX_SCHEMA.names, since))
 
     def url(self, table: str) -> str:
         return f"{self.root.delta_url.rstrip('/')}/{table}"
@@ -63,13 +63,6 @@ class LedgerReader:
         except Exception as error:  # noqa: BLE001 # delta-rs has many, and Rust's panics
             reason = without_secrets(f"{type(error).__name__}: {error}", self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
-
-
-def index_of(columns: pa.Table) -> FileIndex:
-    """columns: of the table `files`, as INDEX_SCHEMA but for the type of `modified`."""
-    modified = columns.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    at = columns.column_names.index("modified")
-    return FileIndex(columns.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
 
 
 def _condition(first: int, before: int | None) -> str | None:

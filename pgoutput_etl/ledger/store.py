@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from delta import exceptions
@@ -13,14 +13,15 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.local_append import append_once
-from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.platform import is_local
 from pgoutput_etl.spark.session import session_for_few_rows
+
+if TYPE_CHECKING:
+    from pgoutput_etl.ledger.reader import LedgerReader
 
 # Raised by an append that lost to a concurrent one: both create the table, or both use one transaction identifier.
 # In Python none of these is a DeltaConcurrentModificationException.
@@ -106,9 +107,12 @@ class LedgerStore:
 
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
         """As `append`, for a few rows."""
-        application, local = self._application(table, step), self._local
-        if local is None or not append_once(local.url(table), rows, application, batch):
-            self.append(table, frame(self._quick, rows), batch, step)
+        if self._local is not None:
+            from pgoutput_etl.ledger.local_append import append_once
+
+            if append_once(self._local.url(table), rows, self._application(table, step), batch):
+                return
+        self.append(table, frame(self._quick, rows), batch, step)
 
     def _application(self, table: str, step: str) -> str:
         return f"pgoutput_etl:{self.source}:{table}:{step}"
@@ -134,4 +138,10 @@ def with_missing_columns(table: str, rows: DataFrame) -> DataFrame:
 
 
 def _local_reader(spark: SparkSession, root: str, source: str) -> LedgerReader | None:
-    return LedgerReader(place_of(root, {}, "state.root"), source) if is_local(spark, root) else None
+    if not is_local(spark, root):
+        return None
+    try:
+        from pgoutput_etl.ledger.reader import LedgerReader
+    except ImportError:  # delta-rs is not in the archive for clusters
+        return None
+    return LedgerReader(place_of(root, {}, "state.root"), source)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from queue import Empty, SimpleQueue
+from threading import Thread
+
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +19,8 @@ from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_o
 SMALL_ROWS = 50_000
 
 _SMALL_BYTES = 1 << 22
+
+_PATIENCE = 60  # seconds until Spark has reported what it counted; usually milliseconds
 
 # A rewrite would fill the feed with all rows, and give all of them new identifiers.
 _TRACKED = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
@@ -36,7 +41,6 @@ def is_small(spark: SparkSession, path: str, shape: TableShape, rows: int | None
 def rewrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> WriteResult:
     """net: one row per key (net_effect.net_rows). Delta reads the table within the transaction that overwrites it."""
     target = read_table(spark, path)
-    before = newest_version(spark, path)
     # Structs, because a column of the table may have any name.
     stored = target.select(F.struct(*(quoted(name) for name in target.columns)).alias("t"))
     joined = stored.join(net.select(F.struct("*").alias("s")), same_key(shape, {}), "full_outer")
@@ -61,8 +65,18 @@ def rewrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -
     )
     # Also for a partitioned table in a session that overwrites only the partitions that it writes.
     save(writer_of(spark, rows).mode("overwrite").option("partitionOverwriteMode", "static"), path)
-    after = newest_version(spark, path)
-    if before is None or after is None or after == before:
-        return write_result(spark, path)  # the table has this commit already: nothing was counted
-    found = counts.get
-    return WriteResult(after, found["inserted"], found["updated"], found["deleted"], rows=found["rows"])
+    found, version = _awaited(counts), newest_version(spark, path)
+    if found is None or version is None:
+        return write_result(spark, path)
+    return WriteResult(version, found["inserted"], found["updated"], found["deleted"], rows=found["rows"])
+
+
+def _awaited(counts: Observation) -> dict[str, int] | None:
+    """None if nothing was counted: Delta skips the write of a run whose work another run has done meanwhile, and the
+    observation would wait for ever."""
+    found: SimpleQueue[dict[str, int]] = SimpleQueue()
+    Thread(target=lambda: found.put(counts.get), daemon=True).start()
+    try:
+        return found.get(timeout=_PATIENCE)
+    except Empty:
+        return None

@@ -20,19 +20,26 @@ _FOLDER = Path(__file__).parent
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
+_LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in spark-submit.sh
+
+_JAVA_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+
+_JAVA_VARIABLES = (_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+
 _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 
 
-def start_jvm(settings: Mapping[str, str]) -> None:
+def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
     """Starts the JVM with these settings only, unless one runs: every user of the machine can read its command line.
 
+    is_light: for little work, it compiles quickly and not well, and collects garbage with one thread.
     Raises RunError if it does not start. It has then said why on standard error.
     """
     if SparkContext._gateway is not None:
         return
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
     try:
-        with _log_options(), _without_ivy_listing() as stderr:
+        with _options(settings, is_light), _without_ivy_listing() as stderr:
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise RunError(
@@ -43,12 +50,16 @@ def start_jvm(settings: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _log_options() -> Iterator[None]:
-    """Configures Spark's log, unless the user's Spark has a configuration of it."""
+def _options(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
+    """Configures Spark's log, unless the user's Spark has a configuration of it, and a JVM for little work, unless the
+    user has chosen its collector."""
     before, log = os.environ.get(_OPTIONS), _FOLDER / "log4j2.properties"
+    chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
+    if is_light and not any("GC" in text for text in chosen):
+        os.environ[_OPTIONS] = f"{_LIGHT} {before or ''}"
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if log.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
-        os.environ[_OPTIONS] = f'-Dlog4j2.configurationFile="{log}" {before or ""}'
+        os.environ[_OPTIONS] = f'-Dlog4j2.configurationFile="{log}" {os.environ.get(_OPTIONS, "")}'
     try:
         yield
     finally:

@@ -56,12 +56,14 @@ _DEFAULTS = {
 _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
 
 
-def start_session(app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset()) -> SparkSession:
+def start_session(
+    app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset(), is_light: bool = False
+) -> SparkSession:
     """The session of a job: of the Connect server in `spark.remote`, of the platform (Databricks), or a new local one.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
-    those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. Raises
-    RunError if Spark does not start.
+    those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. is_light:
+    the session has little work. Raises RunError if Spark does not start.
     """
     if is_platform_session() and REMOTE not in settings:
         return active_session({**_DEFAULTS, **settings, **_REQUIRED})
@@ -77,7 +79,7 @@ def start_session(app_name: str, settings: Mapping[str, str], secrets: Collectio
         chosen |= with_delta(settings)
         from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
 
-        start_jvm({key: value for key, value in chosen.items() if key not in secrets})
+        start_jvm({key: value for key, value in chosen.items() if key not in secrets}, is_light)
     builder = SparkSession.builder.appName(app_name)
     for key, value in chosen.items():
         builder = builder.config(key, value)

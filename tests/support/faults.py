@@ -32,7 +32,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 import pgoutput_etl.spark.session
 from pgoutput_etl.jobs.apply.command import COMMAND
-from pgoutput_etl.ledger import claims, store
+from pgoutput_etl.ledger import claims, local_append
 
 BEFORE, AFTER = "before", "after"
 
@@ -107,7 +107,7 @@ class Effects:
 
         DeltaTable.forPath = classmethod(remember)  # type: ignore[assignment, method-assign]
         self.around(DataFrameWriter, "save", lambda _, path, **__: f"write {Path(path).name}")
-        self.around(store, "append_once", lambda path, *_: f"write {Path(path).name}")
+        self.around(local_append, "append_once", lambda path, *_: f"write {Path(path).name}")
         self.around(DeltaMergeBuilder, "execute", lambda _: f"merge {self._table()}")
         self.around(DeltaTable, "delete", lambda *_: f"delete {self._table()}")
         self.around(DeltaTable, "restoreToVersion", lambda *_: f"restore {self._table()}")

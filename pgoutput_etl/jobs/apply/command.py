@@ -30,7 +30,7 @@ def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
     from pgoutput_etl.jobs.next_commands import inspected
 
     with RunRecorder(config.source.name, config.metrics) as recorder:
-        with session("apply", config) as spark, inspected(config):
+        with session("apply", config, _is_light(config)) as spark, inspected(config):
             summaries = apply(spark, config, ProgressPrinter(arguments.quiet), recorder.stages)
         recorder.done(summaries)
     return RunReport(summaries)
@@ -43,6 +43,12 @@ def _print_report(report: RunReport) -> None:
         print_summary(batch)
 
 
+def _is_light(config: Config) -> bool:
+    from pgoutput_etl.jobs.apply.light_work import is_light
+
+    return is_light(config)
+
+
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report)
+COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, is_light=_is_light)

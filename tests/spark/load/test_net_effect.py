@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
 from pgoutput_etl.load import commit as merge_commit
-from pgoutput_etl.load import history, merge
+from pgoutput_etl.load import history, merge, rewrite
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
@@ -227,9 +227,12 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
         assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1, 12))
-def test_random_histories_night_after_night(seed: int, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+@pytest.mark.parametrize("small_bytes", [1 << 22, -1], ids=["rewritten", "merged"])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 12)])
+def test_random_histories_night_after_night(
+    seed: int, small_bytes: int, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewrite, "_SMALL_BYTES", small_bytes)
     random = Random(seed)
     files = _cut(random_history(random, 120), random, 2)
     job = Job(spark, tmp_path, landing, ["tables=[{match: public.configured, key: [id]}]"])

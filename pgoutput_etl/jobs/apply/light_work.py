@@ -1,0 +1,53 @@
+"""Whether a night is so small that the JVM ends before its optimizing compiler and its parallel collector pay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pgoutput_etl.config.object_storage import place_of
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import PgoutputEtlError
+
+_BYTES = 1 << 24  # of files, as landed
+
+_ROWS = 1_000_000  # of all tables: a MERGE may read them
+
+
+def is_light(config: Config) -> bool:
+    """True if few bytes landed since the last batch, and all tables together have few rows. False if that can't be seen
+    without Spark in no time: it is asked on local storage only."""
+    try:
+        ledger, landing = place_of(config.state.root, {}, "state.root"), place_of(config.source.landing, {}, "landing")
+        if config.spark.get("spark.remote") or ledger.s3 is not None or landing.s3 is not None:
+            return False
+        begun = Path(ledger.path, "batches", "_delta_log")
+        since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
+        return _landed_since(landing.path, since) <= _BYTES and (not since or _stored_rows(config) <= _ROWS)
+    except (OSError, PgoutputEtlError):
+        return False
+
+
+def _landed_since(folder: str, time: float) -> int:
+    """Bytes of the files that changed after a time, in seconds since 1970. Raises OSError, also for a glob."""
+    return sum(entry.st_size for entry in _files(folder) if entry.st_mtime >= time)
+
+
+def _files(folder: str) -> Iterator[os.stat_result]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path)
+            else:
+                yield entry.stat()
+
+
+def _stored_rows(config: Config) -> int:
+    from pgoutput_etl.ledger.reader import LedgerReader  # takes a second to import
+
+    reader = LedgerReader(place_of(config.state.root, {}, "state.root"), config.source.name)
+    rows = reader.rows("batches", ("batch", "status"))
+    last = max((row["batch"] for row in rows if row["status"] == "done"), default=0)
+    done = [row for row in reader.rows("batches", ("status", "tables"), last) if row["status"] == "done"]
+    return sum(table["rows"] or 0 for row in done for table in row["tables"] or ())
