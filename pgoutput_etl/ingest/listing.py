@@ -19,6 +19,8 @@ from pgoutput_etl.spark.platform import value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
+_MOST_BYTES = 1 << 27  # of a task, as by default in Spark
+
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
 _UNREADABLE = (
@@ -72,16 +74,21 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:
-    """The setting with which Spark reads the files in tasks of the same size, as many as keep every core busy."""
-    most = value_of(spark, _TASK_BYTES)
-    if is_connect(spark) or most is None or not most.isdigit():
+    """The setting with which Spark reads the files in tasks of the same size, as many as keep every core busy; none if
+    the configuration has it."""
+    if is_connect(spark) or value_of(spark, _TASK_BYTES) is not None:
         return {}
     opening = int(value_of(spark, "spark.sql.files.openCostInBytes") or 0)
     total = sum(file.size + opening for file in files)
-    cores = spark.sparkContext.defaultParallelism
-    rounds = -(-total // (int(most) * cores))
-    size = total // (max(rounds, 1) * cores) + 1
-    return {_TASK_BYTES: str(min(int(most), size + size // 20))}  # more, as files differ in size
+    return {_TASK_BYTES: str(even_bytes(total, spark.sparkContext.defaultParallelism))}
+
+
+def even_bytes(total: int, cores: int) -> int:
+    """Bytes of each task, so that all cores end at about the same time. Spark's own tasks have 128 MiB: of 300 MB, two
+    cores would read two tasks, and then one of them the third."""
+    rounds = max(-(-total // (_MOST_BYTES * cores)), 1)
+    size = total // (rounds * cores) + 1
+    return size + size // 20  # files differ in size, and none is split
 
 
 @contextmanager
