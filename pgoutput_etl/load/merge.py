@@ -57,7 +57,7 @@ def write(
         net = _net(session, path, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
         if size_matters(facts) and is_small(session, path, shape, rows):
             few = net if events.is_local else _on_driver(session, net)
-            net, facts = few or net, replace(facts, is_small=few is not None)
+            net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
             case WriteMethod.OVERWRITE:
                 return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.platform import is_platform_session
 
 _T = TypeVar("_T")
@@ -48,7 +49,6 @@ def has_bytes(spark: SparkSession, place: str, most: int) -> bool:
 
 def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
     """The table's properties in this version."""
-
     log = _log(spark, place)
     if log is None:
         return None
@@ -66,10 +66,11 @@ def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
 
 
 def newest_commit(spark: SparkSession, place: str) -> Commit | None:
-    """The commit of the version that this process read or wrote last."""
+    """The table's last commit, whoever made it."""
     log = _log(spark, place)
     if log is None:
         return None
+    read_table(spark, place)  # lists the log
 
     def read() -> Commit | None:
         version = log.unsafeVolatileSnapshot().version()

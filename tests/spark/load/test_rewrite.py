@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.load import rewrite
 from pgoutput_etl.spark.delta import read_table, save
+from pgoutput_etl.spark.delta_log import Commit, newest_commit
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import insert, table, transaction, update
 
@@ -62,3 +66,14 @@ def test_a_commit_just_before_the_rewrite_is_not_lost(nights: Nights, monkeypatc
     nights.night(transaction(2, 200, update("1", "c")))
     assert last_operation(nights.job) == ("WRITE", "Overwrite")
     assert nights.values("t") == [("1", "c"), ("2", "b"), ("9", "b")]
+
+
+def test_the_last_commit_is_found_whoever_made_it(nights: Nights) -> None:
+    nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
+    spark, path = nights.job.spark, str(nights.job.path("public", "t"))
+    before = newest_commit(spark, path)
+    assert before is not None
+    assert (before.version, before.operation, before.metrics["numOutputRows"]) == (0, "WRITE", 2)
+    info = {"timestamp": 1, "operation": "OPTIMIZE", "operationMetrics": {"numAddedFiles": "3", "p25FileSize": "big"}}
+    Path(path, "_delta_log", f"{1:020d}.json").write_text(json.dumps({"commitInfo": info}))  # by another process
+    assert newest_commit(spark, path) == Commit(1, "OPTIMIZE", {"numAddedFiles": 3})
