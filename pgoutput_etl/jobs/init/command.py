@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.console import ProgressPrinter, counted
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.command import Command
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _write(out, text, arguments.force)
         plan = shlex.join((*job_words("plan"), "--config", str(out)))
-        print(f"Wrote {out}: {len(findings.tables):,} tables. To see what the first run would do:\n  {plan}")
+        print(f"Wrote {out}: {counted(len(findings.tables), 'table')}. To see what the first run would do:\n  {plan}")
     return quarantine_code(*findings.unreadable)
 
 

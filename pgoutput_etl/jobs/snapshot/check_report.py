@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import grid, print_parts, summary_json
+from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.snapshot.checks import OK, PROBLEM, Check, Checklist, Coverage
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
@@ -54,7 +54,7 @@ def check_server(server: SourceServer, config: Config, request: SnapshotRequest,
 
 def print_checks(report: CheckReport, console: Console | None = None) -> None:
     problems = len(report.problems)
-    verdict = "Ready: nothing is missing." if not problems else f"{problems:,} problem{'s' * (problems > 1)}."
+    verdict = "Ready: nothing is missing." if not problems else f"{counted(problems, 'problem')}."
     if any(check.loses_rows for check in report.checks):
         verdict = f"{verdict} Loading now would lose rows, and is refused."
     rows = [(_subject(check), (), [check.text]) for check in report.checks]
