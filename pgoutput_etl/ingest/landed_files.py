@@ -39,8 +39,6 @@ from pgoutput_etl.spark.session import temporarily
 
 _LISTINGS = 5
 
-_FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
-
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
@@ -287,7 +285,7 @@ def _scan(
     withhold = WithholdRows() if has_masks(config) else None
     with reading_files(tasks):
         blocks = scan_files(spark, tasks, known, config.source.framing, salvages, policy or withhold)
-        return ScannedBlocks.of(spark, blocks, sum(task.size for task in tasks.values()) <= _FEW_BYTES)
+        return ScannedBlocks.of(spark, blocks, sum(task.size for task in tasks.values()))
 
 
 def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput:

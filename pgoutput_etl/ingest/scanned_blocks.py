@@ -12,38 +12,50 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.scan.blocks import BlockKind
-from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.platform import persist, unpersist
+
+_FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
+
+_PARTITION_BYTES = 1 << 23  # as stored
 
 
 @dataclass(frozen=True)
 class ScannedBlocks:
     """Blocks (BLOCK_SCHEMA) of a batch's files; the one who scanned them releases them.
 
-    persisted: computed once by Spark. local: the same on the driver. One of them is given.
+    persisted: computed once by Spark. local: the same on the driver. One of them is given. size: bytes of the files.
     """
 
     spark: SparkSession
     persisted: DataFrame | None = None
     local: pa.Table | None = None
+    size: int = 0
 
     @classmethod
-    def of(cls, spark: SparkSession, scanned: DataFrame, is_few: bool) -> ScannedBlocks:
-        """is_few: collect them now, in the scan's own job, because more jobs would take longer than the work."""
-        if is_few:
+    def of(cls, spark: SparkSession, scanned: DataFrame, size: int) -> ScannedBlocks:
+        """Few blocks are collected now, in the scan's own job, because more jobs would take longer than the work."""
+        if size <= _FEW_BYTES:
             return cls(spark, local=scanned.toArrow())
-        return cls(spark, persist(scanned, StorageLevel.MEMORY_AND_DISK))
+        return cls(spark, persist(scanned, StorageLevel.MEMORY_AND_DISK), size=size)
 
     @cached_property
     def frame(self) -> DataFrame:
-        return frame(self.spark, self.local) if self.persisted is None else self.persisted
+        """In few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need no more
+        tasks than those of one large file, and each would write a file of its own into an append."""
+        if self.persisted is None:
+            return frame(self.spark, self.local)
+        if is_connect(self.spark):
+            return self.persisted
+        return self.persisted.coalesce(max(self.spark.sparkContext.defaultParallelism, self.size // _PARTITION_BYTES))
 
     def of_kind(self, *kinds: BlockKind) -> DataFrame:
         return of_kind(self.frame, *kinds)
 
     def collect(self, kind: BlockKind, names: list[str]) -> pa.Table:
-        if self.local is None:
-            return self.of_kind(kind).select(*names).toArrow()
+        if self.persisted is not None:
+            return of_kind(self.persisted, kind).select(*names).toArrow()
+        assert self.local is not None
         return self.local.filter(pc.equal(self.local.column("kind"), kind.value)).select(names)
 
     def release(self) -> None:

@@ -36,11 +36,18 @@ class WalsenderClient:
     ) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._buffer = b""
+        self.pid = 0
+        self.received_lsn = 0  # everything up to this LSN has been received
+        try:
+            self._start(server, slot, options, lsn, database)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _start(self, server: Server, slot: str, options: Mapping[str, str], lsn: str, database: str) -> None:
         self._socket.connect(str(server.folder / f".s.PGSQL.{server.port}"))
         settings = f"user\0postgres\0database\0{database}\0replication\0database\0\0".encode()
         self._socket.sendall(struct.pack(">II", 8 + len(settings), 3 << 16) + settings)
-        self.pid = 0
-        self.received_lsn = 0  # everything up to this LSN has been received
         self._wait_for(b"Z")
         plugin_options = ", ".join(f"{name} '{value}'" for name, value in options.items())
         query = f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn} ({plugin_options})'.encode() + b"\0"
