@@ -11,17 +11,20 @@ from delta import exceptions
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.object_storage import place_of
+from pgoutput_etl.config.object_storage import Place
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
-from pgoutput_etl.spark.platform import is_local
+from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.session import session_for_few_rows
 
 if TYPE_CHECKING:
     from pgoutput_etl.ledger.reader import LedgerReader
+
+# Characters of a path that delta-rs takes for parts of a URL: it looks for /a%20b in /a b.
+_UNREADABLE = frozenset("%?#")
 
 # Raised by an append that lost to a concurrent one: both create the table, or both use one transaction identifier.
 # In Python none of these is a DeltaConcurrentModificationException.
@@ -138,10 +141,11 @@ def with_missing_columns(table: str, rows: DataFrame) -> DataFrame:
 
 
 def _local_reader(spark: SparkSession, root: str, source: str) -> LedgerReader | None:
-    if not is_local(spark, root):
+    path = local_path(spark, root)
+    if path is None or not _UNREADABLE.isdisjoint(path):
         return None
     try:
         from pgoutput_etl.ledger.reader import LedgerReader
     except ImportError:  # delta-rs is not in the archive for clusters
         return None
-    return LedgerReader(place_of(root, {}, "state.root"), source)
+    return LedgerReader(Place(path), source)

@@ -11,7 +11,6 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -50,15 +49,18 @@ def is_platform_session() -> bool:
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
-def is_local(spark: SparkSession, path: str) -> bool:
-    """True if Spark reads and writes this path, as every library does, through this machine's file system, with Delta's
-    own way of committing."""
-    if is_connect(spark) or is_platform_session() or urlsplit(path).scheme not in ("", "file"):
-        return False
+def local_path(spark: SparkSession, path: str) -> str | None:
+    """The path on this machine that Spark means, for other libraries to read and write. None if it is elsewhere, or if
+    Delta has its own way of committing there."""
+    if is_connect(spark) or is_platform_session():
+        return None
     if any(spark.conf.get(key, None) for key in ("spark.delta.logStore.file.impl", "spark.delta.logStore.class")):
-        return False
-    default = cast(Any, spark)._jsc.hadoopConfiguration().get("fs.defaultFS")
-    return path.startswith("file:") or default.startswith("file:")
+        return None
+    session = cast(Any, spark)
+    hadoop_path = session._jvm.org.apache.hadoop.fs.Path(path)
+    files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    # Spark's own working directory counts, and a percent sign is one: /a%20b is not /a b.
+    return str(files.makeQualified(hadoop_path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
 def active_session(settings: Mapping[str, str]) -> SparkSession:
