@@ -31,7 +31,7 @@ def is_small(spark: SparkSession, path: str, shape: TableShape, rows: int | None
     None if unknown."""
     if rows is None or rows > SMALL_ROWS:
         return False
-    columns = read_table(spark, path).columns
+    columns = read_table(spark, path).columns  # lists the log, before it is asked
     if not has_bytes(spark, path, _SMALL_BYTES) or sorted(columns) != sorted(updated_values(shape)):
         return False
     properties = properties_of(spark, path)

@@ -34,45 +34,34 @@ class Commit:
 
 def newest_version(spark: SparkSession, place: str) -> int | None:
     """The version that this process read or wrote last."""
-    log = _log(spark, place)
-    return None if log is None else _tried(lambda: int(log.unsafeVolatileSnapshot().version()))
+    return _of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
 
 
 def has_bytes(spark: SparkSession, place: str, most: int) -> bool:
     """True if this version's data files have at most so many bytes according to its checksum file."""
-    log = _log(spark, place)
-    if log is None:
-        return False
-    checksum = _tried(lambda: log.unsafeVolatileSnapshot().checksumOpt())  # Snapshot.sizeInBytes would run a job
+    checksum = _of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
     return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
 
 
 def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
     """The table's properties in this version."""
-    log = _log(spark, place)
-    if log is None:
-        return None
 
-    def read() -> dict[str, str]:
-        properties = log.unsafeVolatileSnapshot().metadata().configuration()
-        pairs = properties.iterator()
+    def read(log: Any) -> dict[str, str]:
+        pairs = log.unsafeVolatileSnapshot().metadata().configuration().iterator()
         found = {}
         while pairs.hasNext():
             pair = pairs.next()
             found[pair._1()] = pair._2()
         return found
 
-    return _tried(read)
+    return _of_log(spark, place, read)
 
 
 def newest_commit(spark: SparkSession, place: str) -> Commit | None:
     """The table's last commit, whoever made it."""
-    log = _log(spark, place)
-    if log is None:
-        return None
-    read_table(spark, place)  # lists the log
 
-    def read() -> Commit | None:
+    def read(log: Any) -> Commit | None:
+        read_table(spark, place)  # lists the log
         version = log.unsafeVolatileSnapshot().version()
         path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
         lines = log.store().read(path, log.newDeltaHadoopConf())
@@ -80,22 +69,18 @@ def newest_commit(spark: SparkSession, place: str) -> Commit | None:
         info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
         return None if info is None else Commit(version, info["operation"], metrics_of(info.get("operationMetrics")))
 
-    return _tried(read)
+    return _of_log(spark, place, read)
 
 
 def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
     return {key: int(value) for key, value in (texts or {}).items() if str(value).isdigit()}
 
 
-def _log(spark: SparkSession, place: str) -> Any | None:
+def _of_log(spark: SparkSession, place: str, read: Callable[[Any], _T]) -> _T | None:
     if is_connect(spark) or is_platform_session() or is_catalog_place(place):
         return None
     session = cast(Any, spark)
-    return _tried(lambda: session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place))
-
-
-def _tried(read: Callable[[], _T]) -> _T | None:
     try:
-        return read()
+        return read(session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place))
     except (Py4JError, PySparkException, TypeError):  # TypeError: there is no such class
         return None
