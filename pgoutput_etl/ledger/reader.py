@@ -35,6 +35,11 @@ class LedgerReader:
         rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
         return rows
 
+    def last_done(self) -> int:
+        """The number of the last finished batch; 0 before the first."""
+        rows = self.rows("batches", ("batch", "status"))
+        return max((row["batch"] for row in rows if row["status"] == "done"), default=0)
+
     def file_index(self, since: int) -> FileIndex:
         """The parts of files that batches from `since` on have read, as `LedgerFiles.index`."""
         return FileIndex.of_columns(self.columns("files", INDEX_SCHEMA.names, since))

@@ -47,7 +47,5 @@ def _stored_rows(config: Config) -> int:
     from pgoutput_etl.ledger.reader import LedgerReader  # takes a second to import
 
     reader = LedgerReader(place_of(config.state.root, {}, "state.root"), config.source.name)
-    rows = reader.rows("batches", ("batch", "status"))
-    last = max((row["batch"] for row in rows if row["status"] == "done"), default=0)
-    done = [row for row in reader.rows("batches", ("status", "tables"), last) if row["status"] == "done"]
-    return sum(table["rows"] or 0 for row in done for table in row["tables"] or ())
+    last = reader.rows("batches", ("status", "tables"), reader.last_done())
+    return sum(table["rows"] or 0 for row in last if row["status"] == "done" for table in row["tables"] or ())

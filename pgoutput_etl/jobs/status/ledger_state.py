@@ -54,12 +54,6 @@ class LedgerBatches:
         finished = [row for row in full if row["status"] == "done"]
         return cls(sorted(finished, key=lambda row: row["batch"]), begun[0] if begun else None)
 
-    @staticmethod
-    def last_done(reader: LedgerReader) -> int:
-        """The number of the last finished batch; 0 before the first."""
-        rows = reader.rows("batches", ("batch", "status"))
-        return max((row["batch"] for row in rows if row["status"] == "done"), default=0)
-
     @property
     def number(self) -> int:
         """The number of the last finished batch; 0 before the first."""

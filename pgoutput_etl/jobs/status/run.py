@@ -67,7 +67,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             nights=nights(recent, {} if counts is None else counts.result()),
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead
-    if seems_dead and LedgerBatches.last_done(reader) != batches.number:
+    if seems_dead and reader.last_done() != batches.number:
         return status(config, request, now)  # a run closed the batch and released its claim meanwhile
     return replace(found, next=_next(config, found))
 
