@@ -13,6 +13,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
 import pytest
+from py4j import java_gateway
+from py4j.protocol import get_return_value
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -54,7 +56,10 @@ def jvm() -> Iterator[Any]:
     gateway.jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(
         gateway.jvm.org.apache.logging.log4j.Level.ERROR
     )
-    yield gateway.jvm
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark's translation of errors would look this JVM's objects up in the JVM of an earlier test's session.
+        patch.setattr(java_gateway, "get_return_value", get_return_value)
+        yield gateway.jvm
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(20)
