@@ -1,4 +1,4 @@
-"""Removes events that are superseded by a later event of the same key, before Spark sees them.
+"""Drops events superseded by a later event of the same key, before they reach Spark.
 
 An event's meaning depends only on the events of its own key. An event with every column, or one that deletes the row,
 supersedes all earlier ones. An event that leaves TOAST unchanged does not.

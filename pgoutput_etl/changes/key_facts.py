@@ -26,7 +26,11 @@ from pgoutput_etl.types.kernels.dispatch import UnsureError, load_cells
 
 KeyHashes = npt.NDArray[np.uint64]
 
-Ranges = Mapping[int, tuple[Any, Any]]
+Interval = tuple[Any, Any]  # the least and the greatest value
+
+Ranges = Mapping[int, tuple[Interval, ...]]  # by position of a key column; together they hold all of its values
+
+_INTERVALS = 8  # at most, for a column: each is another condition to evaluate for every file and row
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
@@ -35,8 +39,8 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """rows: their number. are_known: keys can be compared. are_unique: no two keys are equal. ranges: minimum and
-    maximum of each `ranged` key column, by position; empty unless keys are known."""
+    """rows: their number. are_known: keys can be compared. are_unique: no two keys are equal. ranges: those of
+    each `ranged` key column; empty unless keys are known."""
 
     rows: int
     are_known: bool
@@ -72,8 +76,30 @@ def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
     """The ranges of the keys of any events."""
     if not events.num_rows:
         return {}
-    limits = {i: pc.min_max(events.column(f"c{i}")).as_py() for i in ranged(shape)}
-    return {i: (limit["min"], limit["max"]) for i, limit in limits.items()}
+    return {i: _intervals(events.column(f"c{i}")) for i in ranged(shape)}
+
+
+def _intervals(values: pa.Array) -> tuple[Interval, ...]:
+    """Integers, dates, and times are split at the largest gaps between neighbors; other values have one interval."""
+    in_order = pc.unique(values.drop_null()).sort()
+    if not len(in_order):
+        return ()
+    numbers = _whole_numbers(in_order)
+    after = [] if numbers is None else _largest_gaps(numbers).tolist()
+    bounds = zip([0, *(i + 1 for i in after)], [*after, len(in_order) - 1], strict=True)
+    return tuple((in_order[first].as_py(), in_order[last].as_py()) for first, last in bounds)
+
+
+def _largest_gaps(numbers: KeyHashes) -> npt.NDArray[np.int64]:
+    """Positions that a gap follows, in order. numbers: ascending as int64, although unsigned, because a gap may exceed
+    int64."""
+    gaps = np.diff(numbers)
+    largest = np.argsort(gaps, kind="stable")[-(_INTERVALS - 1) :]
+    return np.sort(largest[gaps[largest] > 1])
+
+
+def interval(least: Any, greatest: Any) -> tuple[Interval, ...]:
+    return () if least is None else ((least, greatest),)
 
 
 def _are_distinct(hashes: KeyHashes) -> bool:
@@ -176,7 +202,7 @@ def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> It
 def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
     """The facts of a whole batch. rows: of fact_schema, without hashes."""
     limits = _limits(rows, shape)
-    ranges = {i: (limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
+    ranges = {i: interval(limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
     are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
     return KeyFacts(sum(row["rows"] for row in rows), are_known, are_unique, ranges)
 
@@ -219,6 +245,12 @@ def _column_numbers(column: pa.Array) -> KeyHashes | None:
         return _mixed(halves[::2]) + halves[1::2]
     if kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         return _byte_numbers(column.cast(pa.large_binary()))
+    return _whole_numbers(column)
+
+
+def _whole_numbers(column: pa.Array) -> KeyHashes | None:
+    """The bits of the values as int64, for types that are whole numbers."""
+    kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
     if pa.types.is_boolean(kind) or pa.types.is_integer(column.type) or pa.types.is_timestamp(kind):

@@ -84,8 +84,8 @@ def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]
 
 
 def even_bytes(total: int, cores: int) -> int:
-    """Bytes of each task, so that all cores end at about the same time. Spark's own tasks have 128 MiB: of 300 MB, two
-    cores would read two tasks, and then one of them the third."""
+    """Bytes per task, chosen so that all cores finish at about the same time. With Spark's default of 128 MiB, 300 MB
+    on two cores make three tasks, and one core idles during the third."""
     rounds = max(-(-total // (_MOST_BYTES * cores)), 1)
     size = total // (rounds * cores) + 1
     return size + size // 20  # files differ in size, and none is split

@@ -237,7 +237,7 @@ class _Selector:
         return same_as is not None and self.known.roots[same_as] == root
 
     def _new_files(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """The new files, each content once. Records copies, and files that took the name of one that was read."""
+        """The new files, one per content. Records copies, and files that reuse the name of one already read."""
         used_names = set(self.names.values())
         new: list[tuple[int, FilePart]] = []
         by_content = {(part.prefix_hash, "", self.scans[number].tail_hash): number for number, part in grown}

@@ -37,7 +37,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
 def _rewrite(
     spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
-    """rows: the inserted rows. deletes: the DELETEs of rows that the target holds, `delete_count` of them."""
+    """rows: the inserted rows. deletes: `delete_count` DELETEs, of rows in the target."""
     target = read_table(spark, path)
     before, inserted = target.count(), rows.count()
     overwrite(spark, path, _survivors(target, deletes, shape).unionByName(rows))

@@ -107,19 +107,16 @@ class ChangeBlocks:
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
         blocks = blocks_of_table(self.rows, shape)
-        keys = ranges = None
+        keys = None
         if only_inserts and not shape.is_bag:
             keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, changes.inserts)
-            ranges = keys.facts.ranges if keys.facts.are_known else None
         events_of, is_net = compaction.events_of, False
         if keys is not None and keys.facts.are_unique:
             events_of, is_net = compaction.typed_events_of, True
         elif (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and compaction.is_net_by_itself(shape):
             events_of, is_net, blocks = compaction.net_events_of, True, blocks.coalesce(1)
         events = events_of_blocks(events_of, blocks, self.rows.statuses, window, shape)
-        return TableEvents(
-            events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys, ranges=ranges
-        )
+        return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)

@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.key_facts import Ranges, hashes_of, ranged
+from pgoutput_etl.changes.key_facts import Ranges, hashes_of, interval, ranged
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
-from pgoutput_etl.load.net_effect import all_of, net_key_parts, target_key_parts
+from pgoutput_etl.load.net_effect import all_of, any_of, net_key_parts, target_key_parts
 from pgoutput_etl.load.target_columns import stored_value
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
@@ -65,7 +65,7 @@ def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str,
 
 
 def _ranges(row: dict[str, Any], shape: TableShape) -> Ranges:
-    return {i: (row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
+    return {i: interval(row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
 
 
 def keys_are_absent(
@@ -98,11 +98,12 @@ def _are_disjoint(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:
 
 
 def _within(shape: TableShape, ranges: Ranges, alias: str = "") -> Iterator[tuple[Column, Column]]:
-    """The target's key columns that have a range, each with the condition that its value is within the range."""
-    for i, (least, greatest) in ranges.items():
-        if least is not None:
+    """The target's key columns that have ranges, each with the condition that its value is within one of them."""
+    for i, intervals in ranges.items():
+        if intervals:
             column, column_type = F.col(f"{alias}{quoted(shape.columns[i].name)}"), shape.columns[i].type
-            yield column, column.between(_literal(least, column_type), _literal(greatest, column_type))
+            limits = [tuple(_literal(limit, column_type) for limit in limits) for limits in intervals]
+            yield column, any_of(column.between(least, greatest) for least, greatest in limits)
 
 
 def _literal(value: Any, column_type: ColumnType) -> Column:

@@ -105,7 +105,7 @@ def _merge(
 ) -> None:
     """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""
-    ranges, settings, deletes = events.ranges or {}, {}, events.deletes
+    ranges, settings, deletes = events.ranges, {}, events.deletes
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted
         facts = net_facts(net, shape)

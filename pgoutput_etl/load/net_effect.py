@@ -10,8 +10,9 @@ Events have the columns of TableShape.event_schema(); `_seq` orders them by comm
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -37,8 +38,8 @@ class TableEvents:
 
     is_net: there is one event per key, with every column. size: approximate bytes, or None if unknown. is_local: the
     events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a DELETE. deletes:
-    an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: the least and greatest
-    value of key columns, or None if unknown.
+    an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: of the keys, if the
+    events are on the driver.
     """
 
     frame: DataFrame
@@ -48,7 +49,7 @@ class TableEvents:
     only_inserts: bool = False
     deletes: bool = True
     keys: BatchKeys | None = None
-    ranges: Ranges | None = None
+    ranges: Ranges = field(default_factory=dict)
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
@@ -272,4 +273,8 @@ def _content(shape: TableShape, values: Iterable[Column], entries: Column) -> Co
 
 
 def all_of(conditions: Iterable[Column]) -> Column:
-    return reduce(lambda a, b: a & b, conditions)
+    return reduce(and_, conditions)
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    return reduce(or_, conditions)

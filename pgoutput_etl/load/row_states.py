@@ -10,8 +10,6 @@ the commit deleted the row; then only the key is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -20,6 +18,7 @@ from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load.net_effect import (
     all_of,
+    any_of,
     event_key_parts,
     resolve_moves,
     sent_value,
@@ -64,7 +63,7 @@ def key_names(shape: TableShape) -> list[str]:
 
 def _moves_unsent_values(changes: DataFrame, shape: TableShape) -> bool:
     """True if a row moves to another key with values that were not sent."""
-    is_unsent = reduce(or_, (F.col(f"u{i}") for i in shape.toast))
+    is_unsent = any_of(F.col(f"u{i}") for i in shape.toast)
     return bool(changes.where((F.col("_op") == MOVED_IN) & is_unsent).limit(1).count())
 
 

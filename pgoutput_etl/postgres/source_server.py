@@ -1,4 +1,4 @@
-"""The parts of a server that an initial load depends on: settings, user, publications, replication slots and tables.
+"""What an initial load needs to know about a server: settings, user, publications, slots, and tables.
 
 One query returns all of it as one JSON text. It reads catalogs only, without locks, and needs no privilege.
 """

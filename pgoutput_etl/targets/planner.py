@@ -148,8 +148,8 @@ class _Planner:
             plan.held.append(HeldTable(case.oid, relation, str(error), counted, state, moves_to=moves_to))
 
     def _runs(self, case: _Case) -> Sequence[RelationSpan] | None:
-        """None if all of the table's changes, or its description, are after the cutoff. Raises SequenceError for
-        changes that nothing describes."""
+        """None if all of the table's changes, or its description, come after the cutoff. Raises SequenceError for
+        changes without a Relation message."""
         if case.changes is None:
             if case.cutoff is not None or case.state is None:
                 return None

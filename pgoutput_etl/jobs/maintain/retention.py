@@ -1,4 +1,4 @@
-"""Rules for obsolete ledger rows and for small files, without Spark.
+"""Decides which ledger rows are obsolete and when small files are compacted, without Spark.
 
 Ledger rows that may be deleted once the batch that made them obsolete has been done for long enough:
 

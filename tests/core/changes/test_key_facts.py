@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +95,39 @@ def test_keys_are_unique_if_no_two_are_equal_and_are_in_their_ranges(
     assert len(set(zip(keys, numbers, strict=True))) == len(set(keys)), "equal keys have one number"
     assert len(set(numbers)) == len(set(keys)), "and others have others"
     columns = [[key[i] for key in keys] for i in range(len(kinds))]
-    assert facts.ranges == {i: (min(columns[i]), max(columns[i])) for i in ranged(shape) if keys}
+    assert set(facts.ranges) == (set(ranged(shape)) if keys else set())
+    for i, intervals in facts.ranges.items():
+        assert_intervals(intervals, columns[i])
+
+
+def assert_intervals(intervals: tuple[tuple[Any, Any], ...], values: Iterable[Any]) -> None:
+    """In order, apart from each other, with limits among the values, and together with all values."""
+    limits = [limit for interval in intervals for limit in interval]
+    assert limits == sorted(limits)
+    assert set(limits) <= set(values)
+    assert all(earlier < least for (_, earlier), (least, _) in pairwise(intervals))
+    assert all(any(least <= value <= greatest for least, greatest in intervals) for value in values)
+    assert len(intervals) <= 8
+
+
+@pytest.mark.parametrize(
+    ("values", "intervals"),
+    [
+        ([5], [(5, 5)]),
+        ([3, 1, 2, 2], [(1, 3)]),
+        ([1, 2, 90, 91, 93], [(1, 2), (90, 91), (93, 93)]),
+        ([-(2**63), 2**63 - 1], [(-(2**63),) * 2, (2**63 - 1,) * 2]),
+        ([*range(0, 200, 2), 500, 1000, *range(2000, 2010)], None),
+    ],
+)
+def test_ranges_are_split_at_the_largest_gaps(values: list[int], intervals: list[tuple[int, int]] | None) -> None:
+    shape = shape_of(INT8)
+    found = facts_of(inserted(shape, [(value,) for value in values]), shape)[0].ranges[0]
+    assert_intervals(found, values)
+    if intervals is None:
+        assert found[-3:] == ((500, 500), (1000, 1000), (2000, 2009))
+    else:
+        assert list(found) == intervals
 
 
 def test_all_38_digits_of_decimals_count() -> None:
@@ -104,7 +137,7 @@ def test_all_38_digits_of_decimals_count() -> None:
     shape = table_shape(relation, RelationVersions(T, (relation,), {None: (((0, 0), 0),)}), None)
     keys = [(Decimal(f"{n}{'9' * 35}.99"),) for n in (-1, 0, 1)] + [(Decimal("0.01"),), (Decimal("0.00"),)]
     facts, _ = facts_of(inserted(shape, keys), shape)
-    assert (facts.are_unique, facts.ranges) == (True, {0: (keys[0][0], keys[2][0])})
+    assert (facts.are_unique, facts.ranges) == (True, {0: ((keys[0][0], keys[2][0]),)})
     assert not facts_of(inserted(shape, [*keys, keys[0]]), shape)[0].are_unique
 
 
@@ -193,7 +226,7 @@ def test_facts_combined_from_several_tasks(
             patched.setattr(jit, "AVAILABLE", False, raising=False)
         hashed = rows_in_tasks([[block] for block in blocks], fates, window, stretch.shape, buckets)
     facts = facts_in_tasks(hashed, stretch.shape)
-    ranges = {0: (min(kept), max(kept))} if kept else {}
+    ranges = {0: ((min(kept), max(kept)),)} if kept else {}
     assert facts == KeyFacts(len(kept), True, len(set(kept)) == len(kept), ranges)
     for n in (*kept[:3], 1000):
         others = hashes_of([pa.array([n, 2000])], stretch.shape)
@@ -213,7 +246,7 @@ def test_one_unknown_key_makes_all_unknown() -> None:
 def test_times_at_the_ends_of_the_calendar_have_ranges() -> None:
     shape = shape_of(TIMESTAMPTZ)
     ends = [(datetime(1, 1, 1, tzinfo=UTC),), (datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),)]
-    assert facts_of(inserted(shape, ends), shape)[0].ranges == {0: (ends[0][0], ends[1][0])}
+    assert facts_of(inserted(shape, ends), shape)[0].ranges == {0: tuple((end[0], end[0]) for end in ends)}
 
 
 def test_the_error_for_an_invalid_key_does_not_contain_its_value() -> None:

@@ -15,7 +15,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.key_facts import ranged
+from pgoutput_etl.changes.key_facts import ranged, ranges_of
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
 from pgoutput_etl.load.key_match import _within, keys_are_absent
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
@@ -97,6 +97,21 @@ def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: P
             if step is not None and n % 2:
                 assert keys_are_absent(spark, path, shape, keys(shape, value - step))
                 assert not keys_are_absent(spark, path, shape, keys(shape, value - step, value))
+
+
+def test_distant_keys_skip_the_files_between_them(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    columns = {"a": (INT8, -1), "b": (DATE, -1)}
+    shape = shape_of(("a", "b"), columns)
+    days = [date(2026, 1, 1) + timedelta(days=10 * n) for n in range(10)]
+    write_files(spark, path, shape, [{"a": 10 * n, "b": day} for n, day in enumerate(days)])
+    changed = inserted(shape, [{"a": 10 * n, "b": days[n]} for n in (0, 1, 9)])
+    target = read_table(spark, path)
+    for i, intervals in ranges_of(changed, shape).items():
+        [(_, is_within)] = _within(shape, {i: intervals})
+        left = target.where(is_within)
+        assert len(left.inputFiles()) == 3, intervals
+        assert sorted(row["a"] for row in left.collect()) == [0, 10, 90]
 
 
 @pytest.fixture(scope="module")
