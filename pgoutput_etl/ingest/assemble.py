@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import message_rows
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
-from pgoutput_etl.scan.blocks import BlockKind, unpacked
+from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, SUMMARY_TAG, ScanError
 from pgoutput_etl.transactions.assembly import Assembly
@@ -38,7 +38,7 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
     """Collects one summary row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
     transaction that began in an earlier file."""
     output = ScanOutput({}, {}, {})
-    for block in blocks.collect(BlockKind.CONTROL, ["rows", "head", "tuples"]).to_pylist():
+    for block in blocks.collect(BlockKind.CONTROL, [*UNPACKED_BY]).to_pylist():
         rows = unpacked(block, ["file", *CONTROL_COLUMNS])
         for file, file_rows in _by_file(rows):
             output.controls.setdefault(file, []).extend(control_rows([file_rows]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import read_content
 from pgoutput_etl.errors import ArchiveError
@@ -16,10 +18,14 @@ from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.landed_tuples import TupleFile
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.connect import frame, is_connect
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
+
+# Bytes of a local file from which on blocks leave the tuples in the file: opening a small one again takes longer.
+LEAVES_FROM = 1 << 20
 
 _EXTRACTS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
 
@@ -29,17 +35,35 @@ def literal_paths(paths: Iterable[str]) -> list[str]:
     return [path.translate(_HADOOP_GLOB) for path in paths]
 
 
-def file_contents(spark: SparkSession, paths: Iterable[str], may_be_gone: bool = False) -> DataFrame:
-    """Files as stored (path, content). may_be_gone: skip files that no longer exist."""
+def file_contents(spark: SparkSession, paths: Collection[str], may_be_gone: bool = False) -> DataFrame:
+    """Files as stored (path, content). may_be_gone: skip files that no longer exist.
+
+    `content` is NULL for local files, which workers read themselves (`per_file`): from Java they would take several
+    times as long, and as much of its heap.
+    """
     reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
-    return reader.load(literal_paths(paths)).select("path", "content")
+    are_local = all(local_path(path) is not None for path in paths)
+    content = F.lit(None).cast("binary").alias("content") if are_local else F.col("content")
+    return reader.load(literal_paths(paths)).select("path", content)
 
 
-def per_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+def local_path(path: str) -> str | None:
+    """The path of a file on the machine's own file system, from the path that Spark lists it with."""
+    return path.removeprefix("file:") if path.startswith("file:/") else None
+
+
+def per_file(batches: Iterable[pa.RecordBatch], may_be_gone: bool = False) -> Iterator[tuple[str, bytes]]:
     """Yields path and content."""
     for batch in batches:
-        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
-            yield path.as_py(), content.as_py()
+        for path, content in zip(batch.column("path").to_pylist(), batch.column("content"), strict=True):
+            if content.is_valid:
+                yield path, content.as_py()
+                continue
+            try:
+                yield path, Path(path.removeprefix("file:")).read_bytes()
+            except FileNotFoundError:
+                if not may_be_gone:
+                    raise
 
 
 def scan_files(
@@ -52,24 +76,33 @@ def scan_files(
 ) -> DataFrame:
     """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path.
 
-    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable.
+    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. Blocks
+    leave unmasked tuples in local files, except with Spark Connect, whose client may read blocks and not the files.
     """
     max_size = size_limit(spark)
+    leaves_from = LEAVES_FROM if policy is None and not is_connect(spark) else None
 
-    def scan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def scan(batches: Iterator[pa.RecordBatch], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
         for path, content in per_file(batches):
-            task = tasks[path]
+            task, local = tasks[path], local_path(path)
+            stay_from = None if local is None else leaves_from
             try:
-                scanned = scan_part(path, content, task, known, framing, salvages, max_size)
+                scanned = scan_part(path, content, task, known, framing, salvages, max_size, False, stay_from)
             except ArchiveError as error:
                 yield scan_error(error).note(task.number)
-            else:
-                yield from scanned.batches if policy is None else map(policy.mask, scanned.batches)
+                continue
+            if local is not None and not scanned.has_tuples:
+                landed[task.number] = TupleFile.at(local, Framing(scanned.summary.framing))
+            yield from scanned.batches if policy is None else map(policy.mask, scanned.batches)
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        landed: dict[int, TupleFile] = {}
+        return pack_blocks(scan(batches, landed), BlockKind.CHANGE, landed)
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
     contents = file_contents(spark, tasks)
-    return contents.mapInArrow(lambda batches: pack_blocks(scan(batches), BlockKind.CHANGE), spark_schema(BLOCK_SCHEMA))
+    return contents.mapInArrow(pack, spark_schema(BLOCK_SCHEMA))
 
 
 def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
@@ -77,7 +110,7 @@ def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[in
     max_size = size_limit(spark)
 
     def extract(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches):
+        for path, content in per_file(batches, may_be_gone=True):
             data = read_content(content, path, max_size).data
             for file, begin, end in ranges[path]:
                 row = {"file": file, "offset": begin, "bytes": data[begin:end]}

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.scanned_blocks import of_kind
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, UNPACKED_BY, BlockKind, Packer, unpacked
+from pgoutput_etl.scan.landed_tuples import TupleFile
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions, VersionSpan, spans_of
@@ -52,8 +53,11 @@ def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
     return rows.mapInArrow(lambda batches: pack_blocks(batches, kind), spark_schema(BLOCK_SCHEMA))
 
 
-def pack_blocks(batches: Iterable[pa.RecordBatch], kind: BlockKind) -> Iterator[pa.RecordBatch]:
-    packer = Packer(kind)
+def pack_blocks(
+    batches: Iterable[pa.RecordBatch], kind: BlockKind, landed: dict[int, TupleFile] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """landed: as Packer's; may gain files while `batches` is read."""
+    packer = Packer(kind, {} if landed is None else landed)
     for batch in batches:
         if batch.num_rows:
             yield from packer.add(batch)
@@ -87,7 +91,7 @@ def _map_blocks(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(function, iterate_blocks(batches))
 
-    return blocks.select("rows", "head", "tuples").mapInArrow(run, spark_schema(schema))
+    return blocks.select(*UNPACKED_BY).mapInArrow(run, spark_schema(schema))
 
 
 def iterate_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
@@ -105,7 +109,7 @@ def _value(scalar: pa.Scalar) -> Any:
 def statistics_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, request: StatisticsRequest
 ) -> BatchStatistics:
-    """blocks: `kind`, `relation`, `rows` and `head`, with `size`, the number of bytes of their tuples."""
+    """blocks: `kind`, `relation`, `rows`, `head` and `size`."""
     statistics = BatchStatistics(request)
     for block in blocks:
         rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
@@ -121,7 +125,7 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
         statistics = statistics_of(iterate_blocks(batches), statuses, request)
         yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
 
-    sized = blocks.select("kind", "relation", "rows", "head", F.length("tuples").alias("size"))
+    sized = blocks.select("kind", "relation", "rows", "head", "size")
     total = BatchStatistics(request)
     for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
         total.merge(BatchStatistics.from_json(row["statistics"]))

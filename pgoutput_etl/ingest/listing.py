@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
@@ -14,6 +15,7 @@ from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
+from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.platform import value_of
 
@@ -23,9 +25,12 @@ _MOST_BYTES = 1 << 27  # of a task, as by default in Spark
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
+_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # of a worker
+
 _UNREADABLE = (
     "FAILED_READ_FILE",
     "FileNotFoundException",
+    "FileNotFoundError",
     "NoSuchFileException",
     "AccessControlException",
     "AccessDenied",
@@ -89,6 +94,20 @@ def even_bytes(total: int, cores: int) -> int:
     rounds = max(-(-total // (_MOST_BYTES * cores)), 1)
     size = total // (rounds * cores) + 1
     return size + size // 20  # files differ in size, and none is split
+
+
+@contextmanager
+def rereading_files() -> Iterator[None]:
+    """Turns a worker's RereadError, which Spark wraps, into an ArchiveError."""
+    try:
+        yield
+    except ArchiveError:
+        raise
+    except Exception as error:
+        changed = _REREAD_ERROR.search(str(error))
+        if changed is None:
+            raise
+        raise ArchiveError(changed[1]) from error
 
 
 @contextmanager

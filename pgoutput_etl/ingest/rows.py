@@ -28,7 +28,7 @@ from pgoutput_etl.ingest.executors import (
     version_spans,
 )
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks, of_kind
-from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.version_spans import RowPositions
@@ -63,8 +63,7 @@ class MessageRows:
         local = self._local()
         if local is None:
             return batch_statistics(self._all_blocks(), self.statuses, request)
-        sized = local.append_column("size", pc.binary_length(local.column("tuples")))
-        blocks = iterate_blocks(sized.drop_columns("tuples").to_batches())
+        blocks = iterate_blocks(local.drop_columns("tuples").to_batches())
         return statistics_of(blocks, self.statuses, request)
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
@@ -77,7 +76,7 @@ class MessageRows:
 
     def collect_changes(self, oids: Collection[int]) -> pa.Table:
         """The blocks of these relations' changes."""
-        names, local = ["relation", "rows", "head", "tuples"], self._local()
+        names, local = ["relation", *UNPACKED_BY], self._local()
         if local is None:
             return self.changes().where(F.col("relation").isin(*oids)).select(*names).toArrow()
         is_change = pc.equal(local.column("kind"), BlockKind.CHANGE.value)
@@ -99,7 +98,7 @@ class MessageRows:
         if local is None:
             return None
         commits = local.filter(pc.equal(local.column("kind"), BlockKind.COMMIT.value))
-        blocks = iterate_blocks(commits.select(["rows", "head", "tuples"]).to_batches())
+        blocks = iterate_blocks(commits.select([*UNPACKED_BY]).to_batches())
         return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
 
     def damages(self) -> DataFrame:

@@ -36,16 +36,20 @@ def scan_part(
     salvages: bool = False,
     max_size: int = MAX_SIZE,
     with_census: bool = False,
+    leaves_tuples_from: int | None = None,
 ) -> ScanResult:
     """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
+    leaves_tuples_from: rows have no tuples if the file has at least so many bytes, and is not compressed.
     Raises ArchiveError naming file, offset and LSN.
     """
     try:
         if len(content) < task.size:
             raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
-        read = read_content(content[: task.size], path, max_size)
-        return _scan(path, read, task, known, framing, salvages, with_census)
+        content = content[: task.size]
+        read = read_content(content, path, max_size)
+        stay = leaves_tuples_from is not None and read.data is content and len(content) >= leaves_tuples_from
+        return _scan(path, read, task, known, framing, salvages, with_census, not stay)
     except PartError as error:
         raise PartError(replace(error.scan_error, text=f"{path}: {error}")) from error
     except ArchiveError as error:
@@ -53,7 +57,14 @@ def scan_part(
 
 
 def _scan(
-    path: str, read: Content, task: ScanTask, known: KnownContents, framing: Framing, salvages: bool, with_census: bool
+    path: str,
+    read: Content,
+    task: ScanTask,
+    known: KnownContents,
+    framing: Framing,
+    salvages: bool,
+    with_census: bool,
+    with_tuples: bool,
 ) -> ScanResult:
     if read.cut_off is not None and not task.leaves_tail:
         raise FramingError(read.cut_off, short=True)
@@ -72,6 +83,7 @@ def _scan(
         start=0 if prefix is None else prefix.consumed,
         begins_in_stream=None if prefix is None else prefix.ends_in_stream,
         with_census=with_census,
+        with_tuples=with_tuples,
     )
     heads = heads_of(data)
     unkeyed = known.unkeyed.beginnings(data) if task.known_part is None and known.unkeyed is not None else []

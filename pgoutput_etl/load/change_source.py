@@ -26,6 +26,7 @@ from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
 from pgoutput_etl.load.batch_keys import keys_of_blocks, keys_of_events
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.scan.blocks import UNPACKED_BY
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
@@ -141,7 +142,7 @@ class ChangeBlocks:
 
 
 def blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:
-    return rows.changes().where(F.col("relation") == shape.relation.oid).select("rows", "head", "tuples")
+    return rows.changes().where(F.col("relation") == shape.relation.oid).select(*UNPACKED_BY)
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableShape], Iterator[pa.RecordBatch]]

@@ -2,7 +2,8 @@
 
 The rows of a block have the same kind and, if they are changes, the same relation; they may come from several files.
 `head` has their positions and transactions, and `tuples` the bytes that are only needed when a table is written. Both
-are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored once.
+are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored once. The tuples of some
+files are not in the block: `landed` names these files, and the tuples are read there (landed_tuples).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.scan.landed_tuples import LOCATED_BY, TupleFile, landed_tuples
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG, HEAD, LOGICAL_TAG, MESSAGE_SCHEMA
 
 BLOCK_ROWS = 1 << 16
@@ -36,8 +39,12 @@ BLOCK_SCHEMA = pa.schema(
         ("rows", pa.int64()),
         ("head", pa.binary()),
         ("tuples", pa.binary()),
+        ("landed", pa.string()),  # JSON: TupleFile by file number; NULL if all tuples are in the block
+        ("size", pa.int64()),  # bytes of all tuples, approximately
     ]
 )
+
+UNPACKED_BY = ("rows", "head", "tuples", "landed")
 
 _IN_TUPLES = ("old", "new", "body")
 
@@ -80,6 +87,7 @@ class Packer:
     """Collects message rows, and yields blocks as they become large enough."""
 
     kind_of_changes: BlockKind = BlockKind.CHANGE
+    landed: dict[int, TupleFile] = field(default_factory=dict)  # by file number: those whose rows have no tuples
     _unsplit: _Pending = field(default_factory=_Pending)
     _pending: dict[_Key, _Pending] = field(default_factory=dict)
 
@@ -108,7 +116,7 @@ class Packer:
             yield self._pack(max(self._pending, key=lambda key: self._pending[key].size))
 
     def _pack(self, key: _Key) -> pa.RecordBatch:
-        return packed(pa.concat_tables(self._pending.pop(key).parts).combine_chunks(), *key)
+        return packed(pa.concat_tables(self._pending.pop(key).parts).combine_chunks(), *key, self.landed)
 
     def _by_kind(self, batch: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
         tag = batch.column("tag")
@@ -149,23 +157,36 @@ def _size(rows: pa.RecordBatch | pa.Table) -> int:
     return size
 
 
-def packed(rows: pa.Table, kind: BlockKind, relation: int | None = None) -> pa.RecordBatch:
-    """One block of rows with MESSAGE_SCHEMA."""
+def packed(
+    rows: pa.Table, kind: BlockKind, relation: int | None = None, landed: Mapping[int, TupleFile] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """One block of rows with MESSAGE_SCHEMA. landed: by file number, the files whose rows have no tuples."""
     head = _serialized({name: rows.column(name) for name in _HEAD_NAMES})
     bodies = [name for name in _IN_TUPLES if not (kind is BlockKind.COMMIT and name == "body")]
     tuples = _serialized({name: rows.column(name) for name in bodies})
-    columns = [[kind.value], [relation], [rows.num_rows], [head], [tuples]]
+    files, size = None, len(tuples)
+    if relation is not None and landed:
+        own = [number for number in pc.unique(rows.column("file")).to_pylist() if number in landed]
+        files = json.dumps({number: landed[number].to_json() for number in own}) if own else None
+        size += pc.sum(pc.subtract(rows.column("end"), rows.column("offset"))).as_py() if own else 0
+    columns = [[kind.value], [relation], [rows.num_rows], [head], [tuples], [files], [size]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, BLOCK_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=BLOCK_SCHEMA)
 
 
 def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.names) -> pa.RecordBatch:
-    """The columns `names` of a block's rows. block: has `rows`, and `head` or `tuples` if these columns need it."""
+    """The columns `names` of a block's rows. block: UNPACKED_BY, or only `rows` and `head` if that suffices. Raises
+    RereadError."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     columns: dict[str, pa.Array] = {}
     for part, part_names in (("head", _HEAD_NAMES), ("tuples", _IN_TUPLES)):
         if not set(schema.names).isdisjoint(part_names):
             columns |= _deserialized(block[part], block["rows"], schema.names)
+    if "new" in schema.names and block["landed"] is not None:
+        files = {int(number): TupleFile(**file) for number, file in json.loads(block["landed"]).items()}
+        old, new = landed_tuples(unpacked(block, LOCATED_BY), files)
+        for name, array in (("old", old), ("new", new)):
+            columns[name] = pc.coalesce(columns[name], array) if name in columns else array
     arrays = [
         columns[column.name] if column.name in columns else pa.nulls(block["rows"], column.type) for column in schema
     ]

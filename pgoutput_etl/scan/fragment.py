@@ -17,12 +17,14 @@ from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """rows: of messages. left: the number of bytes read after the last row. census: if it was requested."""
+    """rows: of messages. left: the number of bytes read after the last row. census: if it was requested.
+    has_tuples: False if the rows of changes have no tuples, because a landed file has them."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
     left: int = 0
     census: MessageCensus | None = None
+    has_tuples: bool = True
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
@@ -36,7 +38,7 @@ class ScanRequest:
     """A request to scan data[start:]. begins_in_stream: None if unknown.
 
     leaves_tail: an unfinished message at the end is no error, but reported and left unread. with_census: count the
-    messages that produce no row.
+    messages that produce no row. with_tuples: False to leave tuples where they are (landed_tuples).
     """
 
     data: bytes
@@ -47,6 +49,7 @@ class ScanRequest:
     start: int = 0
     begins_in_stream: bool | None = None
     with_census: bool = False
+    with_tuples: bool = True
 
 
 def check_time(message: PgoutputMessage) -> None:

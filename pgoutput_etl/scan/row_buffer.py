@@ -24,6 +24,7 @@ class ScanState:
 
     def __init__(self, request: ScanRequest) -> None:
         self.data, self.file, self.framing = request.data, request.file, request.framing
+        self.with_tuples = request.with_tuples
         self.summary = FileScan(request.file, request.framing.value, len(request.data), FileBeginning.EITHER.value)
         self.summary.offset = request.start
         self.summary.begins_in_stream = request.begins_in_stream
@@ -76,8 +77,8 @@ class ScanState:
             xid=xid,
             relation=relation,
             old_kind=old_kind,
-            old=None if old is None else old.to_bytes(),
-            new=None if new is None else new.to_bytes(),
+            old=old.to_bytes() if old is not None and self.with_tuples else None,
+            new=new.to_bytes() if new is not None and self.with_tuples else None,
             unchanged=None if new is None else new.unchanged() or None,
             **fragment.begin_fields(),
         )

@@ -362,4 +362,6 @@ class Scanner(ScanState):
         self.flush()
 
     def result(self) -> ScanResult:
-        return ScanResult(self.summary, self.batches, self.summary.consumed - self.accounted_to, self.census)
+        return ScanResult(
+            self.summary, self.batches, self.summary.consumed - self.accounted_to, self.census, self.with_tuples
+        )

@@ -13,6 +13,7 @@ from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, FilesChangedError, new_files, read_again, read_files, read_later
+from pgoutput_etl.ingest.listing import rereading_files
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize
@@ -130,7 +131,8 @@ def _apply_batch(
     plan = plan_batch(run, batch, files, assembly)
     run.enter("write")
     check_claim()
-    results = _load(run, plan, check_claim)
+    with rereading_files():
+        results = _load(run, plan, check_claim)
     check_claim()
     run.progress("writing the ledger")
     run.enter("ledger")

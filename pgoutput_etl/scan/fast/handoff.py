@@ -31,7 +31,7 @@ class FastPath:
         if tag not in FREQUENT or (tag == ord(LOGICAL_TAG) and state.in_head):
             return None
         if self._scanner is None:
-            self._scanner = FastScanner(state.data, state.framing, state.file)
+            self._scanner = FastScanner(state.data, state.framing, state.file, state.with_tuples)
         before, position = state.ordinal, frame.offset
         while self._scanner.find(position, in_stream):
             fragment = state.fragment

@@ -48,12 +48,12 @@ NEW_END = 13
 UNCHANGED_END = 14  # the number of unchanged columns in all messages up to this one
 COMMIT_LSN = 15  # B, C and c: unsigned; O: the LSN at the origin, unsigned; M: flags
 COMMIT_TS = 16  # B, C and c; M: its LSN, unsigned
-_FIELDS = 17
+FIELDS = 17
 
 NO_XID = -1
 
-_FRAMINGS = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
-_RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)  # indexes in _FRAMINGS
+FRAMINGS = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
+_RECVLOGICAL, _PGCOPY, _COPYDATA, _LENGTH_PREFIXED = range(4)  # indexes in FRAMINGS
 
 _STOPPED, _ARRAYS_FULL, _AT_END = range(3)
 
@@ -81,7 +81,7 @@ class MessageFields:
     messages: int = 0
     more: bool = False  # the arrays are full, so the next message may be frequent and valid, too
     to_the_end: bool = False  # nothing is left to read
-    values: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, _FIELDS), np.int64))
+    values: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
@@ -91,8 +91,8 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
     `in_stream`: the frame is inside a stream segment.
     """
     limit = min(limit, MOST_MESSAGES)
-    fields.messages, reason = _find(
-        data, _FRAMINGS.index(framing), position, in_stream, limit, fields.values, fields.unchanged
+    fields.messages, reason = find_messages(
+        data, FRAMINGS.index(framing), position, in_stream, limit, fields.values, fields.unchanged
     )
     fields.more, fields.to_the_end = reason == _ARRAYS_FULL, reason == _AT_END
 
@@ -221,7 +221,7 @@ def _relation_end(data: Bytes, identity: int, limit: int) -> int:
 
 
 @compiled
-def _find(  # noqa: C901 - one branch for each message
+def find_messages(  # noqa: C901 - one branch for each message
     data: Bytes, framing: int, position: int, in_stream: bool, limit: int, fields: Numbers, unchanged: NDArray[np.int16]
 ) -> tuple[int, int]:
     """Returns the number of messages, and the reason why the loop ended."""

@@ -67,8 +67,9 @@ class FastRows:
 class FastScanner:
     """Reads a file's messages many at a time, in scratch arrays that every call reuses."""
 
-    def __init__(self, data: bytes, framing: Framing, file: int) -> None:
+    def __init__(self, data: bytes, framing: Framing, file: int, with_tuples: bool = True) -> None:
         self.data = np.frombuffer(data, np.uint8)
+        self.with_tuples = with_tuples
         self.framing = framing
         self.has_lsn = framing in (Framing.COPYDATA, Framing.PGCOPY)
         self.fields = MessageFields()
@@ -181,6 +182,9 @@ class FastScanner:
             buffers = [nulls[1], pa.py_buffer(ends), pa.py_buffer(values)]
             return pa.Array.from_buffers(pa.binary(), rows, buffers, nulls[0])
 
+        def tuples(column: int, begin: int, nulls: tuple[int, pa.Buffer | None]) -> pa.Array:
+            return gathered(column, begin, nulls) if self.with_tuples else pa.nulls(rows, pa.binary())
+
         transaction = bits[loop.HAS_TRANSACTION]
         positions = pa.nulls(rows, pa.list_(pa.int16()))
         if len(unchanged):
@@ -201,8 +205,8 @@ class FastScanner:
             "xid": number(loop.ROW_XID, bits[loop.HAS_XID]),
             "relation": number(loop.ROW_RELATION, bits[loop.HAS_RELATION]),
             "old_kind": letters(1, bits[loop.HAS_OLD]),
-            "old": gathered(loop.OLD_TUPLE, finder.OLD, bits[loop.HAS_OLD]),
-            "new": gathered(loop.NEW_TUPLE, finder.NEW, bits[loop.HAS_NEW]),
+            "old": tuples(loop.OLD_TUPLE, finder.OLD, bits[loop.HAS_OLD]),
+            "new": tuples(loop.NEW_TUPLE, finder.NEW, bits[loop.HAS_NEW]),
             "unchanged": positions,
             "body": gathered(loop.BODY, finder.START, bits[loop.HAS_BODY]),
             "commit_lsn": number(loop.ROW_COMMIT_LSN, transaction),

@@ -1,0 +1,174 @@
+"""Tuples that blocks leave in the landed file: a worker reads them there, instead of receiving copies from Spark.
+
+That works for uncompressed files on a file system that workers see as their own. The head of a block tells where each
+change is. Its tag, relation, and kinds of tuples are compared with the bytes found there, so that a file that was
+overwritten meanwhile is an error. A receiver may rename a file at any time: it is found again by its inode.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pgoutput_etl import jit
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.framing import Framing, frame_at
+from pgoutput_etl.protocol.messages import Delete, Insert, Update
+from pgoutput_etl.scan.fast.places import read_tuples
+
+Numbers = NDArray[np.int64]
+
+# The columns of a message row that lead to its tuples
+LOCATED_BY = ("file", "offset", "end", "tag", "xid", "relation", "old_kind")
+
+_WINDOW_BYTES = 1 << 22  # to read at once
+
+
+class RereadError(ArchiveError):
+    """A landed file is not as it was when it was scanned."""
+
+
+@dataclass(frozen=True, slots=True)
+class TupleFile:
+    """A landed file that has the tuples of its changes. path: on the local file system."""
+
+    path: str
+    framing: str
+    inode: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def at(cls, path: str, framing: Framing) -> TupleFile:
+        return cls(path, framing.value, Path(path).stat().st_ino)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """A file descriptor. Raises RereadError."""
+        try:
+            descriptor = os.open(self._current_path(), os.O_RDONLY)
+        except OSError as error:
+            raise self.error(0, f"it can't be read: {error.strerror}") from None
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _current_path(self) -> str:
+        """The path, or that of another file in its folder if the file was renamed."""
+        path = Path(self.path)
+        try:
+            if path.stat().st_ino == self.inode:
+                return self.path
+        except FileNotFoundError:
+            pass
+        with os.scandir(path.parent) as entries:
+            return next((entry.path for entry in entries if entry.inode() == self.inode), self.path)
+
+    def error(self, offset: int, found: str) -> RereadError:
+        return RereadError(
+            f"{self.path}: offset {offset}: expected the message that was scanned there, found: {found}. The file has "
+            "changed since; nothing is lost if you put it back as it was and run again"
+        )
+
+
+def landed_tuples(rows: pa.RecordBatch, files: Mapping[int, TupleFile]) -> tuple[pa.Array, pa.Array]:
+    """The old and new tuples of changes, as pa.binary(). NULL for those of other files.
+
+    rows: with the columns LOCATED_BY, of changes. Raises RereadError.
+    """
+    numbers = rows.column("file").to_numpy()
+    begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
+    old, new = [], []
+    for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
+        part, file = rows.slice(begin, end - begin), files.get(int(numbers[begin]))
+        parts = _tuples_of_others(part) if file is None else _tuples_of(part, file)
+        for old_part, new_part in parts:
+            old.append(old_part)
+            new.append(new_part)
+    return pa.concat_arrays(old), pa.concat_arrays(new)
+
+
+def _tuples_of_others(rows: pa.RecordBatch) -> list[tuple[pa.Array, pa.Array]]:
+    missing = pa.nulls(rows.num_rows, pa.binary())
+    return [(missing, missing)]
+
+
+def _tuples_of(rows: pa.RecordBatch, file: TupleFile) -> Iterator[tuple[pa.Array, pa.Array]]:
+    """rows: of this file, in the order of their messages."""
+    offsets, ends = rows.column("offset").to_numpy(), rows.column("end").to_numpy()
+    with file.opened() as descriptor:
+        begin = 0
+        while begin < rows.num_rows:
+            end = max(int(np.searchsorted(ends, offsets[begin] + _WINDOW_BYTES, "right")), begin + 1)
+            at, size = int(offsets[begin]), int(ends[end - 1] - offsets[begin])
+            data = os.pread(descriptor, size, at)
+            if len(data) < size:
+                raise file.error(at + len(data), "the end of the file")
+            yield _tuples_in(data, at, rows.slice(begin, end - begin), file)
+            begin = end
+
+
+def _tuples_in(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> tuple[pa.Array, pa.Array]:
+    """The tuples of changes in `data`, which is at offset `at` of the file."""
+    truncates = pc.equal(rows.column("tag"), "T")
+    if jit.AVAILABLE and not pc.any(truncates).as_py():
+        expected = np.empty((rows.num_rows, 4), np.int64)
+        for i, name in enumerate(("tag", "relation", "old_kind", "xid")):
+            column = rows.column(name)
+            expected[:, i] = _letters(column) if pa.types.is_string(column.type) else column.fill_null(-1).to_numpy()
+        offsets = rows.column("offset").to_numpy() - at
+        tuples = read_tuples(np.frombuffer(data, np.uint8), Framing(file.framing), offsets, expected)
+        if tuples is not None:
+            return tuples
+    return _read_one_by_one(data, at, rows, file)
+
+
+def _letters(column: pa.Array) -> Numbers:
+    """The codes of one-letter texts, 0 for NULL."""
+    encoded = column.dictionary_encode()
+    codes = np.array([*(ord(letter) for letter in encoded.dictionary.to_pylist()), 0], np.int64)
+    letters: Numbers = codes[encoded.indices.fill_null(len(codes) - 1).to_numpy()]
+    return letters
+
+
+def _read_one_by_one(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> tuple[pa.Array, pa.Array]:
+    old: list[bytes | None] = []
+    new: list[bytes | None] = []
+    for row in rows.to_pylist():
+        if row["tag"] == "T":
+            pair: tuple[bytes | None, bytes | None] = (None, None)
+        else:
+            pair = _read_one(data, at, row, file)
+        old.append(pair[0])
+        new.append(pair[1])
+    return pa.array(old, pa.binary()), pa.array(new, pa.binary())
+
+
+def _read_one(data: bytes, at: int, row: Mapping[str, Any], file: TupleFile) -> tuple[bytes | None, bytes | None]:
+    in_stream = row["xid"] is not None
+    try:
+        frame = frame_at(data, Framing(file.framing), row["offset"] - at, in_stream)
+        message = decode(data[frame.start : frame.end], in_stream)
+    except ArchiveError:
+        raise file.error(row["offset"], "no message") from None
+    if not isinstance(message, Insert | Update | Delete):
+        raise file.error(row["offset"], type(message).__name__)
+    old = None if isinstance(message, Insert) else message.old
+    new = None if isinstance(message, Delete) else message.new
+    old_kind = None if isinstance(message, Insert) or message.old_kind is None else message.old_kind.value
+    found = (chr(data[frame.start]), message.xid, message.relation_oid, old_kind)
+    if found != (row["tag"], row["xid"], row["relation"], row["old_kind"]):
+        raise file.error(row["offset"], "another change")
+    return None if old is None else old.to_bytes(), None if new is None else new.to_bytes()
