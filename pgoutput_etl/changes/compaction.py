@@ -22,8 +22,6 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 Integers = npt.NDArray[np.int64]
 
-_MAX_CODES = 1 << 62
-
 # Events, and bytes of events, that are compacted together.
 _MAX_ROWS = 1 << 18
 
@@ -104,7 +102,12 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     key = _key_codes(events, shape)
     if key is None:
         return events, events.num_rows < 2 and not _leaves_toast(events, shape).any()
-    order = _in_order(events, key)
+    position = _position(events)
+    if not shape.toast and _are_in_order(position):
+        last = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
+        last[key] = np.arange(len(key))  # the last of equal keys stays
+        return events if len(last) == len(key) else events.take(pa.array(np.sort(last))), True
+    order: Integers = np.lexsort((*position, key))
     key = key[order]
     is_whole = ~_leaves_toast(events, shape)[order]
     count = len(order)
@@ -132,18 +135,17 @@ def _leaves_toast(events: pa.RecordBatch, shape: TableShape) -> npt.NDArray[np.b
 
 
 def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
-    """Equal numbers for equal keys, None if the columns alone don't tell which are equal."""
-    codes = np.zeros(events.num_rows, np.int64)
-    size = 1
+    """Equal numbers, from 0 without gaps, for equal keys. None if the columns alone don't tell which are equal."""
+    codes: Integers | None = None
     for i in shape.key:
         column = events.column(f"c{i}")
         if column.null_count or not _is_plain(column.type):
             return None
         encoded = column.dictionary_encode()
-        size *= max(len(encoded.dictionary), 1)
-        if size > _MAX_CODES:
-            return None
-        codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+        own = encoded.indices.cast(pa.int64()).to_numpy()
+        if codes is not None:
+            own = pa.array(codes * max(len(encoded.dictionary), 1) + own).dictionary_encode().indices.to_numpy()
+        codes = own.astype(np.int64, copy=False)
     return codes
 
 
@@ -152,9 +154,16 @@ def _is_plain(kind: pa.DataType) -> bool:
     return not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
 
 
-def _in_order(events: pa.RecordBatch, key: Integers) -> Integers:
-    """Indices by key, then in commit order; X before V of the same move."""
+def _position(events: pa.RecordBatch) -> list[npt.NDArray[Any]]:
+    """The commit order, last part first; X before V of the same move."""
     step = pc.equal(events.column("_op"), MOVED_IN).to_numpy(zero_copy_only=False)
-    position = [events.column(name).to_numpy(zero_copy_only=False) for name in ("_ordinal", "_file", "_lsn")]
-    order: Integers = np.lexsort((step, *position, key))
-    return order
+    return [step, *(events.column(name).to_numpy(zero_copy_only=False) for name in ("_ordinal", "_file", "_lsn"))]
+
+
+def _are_in_order(position: list[npt.NDArray[Any]]) -> bool:
+    """True if the events are in commit order already, as those of ordinary transactions mostly are."""
+    is_after, is_same = np.zeros(max(len(position[0]) - 1, 0), np.bool_), np.ones(1, np.bool_)
+    for part in reversed(position):
+        is_after = is_after | (is_same & (part[1:] > part[:-1]))
+        is_same = is_same & (part[1:] == part[:-1])
+    return bool(is_after.all())

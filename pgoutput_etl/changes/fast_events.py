@@ -17,6 +17,7 @@ import pyarrow as pa
 from pgoutput_etl import jit
 from pgoutput_etl.changes.events import DELETED, INSERTED, MAX_SIZE, MOVED_IN, MOVED_OUT, UPDATED, events, too_long
 from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
+from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.schema.version_spans import NO_SCOPE, numbers_in_force
@@ -133,19 +134,9 @@ class _EventRows:
 
 
 def _letters(letters: pa.Array) -> Numbers:
-    """The bytes of one-letter texts, 0 for NULL and other texts."""
     if letters.type != pa.string():
         raise UnsureError
-    _validity, offsets, content = letters.buffers()
-    found = np.zeros(len(letters), np.uint8)
-    if content is None or letters.null_count == len(letters):
-        return found
-    bounds = np.frombuffer(offsets, np.int32)[letters.offset : letters.offset + len(letters) + 1]
-    is_letter = np.diff(bounds) == 1
-    if letters.null_count:
-        is_letter &= letters.is_valid().to_numpy(zero_copy_only=False)
-    found[is_letter] = np.frombuffer(content, np.uint8)[bounds[:-1][is_letter]]
-    return found
+    return one_letter(letters)
 
 
 def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:

@@ -92,13 +92,10 @@ class MessageRows:
         """Ordinary transactions within one file."""
         return ended_transactions(self.blocks.frame, self.statuses, which)
 
-    def ended_on_driver(self) -> pa.Table | None:
-        """As `ended`, if the blocks are on the driver."""
-        local = self.blocks.local
-        if local is None:
-            return None
-        commits = local.filter(pc.equal(local.column("kind"), BlockKind.COMMIT.value))
-        blocks = iterate_blocks(commits.select([*UNPACKED_BY]).to_batches())
+    def ended_on_driver(self) -> pa.Table:
+        """As `ended`, for transactions that the driver can hold."""
+        commits = self.blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY])
+        blocks = iterate_blocks(commits.to_batches())
         return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
 
     def damages(self) -> DataFrame:

@@ -41,6 +41,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.statistics import BatchStatistics
 
 
 class Ledger:
@@ -76,15 +77,15 @@ class Ledger:
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))
 
-    def record_ahead(self, batch: Batch, rows: MessageRows, before: PriorState, messages: Mapping[str, int]) -> None:
+    def record_ahead(self, batch: Batch, rows: MessageRows, before: PriorState, statistics: BatchStatistics) -> None:
         """Appends the rows that don't depend on how the batch's tables are written, so the caller may write the tables
-        at the same time. The batch was begun. messages: as `BatchStatistics.messages`."""
+        at the same time. The batch was begun. statistics: of the whole batch."""
         assembly = rows.assembly
         new_types = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         _run_in_parallel(
             partial(self._pending.append, batch, rows),
-            partial(self._transactions.append, batch, rows),
-            partial(self._transactions.append_messages, batch, rows, messages),
+            partial(self._transactions.append, batch, rows, statistics.ended.total()),
+            partial(self._transactions.append_messages, batch, rows, statistics.messages),
             partial(self.append_relations, assembly.relations.entries[before.relation_entries :], batch),
             partial(self.append_types, new_types, batch),
             partial(self._quarantine.append_refused, batch),

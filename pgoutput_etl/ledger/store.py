@@ -50,6 +50,11 @@ class LedgerStore:
         self.source = source
         self._local = _local_reader(spark, self.root, source)
 
+    @property
+    def is_local(self) -> bool:
+        """True if rows on the driver are read and appended without Spark."""
+        return self._local is not None
+
     @cached_property
     def _quick(self) -> SparkSession:
         return session_for_few_rows(self.spark)

@@ -27,6 +27,8 @@ from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.transactions.outcome import TRIMMED, FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import OTHERS
 
+_MOST_ON_DRIVER = 1 << 20  # transactions, of some hundred bytes
+
 _MASKS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
 
 _FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
@@ -38,15 +40,15 @@ class LedgerTransactions:
 
     store: LedgerStore
 
-    def append(self, batch: Batch, rows: MessageRows) -> None:
-        ended = rows.ended_on_driver()
-        if ended is None:
+    def append(self, batch: Batch, rows: MessageRows, ended: int) -> None:
+        """ended: the number of ordinary transactions within one file."""
+        if rows.blocks.local is None and (ended > _MOST_ON_DRIVER or not self.store.is_local):
             self.store.append("transactions", self.ended(batch, rows), batch.number)
-        elif (table := self._table(batch, rows, ended)).num_rows:
+        elif (table := self._table(batch, rows, rows.ended_on_driver())).num_rows:
             self.store.append_table("transactions", table, batch.number)
 
     def _table(self, batch: Batch, rows: MessageRows, ended: pa.Table) -> pa.Table:
-        """As `ended`, for few transactions."""
+        """As `ended`, on the driver."""
         ordinary = ended.filter(pc.not_equal(ended.column("fate"), TransactionStatus.QUARANTINED.value))
         time = pc.add(ordinary.column("commit_ts"), POSTGRES_EPOCH_MICROSECONDS).cast(pa.timestamp("us", "UTC"))
         ordinary = ordinary.set_column(ordinary.column_names.index("commit_ts"), "commit_ts", time)

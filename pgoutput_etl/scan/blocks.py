@@ -9,18 +9,19 @@ files are not in the block: `landed` names these files, and the tuples are read 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.scan.landed_tuples import LOCATED_BY, TupleFile, landed_tuples
-from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG, HEAD, LOGICAL_TAG, MESSAGE_SCHEMA
+from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG, HEAD, LOGICAL_TAG, MESSAGE_SCHEMA, one_letter
 
 BLOCK_ROWS = 1 << 16
 
@@ -66,6 +67,16 @@ class BlockKind(Enum):
 
 
 _Key = tuple[BlockKind, int | None]  # the kind of a block, and the relation of its changes
+
+_KINDS = tuple(BlockKind)
+
+_COMMIT = ord("C")
+
+# By tag. Texts of several letters count as 0: a file's summary or error is for the driver.
+_KIND_OF_TAG = np.full(256, _KINDS.index(BlockKind.CONTROL), np.uint16)
+_KIND_OF_TAG[[ord(tag) for tag in CHANGE_TAGS]] = _KINDS.index(BlockKind.CHANGE)
+_KIND_OF_TAG[_COMMIT] = _KINDS.index(BlockKind.COMMIT)
+_KIND_OF_TAG[ord(LOGICAL_TAG)] = _KINDS.index(BlockKind.LOGICAL)
 
 
 @dataclass(slots=True)
@@ -116,40 +127,39 @@ class Packer:
             yield self._pack(max(self._pending, key=lambda key: self._pending[key].size))
 
     def _pack(self, key: _Key) -> pa.RecordBatch:
-        return packed(pa.concat_tables(self._pending.pop(key).parts).combine_chunks(), *key, self.landed)
+        return packed(pa.concat_tables(self._pending.pop(key).parts), *key, self.landed)
 
-    def _by_kind(self, batch: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
-        tag = batch.column("tag")
-        is_change = pc.is_in(tag, pa.array(CHANGE_TAGS))
-        if pc.all(is_change).as_py():
-            yield from self._by_relation(batch)
+    def _by_kind(self, rows: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
+        relation, codes = self._group_codes(rows)
+        if (codes == codes[0]).all():
+            yield self._key(int(codes[0]), relation), rows
             return
-        is_commit = pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD))
-        is_damage = pc.equal(tag, DAMAGE_TAG)
-        is_logical = pc.equal(tag, LOGICAL_TAG)
-        is_control = pc.invert(pc.or_(pc.or_(is_change, is_commit), pc.or_(is_damage, is_logical)))
-        logical = BlockKind.LOGICAL if self.kind_of_changes is BlockKind.CHANGE else BlockKind.WAITING_LOGICAL
-        kinds = (BlockKind.COMMIT, BlockKind.DAMAGE, logical, BlockKind.CONTROL)
-        for kind, is_of_kind in zip(kinds, (is_commit, is_damage, is_logical, is_control), strict=True):
-            rows = batch.filter(is_of_kind)
-            if rows.num_rows:
-                yield (kind, None), rows
-        changes = batch.filter(is_change)
-        if changes.num_rows:
-            yield from self._by_relation(changes)
+        order = np.argsort(codes, kind="stable")
+        in_order, sorted_rows = codes[order], rows.take(pa.array(order))
+        begins = np.flatnonzero(np.diff(in_order, prepend=-1)).tolist()
+        for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
+            yield self._key(int(in_order[begin]), relation), sorted_rows.slice(begin, end - begin)
 
-    def _by_relation(self, changes: pa.Table) -> Iterator[tuple[_Key, pa.Table]]:
-        relation = changes.column("relation").to_numpy()
-        if relation[0] == relation[-1] and (relation == relation[0]).all():
-            yield (self.kind_of_changes, int(relation[0])), changes
-            return
-        order = np.argsort(relation, kind="stable")
-        in_order = relation[order]
-        begins = np.flatnonzero(np.diff(in_order, prepend=in_order[0] - 1))
-        ends = [*begins[1:].tolist(), len(in_order)]
-        for begin, end in zip(begins.tolist(), ends, strict=True):
-            rows = changes.take(pa.array(order[begin:end]))
-            yield (self.kind_of_changes, int(in_order[begin])), rows
+    def _group_codes(self, rows: pa.Table) -> tuple[pa.Array, npt.NDArray[np.uint16]]:
+        """By row, its key's number: the index of its kind, or for a change of its relation after all kinds. Also the
+        relations."""
+        tag, unit = one_letter(rows.column("tag").chunk(0)), rows.column("unit").to_numpy()
+        codes = _KIND_OF_TAG[tag]
+        codes[(tag == _COMMIT) & (unit == HEAD)] = _KINDS.index(BlockKind.CONTROL)
+        if not tag.all():
+            codes[pc.equal(rows.column("tag"), DAMAGE_TAG).to_numpy()] = _KINDS.index(BlockKind.DAMAGE)
+        is_change = codes == _KINDS.index(BlockKind.CHANGE)
+        relations = rows.column("relation").chunk(0).dictionary_encode()
+        numbers = relations.indices.fill_null(0).to_numpy()
+        return relations.dictionary, np.where(is_change, numbers + len(_KINDS), codes).astype(np.uint16)
+
+    def _key(self, code: int, relations: pa.Array) -> _Key:
+        if code >= len(_KINDS):
+            return self.kind_of_changes, relations[code - len(_KINDS)].as_py()
+        kind = _KINDS[code]
+        if kind is BlockKind.LOGICAL and self.kind_of_changes is not BlockKind.CHANGE:
+            return BlockKind.WAITING_LOGICAL, None
+        return kind, None
 
 
 def _size(rows: pa.RecordBatch | pa.Table) -> int:
@@ -178,19 +188,22 @@ def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.nam
     """The columns `names` of a block's rows. block: UNPACKED_BY, or only `rows` and `head` if that suffices. Raises
     RereadError."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+    files = block["landed"] if "new" in schema.names else None
+    wanted = {*schema.names, *(() if files is None else LOCATED_BY)}
     columns: dict[str, pa.Array] = {}
     for part, part_names in (("head", _HEAD_NAMES), ("tuples", _IN_TUPLES)):
-        if not set(schema.names).isdisjoint(part_names):
-            columns |= _deserialized(block[part], block["rows"], schema.names)
-    if "new" in schema.names and block["landed"] is not None:
-        files = {int(number): TupleFile(**file) for number, file in json.loads(block["landed"]).items()}
-        old, new = landed_tuples(unpacked(block, LOCATED_BY), files)
+        if not wanted.isdisjoint(part_names):
+            columns |= _deserialized(block[part], block["rows"], wanted)
+
+    def column(name: str) -> pa.Array:
+        return columns[name] if name in columns else pa.nulls(block["rows"], MESSAGE_SCHEMA.field(name).type)
+
+    if files is not None:
+        located = pa.RecordBatch.from_arrays([column(name) for name in LOCATED_BY], list(LOCATED_BY))
+        old, new = landed_tuples(located, {int(n): TupleFile(**file) for n, file in json.loads(files).items()})
         for name, array in (("old", old), ("new", new)):
             columns[name] = pc.coalesce(columns[name], array) if name in columns else array
-    arrays = [
-        columns[column.name] if column.name in columns else pa.nulls(block["rows"], column.type) for column in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
 
 
 def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
@@ -200,18 +213,19 @@ def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
     same: dict[str, Any] = {}
     base: dict[str, int] = {}
     for name, column in columns.items():
-        array = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-        if array.null_count == len(array):
+        if column.null_count == len(column):
             continue
-        if pa.types.is_integer(array.type):
-            least, most = pc.min_max(array).as_py().values()
-            if least == most and not array.null_count:
+        if pa.types.is_integer(column.type):
+            least, most = pc.min_max(column).as_py().values()
+            if least == most and not column.null_count:
                 same[name] = least
                 continue
             narrow = next((kind for size, kind in _UNSIGNED if most - least < size), None)
             if narrow is not None:
-                array, base[name] = pc.subtract(array.cast(pa.int64()), least).cast(narrow), least
-        elif pa.types.is_string(array.type):
+                stored[name], base[name] = _narrowed(column, least, narrow), least
+                continue
+        array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if pa.types.is_string(array.type):
             array = pc.dictionary_encode(array)
             if len(array.dictionary) == 1 and not array.null_count:
                 same[name] = array.dictionary[0].as_py()
@@ -225,19 +239,35 @@ def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _deserialized(data: pa.Buffer | bytes, rows: int, names: list[str]) -> dict[str, pa.Array]:
+def _narrowed(column: pa.ChunkedArray, least: int, narrow: pa.DataType) -> pa.Array:
+    """The numbers minus the least one."""
+    if column.null_count:
+        return pc.subtract(column.combine_chunks().cast(pa.int64()), least).cast(narrow)
+    numbers = np.empty(len(column), narrow.to_pandas_dtype())
+    at = 0
+    for chunk in column.chunks:
+        np.subtract(chunk.to_numpy(), least, out=numbers[at : at + len(chunk)], casting="unsafe")
+        at += len(chunk)
+    return pa.array(numbers)
+
+
+def _deserialized(data: pa.Buffer | bytes, rows: int, names: Collection[str]) -> dict[str, pa.Array]:
     with pa.ipc.open_stream(data) as reader:
         metadata = reader.schema.metadata
         batch = reader.read_next_batch()
     same, base = json.loads(metadata[b"same"]), json.loads(metadata[b"from"])
-    columns: dict[str, pa.Array] = {}
-    for name in names:
+    columns = {
+        name: pa.repeat(pa.scalar(value, MESSAGE_SCHEMA.field(name).type), rows)
+        for name, value in same.items()
+        if name in names
+    }
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name not in names:
+            continue
         kind = MESSAGE_SCHEMA.field(name).type
-        if name in same:
-            columns[name] = pa.repeat(pa.scalar(same[name], kind), rows)
-        elif name in batch.schema.names:
-            column = batch.column(name)
-            if name in base:
-                column = pc.add(column.cast(pa.int64()), base[name])
-            columns[name] = column if column.type == kind else column.cast(kind)
+        if name in base and not column.null_count and kind == pa.int64():
+            column = pa.array(np.add(column.to_numpy(), base[name], dtype=np.int64))
+        elif name in base:
+            column = pc.add(column.cast(pa.int64()), base[name])
+        columns[name] = column if column.type == kind else column.cast(kind)
     return columns

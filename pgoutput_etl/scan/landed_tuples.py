@@ -25,6 +25,7 @@ from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing, frame_at
 from pgoutput_etl.protocol.messages import Delete, Insert, Update
 from pgoutput_etl.scan.fast.places import read_tuples
+from pgoutput_etl.scan.message_row import one_letter
 
 Numbers = NDArray[np.int64]
 
@@ -127,20 +128,12 @@ def _tuples_in(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> t
         expected = np.empty((rows.num_rows, 4), np.int64)
         for i, name in enumerate(("tag", "relation", "old_kind", "xid")):
             column = rows.column(name)
-            expected[:, i] = _letters(column) if pa.types.is_string(column.type) else column.fill_null(-1).to_numpy()
+            expected[:, i] = one_letter(column) if pa.types.is_string(column.type) else column.fill_null(-1).to_numpy()
         offsets = rows.column("offset").to_numpy() - at
         tuples = read_tuples(np.frombuffer(data, np.uint8), Framing(file.framing), offsets, expected)
         if tuples is not None:
             return tuples
     return _read_one_by_one(data, at, rows, file)
-
-
-def _letters(column: pa.Array) -> Numbers:
-    """The codes of one-letter texts, 0 for NULL."""
-    encoded = column.dictionary_encode()
-    codes = np.array([*(ord(letter) for letter in encoded.dictionary.to_pylist()), 0], np.int64)
-    letters: Numbers = codes[encoded.indices.fill_null(len(codes) - 1).to_numpy()]
-    return letters
 
 
 def _read_one_by_one(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> tuple[pa.Array, pa.Array]:

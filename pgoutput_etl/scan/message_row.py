@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 HEAD = 0
@@ -47,6 +49,20 @@ MESSAGE_SCHEMA = pa.schema(
         ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if none, or too large for a BIGINT
     ]
 )
+
+
+def one_letter(texts: pa.Array) -> npt.NDArray[np.uint8]:
+    """The codes of one-letter texts; 0 for NULL and for other texts."""
+    codes = np.zeros(len(texts), np.uint8)
+    _validity, offsets, content = texts.buffers()
+    if content is None or texts.null_count == len(texts):
+        return codes
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    is_letter = np.diff(bounds) == 1
+    if texts.null_count:
+        is_letter &= texts.is_valid().to_numpy(zero_copy_only=False)
+    codes[is_letter] = np.frombuffer(content, np.uint8)[bounds[:-1][is_letter]]
+    return codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,8 @@ def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[Ta
     last_commit_lsn = plan.assembly.last_commit_lsn
     writer = Writer(run.spark, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
     with ThreadPoolExecutor(1) as pool:
-        messages = plan.targets.statistics.messages
-        recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, messages)
+        statistics = plan.targets.statistics
+        recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, statistics)
         if not writes_may_overlap(run.spark):
             recorded.result()
         results = writer.write(plan.tables, changes)

@@ -164,7 +164,7 @@ class Redrive:
         batch = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in vanished})
         ledger = self.archive.ledger
         ledger.mark_redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*redriven))
-        ledger.record_ahead(batch, rows, before, statistics.messages)
+        ledger.record_ahead(batch, rows, before, statistics)
         ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, statistics.accounts()))
         return results, plan.skipped, assembly.last_commit_lsn
 

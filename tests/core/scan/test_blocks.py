@@ -235,10 +235,10 @@ EVENTS = st.lists(
 )
 
 
-@given(EVENTS, st.booleans(), st.randoms(use_true_random=False))
+@given(EVENTS, st.booleans(), st.booleans(), st.randoms(use_true_random=False))
 @settings(max_examples=400)
 def test_what_is_void_is_left_out_and_nothing_else(
-    drawn: list[tuple[str, int, str, bool]], toast: bool, chance: Any
+    drawn: list[tuple[str, int, str, bool]], toast: bool, in_order: bool, chance: Any
 ) -> None:
     """Applied in order, the remaining events give the same row for each key, including unchanged values."""
     shape = keyed(toast)
@@ -251,7 +251,8 @@ def test_what_is_void_is_left_out_and_nothing_else(
         for i, (op, number, region, leaves) in enumerate(drawn)
     ]  # fmt: skip
     shuffled = list(rows)
-    chance.shuffle(shuffled)
+    if not in_order:
+        chance.shuffle(shuffled)
     batch = pa.RecordBatch.from_pylist(shuffled, shape.event_schema())
     reduced, is_net = without_superseded(batch, shape)
     kept = reduced.to_pylist()

@@ -19,6 +19,7 @@ from pgoutput_etl.protocol.messages import (
     Delete,
     Insert,
     OldTupleKind,
+    PgoutputMessage,
     Relation,
     RelationColumn,
     ReplicaIdentity,
@@ -85,13 +86,13 @@ def one(*values: bytes | None) -> TupleData:
 
 
 def messages(notes: list[bytes]) -> list[bytes]:
-    changes = [
+    changes: list[PgoutputMessage] = [
         *(Insert(None, 16384, one(b"%d" % i, note)) for i, note in enumerate(notes)),
         Update(None, 16384, OldTupleKind.KEY, one(b"0", None), one(b"100", b"moved")),
         Truncate(None, 0, (16384,)),
         Delete(None, 16384, OldTupleKind.KEY, one(b"1", None)),
     ]
-    sent = [Begin(900, 1, 7), RELATION, *changes, Commit(900, 901, 1)]
+    sent: list[PgoutputMessage] = [Begin(900, 1, 7), RELATION, *changes, Commit(900, 901, 1)]
     return [encode(message) for message in sent]
 
 
