@@ -7,6 +7,7 @@ supersedes all earlier ones. An event that leaves TOAST unchanged does not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.changes.events import MOVED_IN
+from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.changes.fast_events import event_batches
+from pgoutput_etl.changes.key_facts import hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -61,7 +63,60 @@ def net_events_of(
             pending = list(_compacted(pending, shape))
             rows = sum(batch.num_rows for batch in pending)
             limit = max(_MAX_ROWS, 3 * rows)
-    for batch in _compacted(pending, shape):
+    yield from _in_batches(_compacted(pending, shape))
+
+
+EXCHANGE_SCHEMA = pa.schema([("bucket", pa.int64()), ("events", pa.binary())])
+
+
+def bucketed_events_of(
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
+) -> Iterator[pa.RecordBatch]:
+    """As `events_of`, as rows of EXCHANGE_SCHEMA for `net_events_of_buckets`: equal keys are in the same bucket, and
+    Spark shuffles a few large values instead of each event. shape: one that `is_net_by_itself`."""
+    for batch in events_of(blocks, statuses, window, shape):
+        hashes = hashes_of([batch.column(f"c{i}") for i in shape.key], shape)
+        bucket = (
+            np.zeros(batch.num_rows, np.int64) if hashes is None else (hashes % np.uint64(buckets)).astype(np.int64)
+        )
+        order = np.argsort(bucket, kind="stable")
+        ends = np.searchsorted(bucket[order], np.arange(buckets), "right").tolist()
+        in_order = batch.take(pa.array(order))
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            if begin < end:
+                row = [[number], [_ipc_stream(in_order.slice(begin, end - begin))]]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(*column) for column in zip(row, EXCHANGE_SCHEMA.types, strict=True)],
+                    schema=EXCHANGE_SCHEMA,
+                )
+
+
+def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
+    """The last event of each key. batches: EXCHANGE_SCHEMA, all rows of each of their buckets."""
+    by_bucket: dict[int, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        for number, events in zip(batch.column("bucket").to_pylist(), batch.column("events"), strict=True):
+            with pa.ipc.open_stream(events.as_buffer()) as reader:
+                by_bucket.setdefault(number, []).extend(reader)
+    while by_bucket:
+        _, events = by_bucket.popitem()
+        events.sort(key=_first_position)  # each is in commit order, and so may be all of them
+        yield from _in_batches(_compacted(events, shape))
+
+
+def _ipc_stream(events: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, events.schema) as writer:
+        writer.write_batch(events)
+    return bytes(sink.getvalue())
+
+
+def _first_position(events: pa.RecordBatch) -> tuple[int, ...]:
+    return tuple(events.column(name)[0].as_py() for name in ("_lsn", "_file", "_ordinal"))
+
+
+def _in_batches(events: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in events:
         for begin in range(0, batch.num_rows, _BATCH_ROWS):
             yield batch.slice(begin, _BATCH_ROWS)
 
@@ -72,6 +127,14 @@ def typed_events_of(
     """All typed events of a table's blocks."""
     for block in blocks:
         yield from event_batches(rows_in(block, statuses, window), shape)
+
+
+def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
+    """Events of which no two have the same key, in net_schema."""
+    schema = shape.net_schema()
+    deletes = pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))
+    columns = [deletes if name == "_delete" else events.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def is_net_by_itself(shape: TableShape) -> bool:

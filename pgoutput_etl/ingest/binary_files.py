@@ -21,6 +21,7 @@ from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.landed_tuples import TupleFile
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame, is_connect
+from pgoutput_etl.spark.workers import freeze_modules
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
@@ -54,6 +55,7 @@ def local_path(path: str) -> str | None:
 
 def per_file(batches: Iterable[pa.RecordBatch], may_be_gone: bool = False) -> Iterator[tuple[str, bytes]]:
     """Yields path and content."""
+    freeze_modules()
     for batch in batches:
         for path, content in zip(batch.column("path").to_pylist(), batch.column("content"), strict=True):
             if content.is_valid:

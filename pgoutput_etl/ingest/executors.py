@@ -19,6 +19,8 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions, VersionSpan, spans_of
 from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.workers import freeze_modules
 from pgoutput_etl.transactions.logical_messages import COUNTED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.transactions.statistics import (
     COUNTED_KINDS,
@@ -96,6 +98,7 @@ def _map_blocks(
 
 def iterate_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
     """One block after the other, its bytes not copied out of Arrow."""
+    freeze_modules()
     for batch in batches:
         for i in range(batch.num_rows):
             yield {name: _value(batch.column(name)[i]) for name in batch.schema.names}
@@ -126,6 +129,8 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
         yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
 
     sized = blocks.select("kind", "relation", "rows", "head", "size")
+    if not is_connect(blocks.sparkSession):  # heads are small, and each further task takes as long as many blocks
+        sized = sized.coalesce(blocks.sparkSession.sparkContext.defaultParallelism)
     total = BatchStatistics(request)
     for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
         total.merge(BatchStatistics.from_json(row["statistics"]))

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import compaction
 from pgoutput_etl.changes.event_log import every_event, every_event_of
-from pgoutput_etl.changes.events import DELETED, MOVED_OUT
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window
@@ -39,8 +38,10 @@ DRIVER_TABLE_BYTES = 1 << 20
 
 _DRIVER_BYTES = 1 << 26
 
-# Up to this many bytes of one table's blocks, a single task computes the net effect, without a shuffle or a sort.
-SINGLE_TASK_BYTES = 1 << 28
+# Up to this many bytes of one table's changes, a single task computes the net effect, without a shuffle.
+SINGLE_TASK_BYTES = 1 << 26
+
+_BUCKETS = 8  # of keys, for each task
 
 
 class ChangeSource(Protocol):
@@ -111,12 +112,15 @@ class ChangeBlocks:
         keys = None
         if only_inserts and not shape.is_bag:
             keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, changes.inserts)
-        events_of, is_net = compaction.events_of, False
+        where, is_net = (blocks, self.rows.statuses, window, shape), True
         if keys is not None and keys.facts.are_unique:
-            events_of, is_net = compaction.typed_events_of, True
-        elif (changes.size or SINGLE_TASK_BYTES) < SINGLE_TASK_BYTES and compaction.is_net_by_itself(shape):
-            events_of, is_net, blocks = compaction.net_events_of, True, blocks.coalesce(1)
-        events = events_of_blocks(events_of, blocks, self.rows.statuses, window, shape)
+            events = _net_events(compaction.typed_events_of, *where)
+        elif not compaction.is_net_by_itself(shape) or changes.size is None:
+            events, is_net = events_of_blocks(compaction.events_of, *where), False
+        elif changes.size > SINGLE_TASK_BYTES:
+            events = _exchanged(*where, changes.size)
+        else:
+            events = _net_events(compaction.net_events_of, blocks.coalesce(1), *where[1:])
         return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
@@ -125,8 +129,9 @@ class ChangeBlocks:
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and compaction.can_supersede(shape):
             events, is_net = compaction.without_superseded(events, shape)
-        local = frame(self.rows.spark, pa.Table.from_batches([events]))
-        deletes = bool(pc.any(pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))).as_py())
+        net = compaction.as_net(events, shape)
+        local = frame(self.rows.spark, pa.Table.from_batches([net if is_net else events]))
+        deletes = bool(pc.any(net.column("_delete")).as_py())
         ranges = ranges_of(events, shape)
         return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)
 
@@ -157,6 +162,34 @@ def events_of_blocks(
         yield from events_of(iterate_blocks(batches), statuses, window, shape)
 
     return blocks.mapInArrow(convert, spark_schema(shape.event_schema()))
+
+
+def _net_events(
+    events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
+) -> DataFrame:
+    """As `events_of_blocks`, in shape.net_schema(). events_of: returns no two events with the same key."""
+
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for events in events_of(iterate_blocks(batches), statuses, window, shape):
+            yield compaction.as_net(events, shape)
+
+    return blocks.mapInArrow(convert, spark_schema(shape.net_schema()))
+
+
+def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, size: int) -> DataFrame:
+    """As `_net_events`, of many changes: each task reduces those of some keys."""
+    partitions = size // SINGLE_TASK_BYTES + 1
+    buckets = partitions * _BUCKETS  # several, because Spark may put two of them into one partition
+
+    def bucketed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from compaction.bucketed_events_of(iterate_blocks(batches), statuses, window, shape, buckets)
+
+    def reduced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for events in compaction.net_events_of_buckets(batches, shape):
+            yield compaction.as_net(events, shape)
+
+    exchanged = blocks.mapInArrow(bucketed, spark_schema(compaction.EXCHANGE_SCHEMA)).repartition(partitions, "bucket")
+    return exchanged.mapInArrow(reduced, spark_schema(shape.net_schema()))
 
 
 def window_of(task: TableTask, span: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:

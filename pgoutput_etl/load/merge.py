@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,6 +30,8 @@ from pgoutput_etl.targets.write_method import (
     size_matters,
     write_method,
 )
+
+_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -71,6 +74,14 @@ def write(
                 return write_result(session, path)
 
 
+def _most_to_broadcast(shape: TableShape) -> int:
+    """Rows whose keys a MERGE may broadcast, for some hundred MB of the driver's memory. Spark doesn't know the size of
+    the rows, and would broadcast any number. A key that fits into a long takes less."""
+    kinds = [shape.columns[i].type.arrow for i in shape.key]
+    is_long = len(kinds) == 1 and not pa.types.is_decimal(kinds[0]) and pa.types.is_primitive(kinds[0])
+    return 1 << 23 if is_long else 1 << 20
+
+
 def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
     """The same rows, computed; None if there are many."""
     rows = net.limit(SMALL_ROWS + 1).toArrow()
@@ -111,6 +122,8 @@ def _merge(
         facts = net_facts(net, shape)
         ranges, deletes = facts.ranges, facts.deletes > 0
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
+        if facts.rows > _most_to_broadcast(shape):
+            settings = {**settings, _BROADCAST: "-1"}
     deleted = F.col("s._delete")
     with temporarily(spark, settings):
         merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))

@@ -36,10 +36,10 @@ from pgoutput_etl.schema.table_shape import TableShape
 class TableEvents:
     """A table's change events.
 
-    is_net: there is one event per key, with every column. size: approximate bytes, or None if unknown. is_local: the
-    events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a DELETE. deletes:
-    an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: of the keys, if the
-    events are on the driver.
+    is_net: there is one event per key, with every column, in net_schema. size: approximate bytes, or None if unknown.
+    is_local: the events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a
+    DELETE. deletes: an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: of the
+    keys, if the events are on the driver.
     """
 
     frame: DataFrame
@@ -97,14 +97,8 @@ def with_sent_values(shape: TableShape, begun: Column, event: str = "") -> dict[
 
 
 def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
-    """Like net_rows, for events that already are one per key and have every column."""
-    return events.select(
-        *(f"c{i}" for i in range(len(shape.columns))),
-        *(F.lit(False).alias(f"keep{i}") for i in shape.toast),
-        *("_lsn", "_ts", "_xid"),
-        F.coalesce(F.col("_unrep"), no_entries()).alias("_unrep"),
-        F.col("_op").isin(DELETED, MOVED_OUT).alias("_delete"),
-    )
+    """Like net_rows, for events that already are one per key. events: of net_schema."""
+    return events.select("*", *(F.lit(False).alias(f"keep{i}") for i in shape.toast))
 
 
 def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:

@@ -128,8 +128,7 @@ def as_map(entries: Column) -> Column:
 def target_values(shape: TableShape, alias: str = "", entries: Column | None = None) -> dict[str, Column]:
     """A whole row by the target's column names, from c0…, _unrep, _lsn, _ts and _xid. entries: in place of _unrep."""
     values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
-    if entries is None:
-        entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
+    entries = F.col(f"{alias}_unrep") if entries is None else entries
     metadata = {"_pg_commit_lsn": "_lsn", "_pg_commit_ts": "_ts", "_pg_xid": "_xid"}
     values |= {name: F.col(alias + column) for name, column in metadata.items()}
     return {**values, "_pg_unrepresentable": as_map(entries)}
@@ -138,8 +137,11 @@ def target_values(shape: TableShape, alias: str = "", entries: Column | None = N
 def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     """As target_values, for a new row from a net row (net_effect.net_rows). A value that was never sent is NULL, with a
     NULL text in `_pg_unrepresentable`."""
+    toast = () if shape.is_bag else shape.toast
+    if not toast:
+        return target_values(shape, alias)
     entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
-    for i in shape.toast if not shape.is_bag else ():
+    for i in toast:
         unknown = F.when(F.col(f"{alias}keep{i}"), unknown_entry(shape.columns[i].name))
         entries = F.concat(entries, unknown.otherwise(no_entries()))
     return target_values(shape, alias, entries)
@@ -148,6 +150,8 @@ def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 def updated_values(shape: TableShape) -> dict[str, Column]:
     """A row `t` of the target after its update by the net row `s`."""
     sent = target_values(shape, "s.")
+    if not shape.toast:
+        return sent
     entries = F.coalesce(F.col("s._unrep"), no_entries())
     kept: dict[str, Column] = {}
     for i in shape.toast:

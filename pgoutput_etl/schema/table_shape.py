@@ -68,6 +68,12 @@ class TableShape:
         fields += [(f"f{i}", self.columns[i].type.arrow) for i in self.key]
         return pa.schema(fields)
 
+    def net_schema(self) -> pa.Schema:
+        """The columns of an event that matter if no other event has its key. _delete: the event removes the row."""
+        events = self.event_schema()
+        names = [f"c{i}" for i in range(len(self.columns))] + ["_lsn", "_ts", "_xid", "_unrep"]
+        return pa.schema([*(events.field(name) for name in names), pa.field("_delete", pa.bool_())])
+
 
 def table_shape(
     relation: Relation,
