@@ -8,12 +8,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.explore.archive_rows import RowView, with_path
-from pgoutput_etl.ingest.binary_files import file_contents, per_file
+from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
 from pgoutput_etl.ingest.listing import size_limit
 from pgoutput_etl.inspection.archive import Inspection, inspect_archive
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 
 
@@ -33,11 +32,11 @@ def frame_of_files(
 ) -> DataFrame:
     """The rows of the view's files, and `more`. The frame is lazy, so files must not change before it is evaluated."""
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches):
+    def read(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for path, content in files:
             yield from with_path(path, read_file(path, content))
 
     if not view.tasks:
         return frame(spark, schema.empty_table() if more is None else more)
-    rows = file_contents(spark, view.tasks).mapInArrow(read, spark_schema(schema))
+    rows = map_files(spark, view.tasks, read, schema)
     return rows if more is None else rows.unionByName(frame(spark, more))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
@@ -17,7 +16,7 @@ from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, SUMMARY_TAG, ScanError
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import CONTROL_COLUMNS, Control, control_rows
+from pgoutput_etl.transactions.outcome import CONTROL_COLUMNS, Control, controls_of_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +38,16 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
     transaction that began in an earlier file."""
     output = ScanOutput({}, {}, {})
     for block in blocks.collect(BlockKind.CONTROL, [*UNPACKED_BY]).to_pylist():
-        rows = unpacked(block, ["file", *CONTROL_COLUMNS])
-        for file, file_rows in _by_file(rows):
-            output.controls.setdefault(file, []).extend(control_rows([file_rows]))
-        for row in rows.filter(pc.is_in(rows.column("tag"), pa.array([SUMMARY_TAG, ERROR_TAG]))).to_pylist():
-            if row["tag"] == SUMMARY_TAG:
-                output.scans[row["file"]] = FileScan.from_json(row["body"])
+        rows = unpacked(block, CONTROL_COLUMNS)
+        for file, control in controls_of_files(rows):
+            output.controls.setdefault(file, []).append(control)
+        notes = rows.filter(pc.is_in(rows.column("tag"), pa.array([SUMMARY_TAG, ERROR_TAG])))
+        for file, tag, body in zip(*(notes.column(name).to_pylist() for name in ("file", "tag", "body")), strict=True):
+            if tag == SUMMARY_TAG:
+                output.scans[file] = FileScan.from_json(body)
             else:
-                output.errors[row["file"]] = ScanError.from_json(row["body"])
+                output.errors[file] = ScanError.from_json(body)
     return output
-
-
-def _by_file(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Runs of consecutive rows of one file."""
-    files = rows.column("file").to_numpy()
-    begins = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist()]
-    for begin, end in zip(begins, [*begins[1:], len(files)], strict=True):
-        yield int(files[begin]), rows.slice(begin, end - begin)
 
 
 def assemble(blocks: ScannedBlocks, output: ScanOutput, paths: Mapping[int, str], assembly: Assembly) -> None:

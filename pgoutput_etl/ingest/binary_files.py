@@ -1,18 +1,19 @@
-"""Reads landed files with binaryFile and scans them on executors."""
+"""Reads landed files and scans them on executors: with binaryFile, or directly if they are local."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import pickle
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import read_content
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.executors import pack_blocks
-from pgoutput_etl.ingest.listing import size_limit
+from pgoutput_etl.ingest.listing import cores_of, even_parts, size_limit
 from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
@@ -36,16 +37,29 @@ def literal_paths(paths: Iterable[str]) -> list[str]:
     return [path.translate(_HADOOP_GLOB) for path in paths]
 
 
-def file_contents(spark: SparkSession, paths: Collection[str], may_be_gone: bool = False) -> DataFrame:
-    """Files as stored (path, content). may_be_gone: skip files that no longer exist.
+def map_files(
+    spark: SparkSession,
+    paths: Collection[str],
+    read: Callable[[Iterator[tuple[str, bytes]]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    may_be_gone: bool = False,
+) -> DataFrame:
+    """The rows that `read` makes of files, as stored, and their paths, on executors. sizes: of the files, for even
+    tasks. may_be_gone: skip files that no longer exist.
 
-    `content` is NULL for local files, which workers read themselves (`per_file`): from Java they would take several
-    times as long, and as much of its heap.
+    Workers open local files themselves: from Java, the bytes would take several times as long, and as much of its heap.
     """
+    if paths and all(local_path(path) is not None for path in paths):
+        parts = even_parts(paths, sizes, cores_of(spark))
+
+        def read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return read(_local_files((parts[i] for batch in batches for i in batch.column(0).to_pylist()), may_be_gone))
+
+        return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read_parts, spark_schema(schema))
     reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
-    are_local = all(local_path(path) is not None for path in paths)
-    content = F.lit(None).cast("binary").alias("content") if are_local else F.col("content")
-    return reader.load(literal_paths(paths)).select("path", content)
+    contents = reader.load(literal_paths(paths)).select("path", "content")
+    return contents.mapInArrow(lambda batches: read(_contents(batches)), spark_schema(schema))
 
 
 def local_path(path: str) -> str | None:
@@ -53,19 +67,24 @@ def local_path(path: str) -> str | None:
     return path.removeprefix("file:") if path.startswith("file:/") else None
 
 
-def per_file(batches: Iterable[pa.RecordBatch], may_be_gone: bool = False) -> Iterator[tuple[str, bytes]]:
-    """Yields path and content."""
+def _local_files(parts: Iterable[list[str]], may_be_gone: bool) -> Iterator[tuple[str, bytes]]:
     freeze_modules()
-    for batch in batches:
-        for path, content in zip(batch.column("path").to_pylist(), batch.column("content"), strict=True):
-            if content.is_valid:
-                yield path, content.as_py()
-                continue
+    for part in parts:
+        for path in part:
             try:
-                yield path, Path(path.removeprefix("file:")).read_bytes()
+                content = Path(path.removeprefix("file:")).read_bytes()
             except FileNotFoundError:
                 if not may_be_gone:
                     raise
+            else:
+                yield path, content
+
+
+def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, bytes]]:
+    freeze_modules()
+    for batch in batches:
+        for path, content in zip(batch.column("path"), batch.column("content"), strict=True):
+            yield path.as_py(), content.as_py()
 
 
 def scan_files(
@@ -83,10 +102,12 @@ def scan_files(
     """
     max_size = size_limit(spark)
     leaves_from = LEAVES_FROM if policy is None and not is_connect(spark) else None
+    # Pickled one by one, because every Spark task gets all of them and reads a few.
+    pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
-    def scan(batches: Iterator[pa.RecordBatch], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches):
-            task, local = tasks[path], local_path(path)
+    def scan(files: Iterator[tuple[str, bytes]], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
+        for path, content in files:
+            task, local = pickle.loads(pickled[path]), local_path(path)
             stay_from = None if local is None else leaves_from
             try:
                 scanned = scan_part(path, content, task, known, framing, salvages, max_size, False, stay_from)
@@ -97,36 +118,34 @@ def scan_files(
                 landed[task.number] = TupleFile.at(local, Framing(scanned.summary.framing))
             yield from scanned.batches if policy is None else map(policy.mask, scanned.batches)
 
-    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def pack(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         landed: dict[int, TupleFile] = {}
-        return pack_blocks(scan(batches, landed), BlockKind.CHANGE, landed)
+        return pack_blocks(scan(files, landed), BlockKind.CHANGE, landed)
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
-    contents = file_contents(spark, tasks)
-    return contents.mapInArrow(pack, spark_schema(BLOCK_SCHEMA))
+    return map_files(spark, tasks, pack, BLOCK_SCHEMA, {path: task.size for path, task in tasks.items()})
 
 
 def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
     """Bytes of files between offsets (decompressed). ranges: path -> (file number, begin, end)."""
     max_size = size_limit(spark)
 
-    def extract(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches, may_be_gone=True):
+    def extract(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for path, content in files:
             data = read_content(content, path, max_size).data
             for file, begin, end in ranges[path]:
                 row = {"file": file, "offset": begin, "bytes": data[begin:end]}
                 yield pa.RecordBatch.from_pylist([row], _EXTRACTS)
 
-    contents = file_contents(spark, ranges, may_be_gone=True)
-    return contents.mapInArrow(extract, spark_schema(_EXTRACTS))
+    return map_files(spark, ranges, extract, _EXTRACTS, may_be_gone=True)
 
 
 def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
     """Number in `known` -> files that begin with that content, however they are compressed."""
 
-    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches):
+    def find(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for path, content in files:
             try:
                 match = known.match(path, Hashes(read_content(content, path).data))
             except ArchiveError:
@@ -137,7 +156,6 @@ def find_contents(spark: SparkSession, paths: Collection[str], known: KnownConte
     schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
     matches: dict[int, list[str]] = {}
     if paths:
-        contents = file_contents(spark, paths)
-        for row in contents.mapInArrow(find, spark_schema(schema)).toArrow().to_pylist():
+        for row in map_files(spark, paths, find, schema).toArrow().to_pylist():
             matches.setdefault(row["file"], []).append(row["path"])
     return matches

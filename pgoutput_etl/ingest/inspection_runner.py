@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.ingest.binary_files import file_contents, per_file
+from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import list_landing, reading_files, size_limit
 from pgoutput_etl.inspection.file_scan import FileInspection, inspect_file
 from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages
@@ -78,14 +78,15 @@ class SparkRunner:
         if not readable:
             return inspections
 
-        def inspect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in per_file(batches):
+        def inspect(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, content in files:
                 inspection, heads = inspect_file(path, content, readable[path], framing, limit)
                 row = {"file": inspection.number, "result": pickle.dumps(inspection), "heads": heads}
                 yield pa.RecordBatch.from_pylist([row], _INSPECTIONS)
 
         with reading_files(readable):
-            frame = file_contents(self.spark, readable).mapInArrow(inspect, spark_schema(_INSPECTIONS))
+            sizes = {path: task.size for path, task in readable.items()}
+            frame = map_files(self.spark, readable, inspect, _INSPECTIONS, sizes)
             frame = persist(frame, StorageLevel.MEMORY_AND_DISK)
             self._scans.append((frame, numbers))
             results = [pickle.loads(row["result"]) for row in frame.select("result").toArrow().to_pylist()]
@@ -110,8 +111,8 @@ class SparkRunner:
         if not by_path:
             return
 
-        def print_lines(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for path, content in per_file(batches):
+        def print_lines(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, content in files:
                 lines: list[str] = []
                 context = by_path[path]
                 print_messages(context, content, lines.append, limit)
@@ -120,7 +121,7 @@ class SparkRunner:
                     yield pa.RecordBatch.from_pylist([row], _LINES)
 
         with reading_files(by_path):
-            lines = file_contents(self.spark, by_path).mapInArrow(print_lines, spark_schema(_LINES))
+            lines = map_files(self.spark, by_path, print_lines, _LINES)
             for row in lines.orderBy("file", "part").toLocalIterator():
                 for line in row["lines"]:
                     emit(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
 
@@ -22,6 +22,10 @@ from pgoutput_etl.spark.platform import value_of
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
 _MOST_BYTES = 1 << 27  # of a task, as by default in Spark
+
+_OPENING_BYTES = 1 << 19  # that are read in about the time that opening a file and scanning a few messages take
+
+_CORES_OF_CONNECT = 8
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -88,12 +92,32 @@ def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]
     return {_TASK_BYTES: str(even_bytes(total, spark.sparkContext.defaultParallelism))}
 
 
+def cores_of(spark: SparkSession) -> int:
+    """Tasks at a time. A client of Spark Connect can't know."""
+    return _CORES_OF_CONNECT if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def even_parts(paths: Iterable[str], sizes: Mapping[str, int], cores: int) -> list[list[str]]:
+    """The paths in order, in parts of about the same size: one part for each task."""
+    weights = {path: sizes.get(path, 0) + _OPENING_BYTES for path in paths}
+    total, count = sum(weights.values()), _task_count(sum(weights.values()), cores)
+    parts: list[list[str]] = [[] for _ in range(count)]
+    before = 0
+    for path, weight in weights.items():
+        parts[(2 * before + weight) * count // (2 * total)].append(path)  # where the file's middle lies
+        before += weight
+    return [part for part in parts if part]
+
+
 def even_bytes(total: int, cores: int) -> int:
     """Bytes per task, chosen so that all cores finish at about the same time. With Spark's default of 128 MiB, 300 MB
     on two cores make three tasks, and one core idles during the third."""
-    rounds = max(-(-total // (_MOST_BYTES * cores)), 1)
-    size = total // (rounds * cores) + 1
+    size = total // _task_count(total, cores) + 1
     return size + size // 20  # files differ in size, and none is split
+
+
+def _task_count(total: int, cores: int) -> int:
+    return max(-(-total // (_MOST_BYTES * cores)), 1) * cores
 
 
 @contextmanager

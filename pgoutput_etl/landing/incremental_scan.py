@@ -8,6 +8,7 @@ from pgoutput_etl.compression import MAX_SIZE, Content, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
 from pgoutput_etl.protocol.framing import Framing, detect
+from pgoutput_etl.scan.fast.messages import fitting
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind, OpenFragment
 from pgoutput_etl.scan.fragment import ScanRequest, ScanResult
 from pgoutput_etl.scan.message_row import HEAD, ScanError
@@ -134,7 +135,7 @@ def _scan_new(request: ScanRequest) -> ScanResult:
 
 
 def _scan_detected(request: ScanRequest) -> ScanResult:
-    framing = find_framing(request.data, request.salvages, request.leaves_tail)
+    framing = find_framing(request.data, request.salvages, request.leaves_tail, fitting(request.data))
     scanned = scan_either_way(replace(request, framing=framing))
     if not scanned.summary.messages and scanned.summary.tail is not None:
         scanned.summary.framing = Framing.AUTO.value  # further bytes will decide

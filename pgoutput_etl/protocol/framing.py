@@ -53,7 +53,7 @@ class Frame:
         return self.start < self.end
 
 
-_DETECTED_FROM = 16  # frames at the beginning of a file
+DETECTED_FROM = 16  # frames at the beginning of a file
 
 _KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
 
@@ -77,9 +77,9 @@ _STREAM_ABORT_SIZES = (9, 25)  # the longer one has LSN and time: protocol versi
 _OUTSIDE_SEGMENTS = frozenset(b"EBbcAKrpP")
 
 
-_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 
-_COPY_HEADER = len(_COPY_SIGNATURE) + 4 + 4
+_COPY_HEADER = len(COPY_SIGNATURE) + 4 + 4
 
 _COPY_HAS_OIDS = 1 << 16
 
@@ -101,22 +101,22 @@ _XLOGDATA_HEAD = 1 + 8 + 8 + 8
 _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
 
 
-def detect(data: bytes) -> Framing:
-    """Detects the framing of a decompressed file from its first messages.
+def detect(data: bytes, fits: Framing | None = None) -> Framing:
+    """Detects the framing of a decompressed file from its first DETECTED_FROM messages. fits: one that is known to fit.
 
     Raises FramingError if no framing or more than one fits; its `short` is true if further bytes may decide it. A
     framing fits if the first message is whole; frames() reports later messages that are not.
     """
     if not data:
         return Framing.COPYDATA  # any framing fits an empty file
-    if data.startswith(_COPY_SIGNATURE):
+    if data.startswith(COPY_SIGNATURE):
         return Framing.PGCOPY
-    trials = [_try(data, framing) for framing in _KNOWN]
-    fits = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
-    if len(fits) == 1:
-        return fits[0].framing
-    if fits:
-        names = ", ".join(t.framing.value for t in fits)
+    trials = [_Trial(framing, 1, None) if framing is fits else _try(data, framing) for framing in _KNOWN]
+    fitting = [t for t in trials if t.refusal is None] or [t for t in trials if t.read]
+    if len(fitting) == 1:
+        return fitting[0].framing
+    if fitting:
+        names = ", ".join(t.framing.value for t in fitting)
         raise FramingError(f"offset 0: expected one framing that fits, found {names}; set source.framing")
     if first_framing(data) is not None:
         raise FramingError(
@@ -272,7 +272,7 @@ def _try_from(data: bytes, framing: Framing, begins_in_stream: bool) -> _Trial:
     refusal = None
     try:
         position = _pgcopy_header(data) if framing is Framing.PGCOPY else 0
-        while position < len(data) and read < _DETECTED_FROM:
+        while position < len(data) and read < DETECTED_FROM:
             frame = frame_at(data, framing, position, in_stream)
             if frame.has_message:
                 if data[frame.start] not in MESSAGE_TAGS:
@@ -323,10 +323,10 @@ def _pgcopy(data: bytes, position: int) -> Frame:
 
 def _pgcopy_header(data: bytes) -> int:
     """The offset of the first row."""
-    if not data.startswith(_COPY_SIGNATURE[: max(len(data), 1)]):
+    if not data.startswith(COPY_SIGNATURE[: max(len(data), 1)]):
         raise _refusal(0, "COPY BINARY's signature", "other bytes")
     _require(data, 0, _COPY_HEADER, "COPY BINARY's header")
-    flags_at = len(_COPY_SIGNATURE)
+    flags_at = len(COPY_SIGNATURE)
     flags = _INT32.unpack_from(data, flags_at)[0] & 0xFFFFFFFF
     if flags & _COPY_HAS_OIDS:
         raise _refusal(flags_at, "rows without OIDs", "the flag for OIDs")

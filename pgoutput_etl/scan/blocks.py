@@ -163,7 +163,9 @@ class Packer:
 
 
 def _size(rows: pa.RecordBatch | pa.Table) -> int:
-    size: int = rows.num_rows * _ROW_BYTES + sum(rows.column(name).nbytes for name in _IN_TUPLES)
+    count = rows.num_rows
+    columns = (rows.column(name) for name in _IN_TUPLES)
+    size: int = count * _ROW_BYTES + sum(column.nbytes for column in columns if column.null_count < count)
     return size
 
 

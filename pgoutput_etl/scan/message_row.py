@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,9 @@ def one_letter(texts: pa.Array) -> npt.NDArray[np.uint8]:
     return codes
 
 
+_TYPES = {field.name: field.type for field in MESSAGE_SCHEMA}
+
+
 @dataclass(frozen=True, slots=True)
 class ScanError:
     """The reason why a file could not be scanned. offset: the end of the content that was read before; 0 if none was.
@@ -85,7 +90,22 @@ class ScanError:
         return cls(**{**fields, "heads": tuple(fields["heads"]), "unkeyed": tuple(fields["unkeyed"])})
 
 
+def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Message rows from some of their fields. As RecordBatch.from_pylist, in a fraction of the time."""
+    present = set().union(*rows)
+    columns = [
+        pa.array([row.get(name) for row in rows], kind) if name in present else _nulls(len(rows), kind)
+        for name, kind in _TYPES.items()
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
+
+
+@lru_cache(maxsize=64)
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(count, kind)
+
+
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
     """A row about a file: its summary or its error."""
     row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}
-    return pa.RecordBatch.from_pylist([row], MESSAGE_SCHEMA)
+    return batch_of([row])

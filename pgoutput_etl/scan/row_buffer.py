@@ -14,7 +14,7 @@ from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
 from pgoutput_etl.scan.fragment import Fragment, ScanRequest
-from pgoutput_etl.scan.message_row import HEAD, MESSAGE_SCHEMA, NO_FRAGMENT
+from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT, batch_of
 
 BATCH_ROWS = 8192
 
@@ -94,5 +94,5 @@ class ScanState:
 
     def flush(self) -> None:
         if self._rows:
-            self.batches.append(pa.RecordBatch.from_pylist(self._rows, MESSAGE_SCHEMA))
+            self.batches.append(batch_of(self._rows))
             self._rows = []

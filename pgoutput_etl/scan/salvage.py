@@ -246,13 +246,14 @@ class SalvageReader:
         return Gap(offset, end, in_stream, reason, cut_short, may_grow=cut_short and end == len(self.data))
 
 
-def find_framing(data: bytes, salvages: bool, leaves_tail: bool = False) -> Framing:
+def find_framing(data: bytes, salvages: bool, leaves_tail: bool = False, fits: Framing | None = None) -> Framing:
     """The framing of a file, even if its first message is damaged (`salvages`) or still incomplete (`leaves_tail`).
+    fits: one that is known to fit.
 
     Raises FramingError if no framing or more than one fits.
     """
     try:
-        return detect(data)
+        return detect(data, fits)
     except FramingError as error:
         if error.short and leaves_tail:
             framing = first_framing(data)

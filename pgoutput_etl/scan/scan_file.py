@@ -14,6 +14,7 @@ from __future__ import annotations
 from pgoutput_etl.compression import MAX_SIZE, decompress
 from pgoutput_etl.errors import ArchiveError, SequenceError
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.fast.messages import fitting
 from pgoutput_etl.scan.fragment import HeadError, ScanRequest, ScanResult
 from pgoutput_etl.scan.salvage import find_framing
 from pgoutput_etl.scan.scanner import Scanner
@@ -34,7 +35,7 @@ def scan_file(
     """
     try:
         data = decompress(content, path, max_size)
-        framing = find_framing(data, salvages) if framing is Framing.AUTO else framing
+        framing = find_framing(data, salvages, fits=fitting(data)) if framing is Framing.AUTO else framing
         return scan_either_way(ScanRequest(data, file, framing, salvages))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error

@@ -122,32 +122,37 @@ class StreamAborts:
 
 Control = ControlRow | StreamAborts
 
-CONTROL_COLUMNS = ("ordinal", "unit", "stretch", "xid", "tag", "body")
+CONTROL_COLUMNS = ("file", "ordinal", "unit", "stretch", "xid", "tag", "body")
 
 _NO_CONTROL_TAGS = (SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG, LOGICAL_TAG)
 
 
 def control_rows(batches: Iterable[pa.RecordBatch]) -> list[Control]:
     """The control messages among one file's message rows, in order. batches: with the columns CONTROL_COLUMNS."""
-    return [control for batch in batches for control in _controls(batch)]
+    return [control for batch in batches for _, control in controls_of_files(batch)]
 
 
-def _controls(batch: pa.RecordBatch) -> Iterator[Control]:
+def controls_of_files(batch: pa.RecordBatch) -> Iterator[tuple[int, Control]]:
+    """As `control_rows`, of several files, with each file's number."""
     tag = batch.column("tag")
     is_other = pc.or_(pc.is_null(batch.column("body")), pc.is_in(tag, pa.array(_NO_CONTROL_TAGS)))
     is_other = pc.or_(is_other, pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD)))
     rows = batch.filter(pc.invert(is_other)).select(list(CONTROL_COLUMNS))
     is_abort = pc.equal(rows.column("tag"), "A").to_numpy(zero_copy_only=False)
-    ends = [*(np.flatnonzero(np.diff(is_abort)) + 1).tolist(), rows.num_rows] if rows.num_rows else []
+    file = rows.column("file").to_numpy()
+    ends_run = (is_abort[1:] != is_abort[:-1]) | (is_abort[1:] & (file[1:] != file[:-1]))
+    ends = [*(np.flatnonzero(ends_run) + 1).tolist(), rows.num_rows] if rows.num_rows else []
     begin = 0
     for end in ends:
         run = rows.slice(begin, end - begin)
         if is_abort[begin]:
             bodies = run.column("body")
-            yield StreamAborts(run.column("ordinal")[0].as_py(), _uint32(bodies, 1), _uint32(bodies, 5))
+            aborts = StreamAborts(run.column("ordinal")[0].as_py(), _uint32(bodies, 1), _uint32(bodies, 5))
+            yield int(file[begin]), aborts
         else:
-            for row in run.to_pylist():
-                yield ControlRow(row["ordinal"], row["unit"], row["stretch"], row["xid"] is not None, row["body"])
+            columns = (run.column(name).to_pylist() for name in ("file", "ordinal", "unit", "stretch", "xid", "body"))
+            for number, ordinal, fragment, epoch, xid, body in zip(*columns, strict=True):
+                yield number, ControlRow(ordinal, fragment, epoch, xid is not None, body)
         begin = end
 
 

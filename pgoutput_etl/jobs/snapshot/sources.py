@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.binary_files import file_contents, per_file
+from pgoutput_etl.ingest.binary_files import literal_paths, map_files
 from pgoutput_etl.ingest.listing import size_limit
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header, csv_texts
@@ -154,8 +154,8 @@ class BinaryFiles:
         names = [column.name for column in relation.columns]
         file_names = list(self.columns) or names
         read = partial(binary_rows, width=len(file_names))
-        _, files = copied_files(self.spark, "--copy", self.path)
-        return _tuples(files, read, [file_names.index(name) for name in names], b"b", size_limit(self.spark))
+        sizes = copied_files(self.spark, "--copy", self.path)
+        return _tuples(self.spark, sizes, read, [file_names.index(name) for name in names], b"b")
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,9 @@ class Dump:
     @cached_property
     def tables(self) -> Mapping[str, DumpedTable]:
         """By schema.table."""
-        _, toc = copied_files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat")
-        tables = [table for row in toc.toArrow().to_pylist() for table in read_toc(row["content"], row["path"])]
+        [path] = copied_files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat")
+        [toc] = self.spark.read.format("binaryFile").load(literal_paths([path])).select("content").toArrow().to_pylist()
+        tables = read_toc(toc["content"], path)
         return {f"{table.schema}.{table.name}": table for table in tables}
 
     @cached_property
@@ -196,19 +197,25 @@ class Dump:
             )
         read = partial(text_rows, width=len(table.columns))
         positions = [table.columns.index(column.name) for column in relation.columns]
-        return _tuples(file_contents(self.spark, [path]), read, positions, b"t", limit)
+        return _tuples(self.spark, {path: size}, read, positions, b"t")
 
 
 def _tuples(
-    files: DataFrame, read: Callable[[bytes, str], Iterator[Fields]], positions: Sequence[int], kind: bytes, limit: int
+    spark: SparkSession,
+    sizes: Mapping[str, int],
+    read: Callable[[bytes, str], Iterator[Fields]],
+    positions: Sequence[int],
+    kind: bytes,
 ) -> DataFrame:
-    """positions: of the relation's columns among a row's fields. kind: of the tuple's values, b"b" or b"t"."""
+    """sizes: of the files, by path. positions: of the relation's columns among a row's fields. kind: of the tuple's
+    values, b"b" or b"t"."""
+    limit = size_limit(spark)
 
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for path, content in per_file(batches):
+    def convert(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for path, content in files:
             rows = read(decompress(content, path, limit), path)
             while batch := list(islice(rows, _BATCH_ROWS)):
                 tuples = [tuple_of([fields[position] for position in positions], kind) for fields in batch]
                 yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
 
-    return files.mapInArrow(convert, spark_schema(_TUPLES))
+    return map_files(spark, sizes, convert, _TUPLES, sizes)

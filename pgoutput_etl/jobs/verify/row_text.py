@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.ingest.binary_files import per_file
+from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files, size_limit
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, texts_of
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
@@ -89,9 +89,9 @@ def texts_of_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def copied_files(spark: SparkSession, option: str, path: str) -> tuple[list[str], DataFrame]:
-    """Output of COPY or pg_dump, one file or all files below a folder: their paths, and a frame of path and content.
-    option: the command-line option that named the path.
+def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
+    """Output of COPY or pg_dump, one file or all files below a folder: sizes by path. option: the command-line option
+    that named the path.
 
     Raises ConfigError if the path doesn't exist or a file is too large.
     """
@@ -109,20 +109,20 @@ def copied_files(spark: SparkSession, option: str, path: str) -> tuple[list[str]
                 f"{option}: {file['path']} has {file['length']:,} bytes, but Spark's binaryFile reads at most "
                 f"{limit:,}: write several files with COPY (SELECT … WHERE …) TO …, and name their folder"
             )
-    return [file["path"] for file in listed], files.select("path", "content")
+    return {file["path"]: file["length"] for file in listed}
 
 
 def csv_header(spark: SparkSession, path: str) -> list[str]:
     """The columns' names. Raises ConfigError if no file exists, headers differ, or a file is too large."""
-    paths, files = copied_files(spark, "--csv", path)
+    paths = copied_files(spark, "--csv", path)
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
-    def names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name, content in per_file(batches):
+    def names(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for name, content in files:
             yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
     with reading_files(paths):
-        headers = {tuple(row["names"]) for row in files.mapInArrow(names, spark_schema(schema)).toArrow().to_pylist()}
+        headers = {tuple(row["names"]) for row in map_files(spark, paths, names, schema).toArrow().to_pylist()}
     if len(headers) != 1:
         raise ConfigError(f"--csv: expected files with the same header at {path}, found {len(headers)} headers")
     return list(headers.pop())
@@ -133,12 +133,12 @@ def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataF
     schema = pa.schema([(name, pa.string()) for name in text_names(len(positions))])
     max_size = size_limit(spark)
 
-    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for name, content in per_file(batches):
+    def parse(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        for name, content in files:
             yield from text_batches(records(decompress(content, name, max_size), name), positions, schema)
 
-    _, files = copied_files(spark, "--csv", path)
-    return files.mapInArrow(parse, spark_schema(schema))
+    sizes = copied_files(spark, "--csv", path)
+    return map_files(spark, sizes, parse, schema, sizes)
 
 
 _ROWS_PER_BATCH = 10_000

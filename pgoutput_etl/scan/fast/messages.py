@@ -16,9 +16,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pgoutput_etl import jit
 from pgoutput_etl.jit import compiled, inlined, load_length, no_text_in_block
 from pgoutput_etl.protocol.decoder import MAX_COLUMNS
-from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE, DETECTED_FROM, Framing
 from pgoutput_etl.protocol.reader import MAX_STRING
 
 Bytes = NDArray[np.uint8]
@@ -95,6 +96,19 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
         data, FRAMINGS.index(framing), position, in_stream, limit, fields.values, fields.unchanged
     )
     fields.more, fields.to_the_end = reason == _ARRAYS_FULL, reason == _AT_END
+
+
+def fitting(data: bytes) -> Framing | None:
+    """The first framing in which a file begins with messages that `find` accepts, as many as framing.detect reads. None
+    if there is none, or no compiled code."""
+    if not jit.AVAILABLE or data.startswith(COPY_SIGNATURE):
+        return None
+    fields = MessageFields(values=np.empty((DETECTED_FROM, FIELDS), np.int64))
+    for framing in (Framing.COPYDATA, Framing.RECVLOGICAL, Framing.LENGTH_PREFIXED):
+        find(np.frombuffer(data, np.uint8), framing, 0, False, DETECTED_FROM, fields)
+        if fields.messages == DETECTED_FROM:
+            return framing
+    return None
 
 
 @inlined
