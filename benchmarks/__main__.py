@@ -1,7 +1,7 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
-    python -m benchmarks [decoding job small merge nights growth memory heap known] [--scale 0.1] [--runs 3]
-        [--only pgbench]
+    python -m benchmarks [decoding typing job baselines small merge nights growth memory heap known] [--scale 0.1]
+        [--runs 3] [--only pgbench]
 
 Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
 default.
@@ -56,12 +56,13 @@ def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.sessions import WORK, session
 
     results = []
-    with session() as spark:
-        for name in options.only or SCENARIOS:
-            scenario_progress = partial(_prefixed, progress, name)
-            scenario_progress("writing the archive")
-            corpus = SCENARIOS[name](options.scale)
+    for name in options.only or SCENARIOS:
+        scenario_progress = partial(_prefixed, progress, name)
+        scenario_progress("writing the archive")
+        corpus = SCENARIOS[name](options.scale)
+        with session() as spark:  # one for each scenario, as each is a night of its own
             results.append(asdict(compare(spark, corpus, WORK / name, options.runs, scenario_progress)))
+        _save(options, {"job": results})
     columns = ("scenario", "messages", "bytes", "files", "floor", "append", "job", "ratio", "ratio_to_append")
     show("The job against Delta's MERGE alone, seconds", [{key: row[key] for key in columns} for row in results])
     stages = dict.fromkeys(stage for row in results for stage in row["stages"])
@@ -70,6 +71,25 @@ def job(options: Options, progress: Progress) -> list[dict[str, Any]]:
     ]
     show("Seconds in each stage of the job", stage_rows)
     return results
+
+
+def typing(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.scenarios import SCENARIOS
+    from benchmarks.typed_events import measure_typing
+
+    names = options.only or ("wide", "pgbench", "streamed")
+    rows = [asdict(measure_typing(SCENARIOS[name](options.scale), options.runs, progress)) for name in names]
+    show("Landed bytes to typed change events in Spark", rows)
+    return rows
+
+
+def baselines(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.baselines import measure_baselines
+    from benchmarks.scenarios import SCENARIOS
+
+    rows = [asdict(way) for way in measure_baselines(SCENARIOS["pgbench"](options.scale), options.runs, progress)]
+    show("The same night by other means", rows)
+    return rows
 
 
 def _prefixed(progress: Progress, name: str, step: str) -> None:
@@ -143,7 +163,9 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
 
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
+    "typing": typing,
     "job": job,
+    "baselines": baselines,
     "small": small,
     "merge": merge,
     "nights": nights,
@@ -175,8 +197,13 @@ def main() -> int:
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:
             results = PARTS[part](options, progress)
-        save(arguments.json, {part: {"scale": options.scale, "runs": options.runs, **machine(), "found": results}})
+        _save(options, {part: results})
     return 0
+
+
+def _save(options: Options, parts: dict[str, Any]) -> None:
+    conditions = {"scale": options.scale, "runs": options.runs, **machine()}
+    save(options.json, {part: {**conditions, "found": results} for part, results in parts.items()})
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Measures the cost of each choice about Delta's MERGE by itself, at a moderate size.
 
-The changes are a twentieth of the rows: four fifths updates, the rest deletes and inserts in equal parts. `narrow` keys
-are adjacent, as those of new orders are; `uniform` keys are spread over the whole table.
+The changes are a twentieth of the rows unless said otherwise: four fifths updates, the rest deletes and inserts in
+equal parts. `narrow` keys are adjacent, as those of new orders are; `clusters` are eight such ranges; `uniform` keys
+are spread over the whole table; `updates` are uniform, too, and nothing but updates.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,7 +28,8 @@ from benchmarks.sessions import WORK, copied, fresh, session
 Progress = Callable[[str], None]
 _ROWS, _LARGE, _FILES = 2_000_000, 8_000_000, 16
 _SHARE = 20  # one row in 20 changes
-_COLUMNS = 8
+_COLUMNS, _MANY_COLUMNS = 8, 60
+_CLUSTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +40,26 @@ class Target:
     rows: int
     vectors: bool = True
     clustered: bool = False
+    columns: int = _COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to apply changes to a target. how: merge, merge_inserts, append, overwrite; keys: narrow, uniform, new."""
+    """A way to apply changes to a target. how: merge, merge_updates, merge_inserts, append, overwrite; keys: narrow,
+    clusters, uniform, updates, new; ranges: of keys, in the condition; share: one row in so many changes."""
 
     question: str
     name: str
     target: Target
     keys: str
     how: str = "merge"
-    between: bool = False
+    ranges: int = 0
+    share: int = _SHARE
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.target.rows // self.share
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,7 @@ def variants(scale: float) -> list[Variant]:
     rows, large = scaled(_ROWS, scale), scaled(_LARGE, scale)
     plain, vectors = Target("plain", rows, vectors=False), Target("vectors", rows)
     clustered, big = Target("clustered", rows, clustered=True), Target("large", large)
+    wide = Target("wide", rows // 4, columns=_MANY_COLUMNS)
     shuffle_variants = [
         Variant("shuffle partitions", n, vectors, "uniform", settings={"spark.sql.shuffle.partitions": n})
         for n in ("8", "2", "200")
@@ -77,17 +91,39 @@ def variants(scale: float) -> list[Variant]:
         Variant("clustered by key, uniform keys", "yes", clustered, "uniform"),
         Variant("clustered by key, narrow keys", "no", vectors, "narrow"),
         Variant("clustered by key, narrow keys", "yes", clustered, "narrow"),
-        Variant("key range as literals, large table", "no", big, "narrow"),
-        Variant("key range as literals, large table", "yes", big, "narrow", between=True),
-        Variant("key range as literals, uniform keys", "no", big, "uniform"),
-        Variant("key range as literals, uniform keys", "yes", big, "uniform", between=True),
+        Variant("key ranges in the condition, narrow keys of a large table", "none", big, "narrow"),
+        Variant("key ranges in the condition, narrow keys of a large table", "one", big, "narrow", ranges=1),
+        Variant("key ranges in the condition, uniform keys of a large table", "none", big, "uniform"),
+        Variant("key ranges in the condition, uniform keys of a large table", "one", big, "uniform", ranges=1),
+        Variant(
+            "key ranges in the condition, few clusters in a large table", "one", big, "clusters", ranges=1, share=400
+        ),
+        Variant(
+            "key ranges in the condition, few clusters in a large table", "eight", big, "clusters", ranges=8, share=400
+        ),
+        Variant("only updates, 8 columns: a DELETE clause", "yes", vectors, "updates"),
+        Variant("only updates, 8 columns: a DELETE clause", "no", vectors, "updates", how="merge_updates"),
+        Variant("only updates, 60 columns: a DELETE clause", "yes", wide, "updates"),
+        Variant("only updates, 60 columns: a DELETE clause", "no", wide, "updates", how="merge_updates"),
         *shuffle_variants,
         Variant("shuffle partitions", "200, AQE off", vectors, "uniform", settings=no_aqe),
         Variant("new rows only", "MERGE", vectors, "new"),
         Variant("new rows only", "MERGE that only inserts", vectors, "new", how="merge_inserts"),
         Variant("new rows only", "append", vectors, "new", how="append"),
-        Variant("rewriting the table", "MERGE", vectors, "uniform"),
-        Variant("rewriting the table", "overwrite", vectors, "uniform", how="overwrite"),
+        *(
+            Variant(
+                f"rewriting {target.columns} columns, 1 of {share} rows",
+                how,
+                target,
+                "uniform",
+                how.lower(),
+                0,
+                share,
+            )
+            for target in (vectors, wide)
+            for share in (_SHARE, 2)
+            for how in ("MERGE", "overwrite")
+        ),
     ]
 
 
@@ -98,6 +134,9 @@ def measure_merge_settings(scale: float, runs: int, progress: Progress) -> list[
         for target in {variant.target for variant in chosen}:
             progress(f"a table of {target.rows:,} rows: {target.name}")
             _make(spark, work, target)
+        for target, keys, share in {(variant.target, variant.keys, variant.share) for variant in chosen}:
+            changes = _changes(spark, target, keys, target.rows // share)
+            changes.repartition(4).write.parquet(str(_changes_path(work, target, keys, share)))
         seconds: dict[int, list[float]] = {}
         for number in range(-1, runs):  # round -1 warms up
             for place, variant in enumerate(chosen):
@@ -116,9 +155,13 @@ def _costs(chosen: list[Variant], seconds: Mapping[int, list[float]]) -> Iterato
         yield Cost(variant.question, variant.name, median(seconds[place]), median(ratios))
 
 
-def _row(key: Column, mark: int) -> list[Column]:
-    numbers = [(F.xxhash64(key, F.lit(mark + i)) % 100_000).alias(f"n{i}") for i in range(_COLUMNS // 2)]
-    texts = [F.hex(F.xxhash64(key, F.lit(mark - i - 1))).alias(f"t{i}") for i in range(_COLUMNS // 2)]
+def _changes_path(work: Path, target: Target, keys: str, share: int) -> Path:
+    return work / "changes" / target.name / keys / f"{share}"
+
+
+def _row(key: Column, mark: int, columns: int) -> list[Column]:
+    numbers = [(F.xxhash64(key, F.lit(mark + i)) % 100_000).alias(f"n{i}") for i in range(columns // 2)]
+    texts = [F.hex(F.xxhash64(key, F.lit(mark - i - 1))).alias(f"t{i}") for i in range(columns // 2)]
     return [key.alias("id"), *numbers, *texts]
 
 
@@ -126,26 +169,31 @@ def _make(spark: SparkSession, work: Path, target: Target) -> None:
     """Even keys, sorted, in 16 files."""
     path = str(work / "before" / target.name)
     rows = spark.range(0, 2 * target.rows, 2, _FILES)
-    builder = DeltaTable.create(spark).location(path).addColumns(rows.select(*_row(F.col("id"), 0)).schema)
+    rows = rows.select(*_row(F.col("id"), 0, target.columns))
+    builder = DeltaTable.create(spark).location(path).addColumns(rows.schema)
     builder = builder.property("delta.enableDeletionVectors", str(target.vectors).lower())
     (builder.clusterBy("id") if target.clustered else builder).execute()
-    rows.select(*_row(F.col("id"), 0)).write.format("delta").mode("append").save(path)
-    for keys in ("narrow", "uniform", "new"):
-        changes = _changes(spark, target, keys).repartition(4)
-        changes.write.parquet(str(work / "changes" / target.name / keys))
+    rows.write.format("delta").mode("append").save(path)
 
 
-def _changes(spark: SparkSession, target: Target, keys: str) -> DataFrame:
+def _changes(spark: SparkSession, target: Target, keys: str, count: int) -> DataFrame:
     """`_op`: U, D, or I; inserted keys are odd, or greater than all others."""
-    count = target.rows // _SHARE
     numbers = spark.range(0, count)
     op = F.when(F.col("id") % 10 == 0, "D").when(F.col("id") % 10 == 1, "I").otherwise("U")
+    op = F.lit("U") if keys == "updates" else op
     if keys == "new":
-        return numbers.select(*_row(2 * (target.rows + F.col("id")), 100), F.lit("I").alias("_op"))
-    step = 1 if keys == "narrow" else _SHARE
-    begin = target.rows // 2 if keys == "narrow" else 0
-    even = 2 * (begin + step * F.col("id"))
-    return numbers.select(*_row(F.when(op == "I", even + 1).otherwise(even), 100), op.alias("_op"))
+        key = 2 * (target.rows + F.col("id"))
+        return numbers.select(*_row(key, 100, target.columns), F.lit("I").alias("_op"))
+    step = target.rows // count
+    position = step * F.col("id")
+    if keys == "narrow":
+        position = target.rows // 2 + F.col("id")
+    elif keys == "clusters":  # adjacent keys from the beginning of each eighth of the table
+        size = -(-count // _CLUSTERS)
+        position = (F.col("id") / size).cast("long") * (target.rows // _CLUSTERS) + F.col("id") % size
+    even = 2 * position
+    key = F.when(op == "I", even + 1).otherwise(even)
+    return numbers.select(*_row(key, 100, target.columns), op.alias("_op"))
 
 
 def _run(spark: SparkSession, work: Path, variant: Variant) -> float:
@@ -154,12 +202,13 @@ def _run(spark: SparkSession, work: Path, variant: Variant) -> float:
     session = spark.newSession()
     for key, value in {"spark.sql.shuffle.partitions": "8", **variant.settings}.items():
         session.conf.set(key, value)
-    changes = session.read.parquet(str(work / "changes" / variant.target.name / variant.keys))
+    changes = session.read.parquet(str(_changes_path(work, variant.target, variant.keys, variant.share)))
     started = time.perf_counter()
     _apply(session, str(table), changes, variant)
     seconds = time.perf_counter() - started
-    count = variant.target.rows // _SHARE
+    count = variant.count
     added = count if variant.keys == "new" else len(range(1, count, 10)) - len(range(0, count, 10))
+    added = 0 if variant.keys == "updates" else added
     rows = spark.read.format("delta").load(str(table)).count()
     if rows != variant.target.rows + added:
         raise WrongResultError(f"{variant}: expected {variant.target.rows + added} rows, found {rows}")
@@ -176,11 +225,25 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
         rows.write.format("delta").mode("overwrite").save(path)
         return
     condition = F.col("t.id") == F.col("s.id")
-    if variant.between:
-        span = changes.agg(F.min("id").alias("lo"), F.max("id").alias("hi")).collect()[0]
-        condition &= F.col("t.id").between(span["lo"], span["hi"])
+    if variant.ranges:
+        keys = changes.select("id").toArrow()
+        intervals = ranges_of_integers(keys.column(0), variant.ranges)
+        condition &= reduce(or_, (F.col("t.id").between(least, greatest) for least, greatest in intervals))
     values = {name: F.col(f"s.{name}") for name in changes.columns if name != "_op"}
     merge = DeltaTable.forPath(session, path).alias("t").merge(changes.alias("s"), condition)
     if variant.how == "merge":
-        merge = merge.whenMatchedDelete(F.col("s._op") == "D").whenMatchedUpdate(set=dict(values))
+        merge = merge.whenMatchedDelete(F.col("s._op") == "D")
+    if variant.how in ("merge", "merge_updates"):
+        merge = merge.whenMatchedUpdate(set=dict(values))
     merge.whenNotMatchedInsert(F.col("s._op") != "D", values=dict(values)).execute()
+
+
+def ranges_of_integers(keys: pa.ChunkedArray, count: int) -> list[tuple[int, int]]:
+    """Intervals that hold all keys, split at the largest gaps."""
+    in_order = np.unique(keys.to_numpy())
+    largest = np.argsort(np.diff(in_order))[max(len(in_order) - count, 0) :]
+    after = np.sort(largest).tolist()
+    return [
+        (int(in_order[begin]), int(in_order[end]))
+        for begin, end in zip([0, *(i + 1 for i in after)], [*after, len(in_order) - 1], strict=True)
+    ]

@@ -69,6 +69,17 @@ def _job(part: Part) -> str:
     return f"{table(names, rows)}\n{table(('seconds', *stages), stage_rows)}"
 
 
+def _typing(part: Part) -> str:
+    rows = [(f["scenario"], f["bytes"], f["seconds"], f["MB_per_s"]) for f in part["found"]]
+    return table(("archive", "bytes", "seconds", "MB/s"), rows)
+
+
+def _baselines(part: Part) -> str:
+    columns = ("way", "bytes", "seconds", "seconds_times_job", "bytes_times_job")
+    rows = [[f[name] for name in columns] for f in part["found"]]
+    return table(("", "bytes read", "seconds", "seconds, times the job's", "bytes, times the job's"), rows)
+
+
 def _small(part: Part) -> str:
     rows = [(f["night"], f["tables"], f["jobs"], f["cpu"], f["seconds"]) for f in part["found"]]
     return table(("session", "changed tables", "Spark jobs", "CPU seconds", "seconds"), rows)
@@ -119,7 +130,9 @@ def _known(part: Part) -> str:
 
 _TABLES: dict[str, Callable[[Part], str]] = {
     "decoding": _decoding,
+    "typing": _typing,
     "job": _job,
+    "baselines": _baselines,
     "small": _small,
     "terabyte": _terabyte,
     "merge": _merge,
