@@ -28,11 +28,12 @@ def _as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binary_files, "LEAVES_FROM", 0)
     monkeypatch.setattr(scanned_blocks, "_FEW_BYTES", -1)
     monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", -1)
-    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", -1)
+    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", 100)
 
 
 @pytest.mark.soak
-def test_a_real_archive(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+def test_a_real_archive(spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", 100_000)
     job = Job(spark, tmp_path, landing)
     for path in files_of(CAPTURES / SLOT):
         (landing / path.stem).write_bytes(decompress(path.read_bytes(), path.name))
