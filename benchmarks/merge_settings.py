@@ -30,6 +30,7 @@ _ROWS, _LARGE, _FILES = 2_000_000, 8_000_000, 16
 _SHARE = 20  # one row in 20 changes
 _COLUMNS, _MANY_COLUMNS = 8, 60
 _CLUSTERS = 8
+_FEW = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to apply changes to a target. how: merge, merge_updates, merge_inserts, append, overwrite; keys: narrow,
-    clusters, uniform, updates, new; ranges: of keys, in the condition; share: one row in so many changes."""
+    """A way to apply changes to a target. how: merge, merge_updates, merge_inserts, delete_apart (by a second MERGE),
+    append, overwrite; keys: narrow, clusters, uniform, updates, new; ranges: of keys, in the condition; lists_keys: the
+    condition has every key; share: one row in so many changes."""
 
     question: str
     name: str
@@ -55,6 +57,7 @@ class Variant:
     how: str = "merge"
     ranges: int = 0
     share: int = _SHARE
+    lists_keys: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -100,6 +103,25 @@ def variants(scale: float) -> list[Variant]:
         ),
         Variant(
             "key ranges in the condition, few clusters in a large table", "eight", big, "clusters", ranges=8, share=400
+        ),
+        *(
+            Variant(
+                f"condition, {_FEW} {keys} keys of a large table",
+                name,
+                big,
+                keys,
+                "merge",
+                n,
+                large // _FEW,
+                lists_keys,
+            )
+            for keys in ("clusters", "uniform")
+            for name, n, lists_keys in (("one range", 1, False), ("eight ranges", 8, False), ("list of keys", 0, True))
+        ),
+        *(
+            Variant(f"few deletes, {target.columns} columns", name, target, "uniform", how)
+            for target in (vectors, wide)
+            for name, how in (("in the MERGE", "merge"), ("in a MERGE of their own", "delete_apart"))
         ),
         Variant("only updates, 8 columns: a DELETE clause", "yes", vectors, "updates"),
         Variant("only updates, 8 columns: a DELETE clause", "no", vectors, "updates", how="merge_updates"),
@@ -229,11 +251,17 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
         keys = changes.select("id").toArrow()
         intervals = ranges_of_integers(keys.column(0), variant.ranges)
         condition &= reduce(or_, (F.col("t.id").between(least, greatest) for least, greatest in intervals))
+    if variant.lists_keys:
+        condition &= F.col("t.id").isin(changes.select("id").toArrow().column(0).to_pylist())
+    if variant.how == "delete_apart":
+        gone = changes.where("_op = 'D'")
+        DeltaTable.forPath(session, path).alias("t").merge(gone.alias("s"), condition).whenMatchedDelete().execute()
+        changes = changes.where("_op <> 'D'")
     values = {name: F.col(f"s.{name}") for name in changes.columns if name != "_op"}
     merge = DeltaTable.forPath(session, path).alias("t").merge(changes.alias("s"), condition)
     if variant.how == "merge":
         merge = merge.whenMatchedDelete(F.col("s._op") == "D")
-    if variant.how in ("merge", "merge_updates"):
+    if variant.how in ("merge", "merge_updates", "delete_apart"):
         merge = merge.whenMatchedUpdate(set=dict(values))
     merge.whenNotMatchedInsert(F.col("s._op") != "D", values=dict(values)).execute()
 

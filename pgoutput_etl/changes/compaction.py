@@ -105,8 +105,9 @@ def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) 
 
 
 def _ipc_stream(events: pa.RecordBatch) -> bytes:
+    """Compressed, because Spark copies each byte several times."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, events.schema) as writer:
+    with pa.ipc.new_stream(sink, events.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(events)
     return bytes(sink.getvalue())
 

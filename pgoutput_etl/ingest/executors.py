@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -137,12 +137,19 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
     return total
 
 
+_Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
     """Selects transactions by file number and range of xids (oldest, newest), and transactions with one of `xids`."""
 
     ranges: Mapping[int, tuple[int, int]]
     xids: frozenset[int]
+
+    def filtered(self, ended: _Rows) -> _Rows:
+        """ended: ENDED_SCHEMA."""
+        return ended.filter(self.select(ended.column("file"), ended.column("xid").fill_null(-1)))
 
     def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
         """A boolean per row. `xid` has no NULL."""
@@ -162,8 +169,7 @@ def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: Transac
 
     def end(block: Mapping[str, Any]) -> pa.RecordBatch:
         ended = ended_in(block, statuses)
-        xid = ended.column("xid").fill_null(-1)
-        return ended if which is None else ended.filter(which.select(ended.column("file"), xid))
+        return ended if which is None else which.filtered(ended)
 
     return _map_blocks(of_kind(blocks, BlockKind.COMMIT), end, ENDED_SCHEMA)
 

@@ -59,6 +59,11 @@ class MessageRows:
         outcomes = (*self.assembly.outcomes, *self.assembly.open_outcomes())
         return StatusLookup.of(outcomes, self.assembly.watermarks, self.left_out, self.assembly.origins)
 
+    @property
+    def are_local(self) -> bool:
+        """True if the driver has the rows of the batch's files."""
+        return self.blocks.local is not None
+
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         local = self._local()
         if local is None:
@@ -92,6 +97,7 @@ class MessageRows:
         """Ordinary transactions within one file."""
         return ended_transactions(self.blocks.frame, self.statuses, which)
 
+    @cached_property
     def ended_on_driver(self) -> pa.Table:
         """As `ended`, for transactions that the driver can hold."""
         commits = self.blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY])

@@ -8,7 +8,10 @@ checks run only for files that give a reason.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -23,26 +26,36 @@ _XIDS_WRAP_WITHIN = 2**37
 
 _MAX_SUSPECTS = 100_000  # enough, as another server's archive may repeat any xid
 
+_DONE = [s.value for s in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)]
+
 _ADVICE = (
     "Is the file from another server or another slot, or does it belong before files that were already read? Nothing "
     "was written. Remove it from the landing folder"
 )
 
 
-def check_history(
-    ended: Callable[[TransactionFilter | None], DataFrame],
-    known: DataFrame,
-    assembly: Assembly,
-    path_of: Callable[[int], str],
-) -> None:
-    """Raises SequenceError with file, xid and LSN.
+class History(Protocol):
+    """The transactions of a batch and of the batches before it, as rows of the ledger."""
 
-    ended: returns the batch's transactions as rows of the ledger; known: the transactions of all earlier batches.
-    """
+    def ended(self) -> DataFrame: ...
+
+    def before(self) -> DataFrame: ...
+
+    def few_ended(self, which: TransactionFilter) -> pa.Table:
+        """Columns `file`, `xid`, `fate`, and `commit_lsn`. `which` selects ordinary transactions; others are few."""
+        ...
+
+    def few_before(self, xids: tuple[int, int]) -> pa.Table:
+        """As `few_ended`. xids: the least and the greatest."""
+        ...
+
+
+def check_history(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
+    """Raises SequenceError with file, xid and LSN."""
     if assembly.watermarks:
-        _check_resent(_committed(ended(None)), known, path_of)
+        _check_resent(_committed(history.ended()), history.before(), path_of)
     if assembly.overlaps or assembly.overlapping_xids:
-        _check_xids(ended, known, assembly, path_of)
+        _check_xids(history, assembly, path_of)
 
 
 def _committed(ended: DataFrame) -> DataFrame:
@@ -65,37 +78,37 @@ def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], st
         )
 
 
-def _check_xids(
-    ended: Callable[[TransactionFilter | None], DataFrame],
-    known: DataFrame,
-    assembly: Assembly,
-    path_of: Callable[[int], str],
-) -> None:
+def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
     """An xid that is not newer than all earlier ones must not have been committed before. There are few: transactions
     that ran concurrently with others at the end of a file."""
-    which = TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))
-    suspects = _committed(ended(which)).where(_is_done())
-    xids = sorted({row["xid"] for row in suspects.select("xid").distinct().limit(_MAX_SUSPECTS).collect()})
+    suspects = _few_done(history.few_ended(TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))))
+    xids = sorted({xid for _, xid, _ in suspects})[:_MAX_SUSPECTS]
     if not xids:
         return
-    commits = _done(known.where(F.col("xid").between(xids[0], xids[-1])))
-    commits = commits.unionByName(_done(_committed(ended(TransactionFilter({}, frozenset(xids))))))
-    suspects = suspects.where(F.col("xid").between(xids[0], xids[-1]))
-    is_near = F.abs(F.col("commit_lsn") - F.col("k_lsn")) < _XIDS_WRAP_WITHIN
-    twice = (F.col("xid") == F.col("k_xid")) & (F.col("commit_lsn") > F.col("k_lsn")) & is_near
-    duplicates = F.broadcast(suspects).join(commits, twice).orderBy("file", "commit_lsn").limit(1).collect()
-    if duplicates:
-        row = duplicates[0]
-        raise SequenceError(
-            f"{path_of(row['file'])}: transaction {row['xid']} was committed at {format_lsn(row['commit_lsn'])}, and "
-            f"before that at {format_lsn(row['k_lsn'])}: these transactions come from two servers. {_ADVICE}"
-        )
+    known: dict[int, list[int]] = {xid: [] for xid in xids}
+    ours = history.few_ended(TransactionFilter({}, frozenset(xids)))
+    for _, xid, lsn in (*_few_done(ours), *_few_done(history.few_before((xids[0], xids[-1])))):
+        if xid in known:
+            known[xid].append(lsn)
+    for file, xid, lsn in sorted((s for s in suspects if s[1] in known), key=lambda s: (s[0] or 0, s[2])):
+        earlier = [other for other in known[xid] if 0 < lsn - other < _XIDS_WRAP_WITHIN]
+        if earlier:
+            raise SequenceError(
+                f"{path_of(file)}: transaction {xid} was committed at {format_lsn(lsn)}, and before that at "
+                f"{format_lsn(earlier[0])}: these transactions come from two servers. {_ADVICE}"
+            )
+
+
+def _few_done(transactions: pa.Table) -> list[tuple[int, int, int]]:
+    """File, xid, and LSN of those that are done."""
+    is_done = pc.is_in(transactions.column("fate"), pa.array(_DONE))
+    done = transactions.filter(pc.and_(is_done, transactions.column("xid").is_valid()))
+    columns = [done.column(name) for name in ("file", "xid", "commit_lsn")]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _is_done() -> Column:
-    return F.col("fate").isin(
-        TransactionStatus.COMMITTED.value, TransactionStatus.QUARANTINED.value, TransactionStatus.REFUSED.value
-    )
+    return F.col("fate").isin(*_DONE)
 
 
 def _done(transactions: DataFrame) -> DataFrame:

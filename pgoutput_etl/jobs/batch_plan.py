@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from pyspark.sql import functions as F
-
 from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.ingest.assemble import assemble
 from pgoutput_etl.ingest.landed_files import FileBatch
@@ -85,8 +83,8 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     assembly.relations.mask = policy
     rows = MessageRows(run.spark, files.masked(policy), waiting, files.inspected, assembly)
     if assembly.needs_history:
-        earlier = ledger.read("transactions").where(F.col("batch") < batch.number)
-        check_history(partial(ledger.ended, batch, rows), earlier, assembly, path_of)
+        commits = files.messages().get("C", 0)
+        check_history(ledger.history_of(batch, rows, commits), assembly, path_of)
 
     if batch.resumed and batch.settings is not None:
         refuse_other_settings(batch.settings, config, _table_names(assembly, batch), batch.number)

@@ -36,7 +36,7 @@ from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.history import LedgerHistory
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore
-from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
+from pgoutput_etl.ledger.transactions import BatchHistory, LedgerTransactions, PendingTransactions, open_fragments
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import TableState
@@ -63,7 +63,6 @@ class Ledger:
         self._pending = pending = PendingTransactions(store)
         self.open_rows, self.masks_of_open_rows = pending.blocks, pending.masks
         self._transactions = transactions = LedgerTransactions(store)
-        self.ended = transactions.ended
         self.record_trimmed, self.trimmed_to = transactions.record_trimmed, transactions.trimmed_to
         self._quarantine = quarantine = LedgerQuarantine(store)
         self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
@@ -73,6 +72,9 @@ class Ledger:
     def has_one_driver(self) -> bool:
         """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
         return claim_files(self.spark, self.root, self.source) is not None
+
+    def history_of(self, batch: Batch, rows: MessageRows, commits: int) -> BatchHistory:
+        return BatchHistory(self._transactions, batch, rows, commits)
 
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))

@@ -26,10 +26,17 @@ class LedgerReader:
     root: Place
     source: str
 
-    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the
-        table can't be read."""
-        return self._reading(table, lambda: self._columns(table, names, _condition(first, before)))
+    def columns(
+        self,
+        table: str,
+        names: Sequence[str],
+        first: int = 0,
+        before: int | None = None,
+        xids: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another. xids: the least and the
+        greatest. Raises RunError if the table can't be read."""
+        return self._reading(table, lambda: self._columns(table, names, _condition(first, before, xids)))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
@@ -70,10 +77,12 @@ class LedgerReader:
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 
 
-def _condition(first: int, before: int | None) -> str | None:
+def _condition(first: int, before: int | None, xids: tuple[int, int] | None) -> str | None:
     """Numbers alone, so that no text gets into the query."""
     limits = [f"batch >= {first:d}"] if first > 0 else []
-    return " and ".join(limits if before is None else [*limits, f"batch < {before:d}"]) or None
+    limits += [] if before is None else [f"batch < {before:d}"]
+    limits += [] if xids is None else [f"xid >= {xids[0]:d}", f"xid <= {xids[1]:d}"]
+    return " and ".join(limits) or None
 
 
 def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:

@@ -72,16 +72,24 @@ class LedgerStore:
         """The rows that count for a batch: of earlier batches, from `batch.since` on."""
         return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
-    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another: few rows. Starts no Spark
-        job if the table doesn't exist."""
+    def columns(
+        self,
+        table: str,
+        names: Sequence[str],
+        first: int = 0,
+        before: int | None = None,
+        xids: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another: few rows. xids: the least
+        and the greatest. Starts no Spark job if the table doesn't exist."""
         if self._local is not None:
-            return self._local.columns(table, names, first, before)
+            return self._local.columns(table, names, first, before, xids)
         schema = pa.schema([SCHEMAS[table].field(name) for name in names])
         if not is_delta_table(self._quick, self.path(table)):
             return schema.empty_table()
         rows = with_missing_columns(table, self._load(self._quick, table)).where(F.col("batch") >= first)
         rows = rows if before is None else rows.where(F.col("batch") < before)
+        rows = rows if xids is None else rows.where(F.col("xid").between(*xids))
         return rows.select(*names).toArrow()
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:

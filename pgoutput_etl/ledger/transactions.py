@@ -29,6 +29,8 @@ from pgoutput_etl.transactions.statistics import OTHERS
 
 _MOST_ON_DRIVER = 1 << 20  # transactions, of some hundred bytes
 
+_COMMITS = ("file", "xid", "fate", "commit_lsn")
+
 _MASKS = pa.schema([("relation", pa.int64()), ("uses", pa.string())])
 
 _FRAGMENTS = pa.schema([("file", pa.int64()), ("unit", pa.int32())])
@@ -42,13 +44,13 @@ class LedgerTransactions:
 
     def append(self, batch: Batch, rows: MessageRows, ended: int) -> None:
         """ended: the number of ordinary transactions within one file."""
-        if rows.blocks.local is None and (ended > _MOST_ON_DRIVER or not self.store.is_local):
+        if not rows.are_local and (ended > _MOST_ON_DRIVER or not self.store.is_local):
             self.store.append("transactions", self.ended(batch, rows), batch.number)
-        elif (table := self._table(batch, rows, rows.ended_on_driver())).num_rows:
+        elif (table := self.table(batch, rows, rows.ended_on_driver)).num_rows:
             self.store.append_table("transactions", table, batch.number)
 
-    def _table(self, batch: Batch, rows: MessageRows, ended: pa.Table) -> pa.Table:
-        """As `ended`, on the driver."""
+    def table(self, batch: Batch, rows: MessageRows, ended: pa.Table) -> pa.Table:
+        """As `ended`, on the driver. ended: ordinary transactions (ENDED_SCHEMA)."""
         ordinary = ended.filter(pc.not_equal(ended.column("fate"), TransactionStatus.QUARANTINED.value))
         time = pc.add(ordinary.column("commit_ts"), POSTGRES_EPOCH_MICROSECONDS).cast(pa.timestamp("us", "UTC"))
         ordinary = ordinary.set_column(ordinary.column_names.index("commit_ts"), "commit_ts", time)
@@ -111,6 +113,32 @@ class LedgerTransactions:
 
 def _commit_time() -> Column:
     return F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHistory:
+    """The transactions of a batch and of the batches before it, for ingest/source_check.py. commits: the number of
+    Commits in the batch's files."""
+
+    transactions: LedgerTransactions
+    batch: Batch
+    rows: MessageRows
+    commits: int
+
+    def ended(self) -> DataFrame:
+        return self.transactions.ended(self.batch, self.rows)
+
+    def before(self) -> DataFrame:
+        return self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
+
+    def few_ended(self, which: TransactionFilter) -> pa.Table:
+        if self.rows.are_local or self.commits <= _MOST_ON_DRIVER:
+            ordinary = which.filtered(self.rows.ended_on_driver)
+            return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
+        return self.transactions.ended(self.batch, self.rows, which).select(*_COMMITS).toArrow()
+
+    def few_before(self, xids: tuple[int, int]) -> pa.Table:
+        return self.transactions.store.columns("transactions", _COMMITS, before=self.batch.number, xids=xids)
 
 
 @dataclass(frozen=True, slots=True)
