@@ -131,14 +131,24 @@ class BatchHistory:
     def before(self) -> DataFrame:
         return self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
 
+    def may_have_resent(self) -> bool:
+        outcomes, resent = self.rows.assembly.outcomes, TransactionStatus.RESENT
+        if not self._fits_on_driver or any(outcome.status is resent for outcome in outcomes):
+            return True
+        return bool(pc.any(pc.equal(self.rows.ended_on_driver.column("fate"), resent.value)).as_py())
+
     def few_ended(self, which: TransactionFilter) -> pa.Table:
-        if self.rows.are_local or self.commits <= _MOST_ON_DRIVER:
-            ordinary = which.filtered(self.rows.ended_on_driver)
-            return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
-        return self.transactions.ended(self.batch, self.rows, which).select(*_COMMITS).toArrow()
+        if not self._fits_on_driver:
+            return self.transactions.ended(self.batch, self.rows, which).select(*_COMMITS).toArrow()
+        ordinary = which.filtered(self.rows.ended_on_driver)
+        return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
         return self.transactions.store.columns("transactions", _COMMITS, before=self.batch.number, xids=xids)
+
+    @property
+    def _fits_on_driver(self) -> bool:
+        return self.rows.are_local or self.commits <= _MOST_ON_DRIVER
 
 
 @dataclass(frozen=True, slots=True)

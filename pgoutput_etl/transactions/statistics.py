@@ -155,12 +155,13 @@ class BatchStatistics:
             status = np.where((status == COMMITTED) & (_numbers(decided.commit_lsn) >= held_from), QUARANTINED, status)
         file = rows.column("file").to_numpy(zero_copy_only=False)
         sizes = pc.subtract(rows.column("end"), rows.column("begin")).fill_null(0).to_numpy(zero_copy_only=False)
-        codes, inverse = np.unique(file * len(STATUSES) + status, return_inverse=True)
-        sums = np.zeros(len(codes), np.int64)
-        np.add.at(sums, inverse, sizes)
-        for code, total in zip(codes.tolist(), sums.tolist(), strict=True):
+        if not len(file):
+            return
+        first = int(file.min())
+        sums = np.bincount((file - first) * len(STATUSES) + status, weights=sizes)  # exact up to 2^53
+        for code in np.flatnonzero(sums).tolist():
             number, index = divmod(code, len(STATUSES))
-            self.sizes[number, ACCOUNTS[STATUSES[index].value]] += total
+            self.sizes[first + number, ACCOUNTS[STATUSES[index].value]] += int(sums[code])
 
     def _count(self, relation: int, rows: pa.RecordBatch, decided: StatusColumns) -> None:
         is_committed = decided.status == COMMITTED

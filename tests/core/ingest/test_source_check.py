@@ -29,6 +29,9 @@ class Commits:
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
         return as_table(c for c in self.earlier if c[1] is not None and xids[0] <= c[1] <= xids[1])
 
+    def may_have_resent(self) -> bool:
+        return False
+
     def ended(self) -> DataFrame:
         raise AssertionError("nothing was resent")
 
