@@ -21,7 +21,7 @@ from pgoutput_etl.load.target_columns import net_values, quoted_names, selected,
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table, read_table
-from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_settings, temporarily
+from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
 from pgoutput_etl.targets.write_method import (
     WriteFacts,
     WriteMethod,
@@ -30,8 +30,6 @@ from pgoutput_etl.targets.write_method import (
     size_matters,
     write_method,
 )
-
-_BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
@@ -123,7 +121,7 @@ def _merge(
         ranges, deletes = facts.ranges, facts.deletes > 0
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
         if facts.rows > _most_to_broadcast(shape):
-            settings = {**settings, _BROADCAST: "-1"}
+            settings = {**settings, **NO_BROADCAST}
     deleted = F.col("s._delete")
     with temporarily(spark, settings):
         merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))

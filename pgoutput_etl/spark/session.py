@@ -165,6 +165,8 @@ FOR_FEW_ROWS = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
+NO_BROADCAST = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
 
 def session_for_few_rows(spark: SparkSession) -> SparkSession:
     """A copy of the session that reads or writes a few rows in half the time (ADR 18). With Spark Connect, which has no

@@ -18,7 +18,7 @@ class WriteMethod(Enum):
     APPEND = "append"  # the batch's rows are added
     UPSERT = "upsert"  # a MERGE that updates and inserts
     MERGE = "merge"  # a MERGE that updates, inserts and deletes
-    REWRITE = "rewrite"  # a small table is written anew, with the batch's changes
+    REWRITE = "rewrite"  # the table is written anew, with the batch's changes: a bag, or a small table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def write_method(facts: WriteFacts) -> WriteMethod:
         return WriteMethod.OVERWRITE
     if facts.only_inserts and (facts.keys_are_absent or not facts.has_key):
         return WriteMethod.APPEND
-    if facts.is_small:
+    if facts.is_small or not facts.has_key:
         return WriteMethod.REWRITE
     return WriteMethod.UPSERT if facts.only_inserts else WriteMethod.MERGE
 

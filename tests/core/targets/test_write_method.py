@@ -105,7 +105,7 @@ def test_absent_keys_are_checked_only_if_the_method_depends_on_it() -> None:
         (True, True, WriteMethod.OVERWRITE),
         (True, False, WriteMethod.OVERWRITE),
         (False, True, WriteMethod.APPEND),
-        (False, False, WriteMethod.MERGE),
+        (False, False, WriteMethod.REWRITE),
     ],
 )
 def test_bags(is_empty: bool, only_inserts: bool, method: WriteMethod) -> None:
