@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import detect, frames
@@ -65,14 +65,8 @@ class _Writer:
     def close(self, number: int) -> None:
         for table, lines in self.lines.items():
             (self.folder / table).mkdir(parents=True, exist_ok=True)
-            with (self.folder / table / f"{number:06}.json").open("w") as file:
-                _write(file, lines)
+            (self.folder / table / f"{number:06}.json").write_text("\n".join(lines) + "\n")
         self.lines.clear()
-
-
-def _write(file: IO[str], lines: list[str]) -> None:
-    file.write("\n".join(lines))
-    file.write("\n")
 
 
 def _row(relation: Relation, values: TupleData) -> Mapping[str, Any]:

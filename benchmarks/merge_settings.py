@@ -15,8 +15,7 @@ from operator import or_
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 from benchmarks.checking import WrongResultError
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, copied, fresh, session
+from pgoutput_etl.changes.key_facts import interval, intervals
 
 Progress = Callable[[str], None]
 _ROWS, _LARGE, _FILES = 2_000_000, 8_000_000, 16
@@ -248,9 +248,9 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
         return
     condition = F.col("t.id") == F.col("s.id")
     if variant.ranges:
-        keys = changes.select("id").toArrow()
-        intervals = ranges_of_integers(keys.column(0), variant.ranges)
-        condition &= reduce(or_, (F.col("t.id").between(least, greatest) for least, greatest in intervals))
+        keys = changes.select("id").toArrow().column(0)
+        ranges = intervals(keys) if variant.ranges > 1 else interval(*pc.min_max(keys).as_py().values())
+        condition &= reduce(or_, (F.col("t.id").between(least, greatest) for least, greatest in ranges))
     if variant.lists_keys:
         condition &= F.col("t.id").isin(changes.select("id").toArrow().column(0).to_pylist())
     if variant.how == "delete_apart":
@@ -264,14 +264,3 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
     if variant.how in ("merge", "merge_updates", "delete_apart"):
         merge = merge.whenMatchedUpdate(set=dict(values))
     merge.whenNotMatchedInsert(F.col("s._op") != "D", values=dict(values)).execute()
-
-
-def ranges_of_integers(keys: pa.ChunkedArray, count: int) -> list[tuple[int, int]]:
-    """Intervals that hold all keys, split at the largest gaps."""
-    in_order = np.unique(keys.to_numpy())
-    largest = np.argsort(np.diff(in_order))[max(len(in_order) - count, 0) :]
-    after = np.sort(largest).tolist()
-    return [
-        (int(in_order[begin]), int(in_order[end]))
-        for begin, end in zip([0, *(i + 1 for i in after)], [*after, len(in_order) - 1], strict=True)
-    ]

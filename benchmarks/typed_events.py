@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from benchmarks.corpora import Corpus
@@ -20,12 +19,13 @@ from benchmarks.sessions import WORK, fresh, linked, session
 from pgoutput_etl.changes.compaction import net_events_of
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.console import no_progress
+from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks
 from pgoutput_etl.ingest.landed_files import new_files, read_files
 from pgoutput_etl.jobs.batch_plan import plan_batch
 from pgoutput_etl.jobs.run import Run, find_backlog
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeBlocks
-from pgoutput_etl.scan.blocks import BlockKind, Packer
+from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.assembly import Assembly
@@ -85,23 +85,13 @@ def net_events_in_memory(corpus: Corpus) -> dict[str, tuple[TableShape, pa.Table
     for number, path in enumerate(sorted(corpus.second.iterdir())):
         scanned = scan_file(str(path), number, path.read_bytes())
         assembly.add_file(scanned.summary, control_rows(scanned.batches))
-        packer = Packer()
-        packed = (block for batch in scanned.batches for block in packer.add(batch))
-        for batch in (*packed, *packer.rest()):
-            blocks += [
-                _buffers(row)
-                for row in batch.filter(pc.equal(batch.column("kind"), BlockKind.CHANGE.value)).to_pylist()
-            ]
+        blocks += iterate_blocks(pack_blocks(scanned.batches, BlockKind.CHANGE))
     statuses = StatusLookup.of((*assembly.outcomes, *assembly.open_outcomes()), assembly.watermarks)
     found = {}
     for oid in assembly.relations.oids():
         versions = assembly.relations.versions(oid)
         shape = table_shape(versions.relations[-1], versions, None, moves_toast=False)
-        own = [block for block in blocks if block["relation"] == oid]
+        own = [block for block in blocks if block["kind"] == BlockKind.CHANGE.value and block["relation"] == oid]
         events = pa.Table.from_batches(net_events_of(own, statuses, Window(), shape), shape.event_schema())
         found[shape.relation.name] = shape, events
     return found
-
-
-def _buffers(row: dict[str, Any]) -> Mapping[str, Any]:
-    return {**row, "head": pa.py_buffer(row["head"]), "tuples": pa.py_buffer(row["tuples"])}

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 XIDS = 2**32
 
+# Bytes of WAL: 2^32 transactions, each with at least 32 bytes.
+XIDS_WRAP_WITHIN = 2**37
+
 _HALF = 2**31
 
 

@@ -84,11 +84,8 @@ def bucketed_events_of(
         in_order = batch.take(pa.array(order))
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
             if begin < end:
-                row = [[number], [_ipc_stream(in_order.slice(begin, end - begin))]]
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array(*column) for column in zip(row, EXCHANGE_SCHEMA.types, strict=True)],
-                    schema=EXCHANGE_SCHEMA,
-                )
+                row = {"bucket": number, "events": _ipc_stream(in_order.slice(begin, end - begin))}
+                yield pa.RecordBatch.from_pylist([row], EXCHANGE_SCHEMA)
 
 
 def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:

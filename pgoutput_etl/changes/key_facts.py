@@ -76,10 +76,10 @@ def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
     """The ranges of the keys of any events."""
     if not events.num_rows:
         return {}
-    return {i: _intervals(events.column(f"c{i}")) for i in ranged(shape)}
+    return {i: intervals(events.column(f"c{i}")) for i in ranged(shape)}
 
 
-def _intervals(values: pa.Array) -> tuple[Interval, ...]:
+def intervals(values: pa.Array | pa.ChunkedArray) -> tuple[Interval, ...]:
     """Integers, dates, and times are split at the largest gaps between neighbors; other values have one interval."""
     in_order = pc.unique(values.drop_null()).sort()
     if not len(in_order):

@@ -20,9 +20,7 @@ from pgoutput_etl.ingest.executors import TransactionFilter
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
-
-# 2^32 transactions, each with at least 32 bytes of WAL.
-_XIDS_WRAP_WITHIN = 2**37
+from pgoutput_etl.xid import XIDS_WRAP_WITHIN
 
 _MAX_SUSPECTS = 100_000  # enough, as another server's archive may repeat any xid
 
@@ -89,13 +87,15 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
     xids = sorted({xid for _, xid, _ in suspects})[:_MAX_SUSPECTS]
     if not xids:
         return
-    known: dict[int, list[int]] = {xid: [] for xid in xids}
-    ours = history.few_ended(TransactionFilter({}, frozenset(xids)))
-    for _, xid, lsn in (*_few_done(ours), *_few_done(history.few_before((xids[0], xids[-1])))):
-        if xid in known:
-            known[xid].append(lsn)
-    for file, xid, lsn in sorted((s for s in suspects if s[1] in known), key=lambda s: (s[0] or 0, s[2])):
-        earlier = [other for other in known[xid] if 0 < lsn - other < _XIDS_WRAP_WITHIN]
+    known: dict[int, list[int]] = {}
+    for commits in (
+        history.few_ended(TransactionFilter({}, frozenset(xids))),
+        history.few_before((xids[0], xids[-1])),  # the range may have many others
+    ):
+        for _, xid, lsn in _few_done(commits.filter(pc.is_in(commits.column("xid"), pa.array(xids, pa.int64())))):
+            known.setdefault(xid, []).append(lsn)
+    for file, xid, lsn in sorted(suspects, key=lambda suspect: (suspect[0] or 0, suspect[2])):
+        earlier = [other for other in known.get(xid, ()) if 0 < lsn - other < XIDS_WRAP_WITHIN]
         if earlier:
             raise SequenceError(
                 f"{path_of(file)}: transaction {xid} was committed at {format_lsn(lsn)}, and before that at "

@@ -15,10 +15,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.outcome import Outcome
 from pgoutput_etl.transactions.statistics import QUARANTINED
 from pgoutput_etl.transactions.status_lookup import COMMITTED, REFUSED, RESENT, STATUSES, Integers
-
-# Bytes of WAL: 2^32 transactions, each at least 32 bytes.
-XIDS_WRAP_WITHIN = 2**37
-
+from pgoutput_etl.xid import XIDS_WRAP_WITHIN
 
 # Commits of a file: its number, and parallel arrays of xids, LSNs and statuses as indexes of STATUSES.
 FileCommits = tuple[int, Integers, Integers, Integers]

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pgoutput_etl.config.object_storage import Place, without_secrets
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
-from pgoutput_etl.ledger.tables import SCHEMAS
+from pgoutput_etl.ledger.tables import SCHEMAS, condition
 
 _T = TypeVar("_T")
 
@@ -26,17 +26,14 @@ class LedgerReader:
     root: Place
     source: str
 
-    def columns(
-        self,
-        table: str,
-        names: Sequence[str],
-        first: int = 0,
-        before: int | None = None,
-        xids: tuple[int, int] | None = None,
-    ) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another. xids: the least and the
-        greatest. Raises RunError if the table can't be read."""
-        return self._reading(table, lambda: self._columns(table, names, _condition(first, before, xids)))
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the
+        table can't be read."""
+        return self.columns_where(table, names, condition(first, before))
+
+    def columns_where(self, table: str, names: Sequence[str], chosen: str | None) -> pa.Table:
+        """As `columns`. chosen: a `condition`."""
+        return self._reading(table, lambda: self._columns(table, names, chosen))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
@@ -75,14 +72,6 @@ class LedgerReader:
         except Exception as error:  # noqa: BLE001 # delta-rs has many, and Rust's panics
             reason = without_secrets(f"{type(error).__name__}: {error}", self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
-
-
-def _condition(first: int, before: int | None, xids: tuple[int, int] | None) -> str | None:
-    """Numbers alone, so that no text gets into the query."""
-    limits = [f"batch >= {first:d}"] if first > 0 else []
-    limits += [] if before is None else [f"batch < {before:d}"]
-    limits += [] if xids is None else [f"xid >= {xids[0]:d}", f"xid <= {xids[1]:d}"]
-    return " and ".join(limits) or None
 
 
 def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:

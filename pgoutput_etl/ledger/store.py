@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.object_storage import Place
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.tables import SCHEMAS
+from pgoutput_etl.ledger.tables import SCHEMAS, condition
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
@@ -72,25 +72,20 @@ class LedgerStore:
         """The rows that count for a batch: of earlier batches, from `batch.since` on."""
         return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
-    def columns(
-        self,
-        table: str,
-        names: Sequence[str],
-        first: int = 0,
-        before: int | None = None,
-        xids: tuple[int, int] | None = None,
-    ) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another: few rows. xids: the least
-        and the greatest. Starts no Spark job if the table doesn't exist."""
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another: few rows. Starts no Spark
+        job if the table doesn't exist."""
+        return self.columns_where(table, names, condition(first, before))
+
+    def columns_where(self, table: str, names: Sequence[str], chosen: str | None) -> pa.Table:
+        """As `columns`. chosen: a `condition`."""
         if self._local is not None:
-            return self._local.columns(table, names, first, before, xids)
+            return self._local.columns_where(table, names, chosen)
         schema = pa.schema([SCHEMAS[table].field(name) for name in names])
         if not is_delta_table(self._quick, self.path(table)):
             return schema.empty_table()
-        rows = with_missing_columns(table, self._load(self._quick, table)).where(F.col("batch") >= first)
-        rows = rows if before is None else rows.where(F.col("batch") < before)
-        rows = rows if xids is None else rows.where(F.col("xid").between(*xids))
-        return rows.select(*names).toArrow()
+        rows = with_missing_columns(table, self._load(self._quick, table))
+        return (rows if chosen is None else rows.where(chosen)).select(*names).toArrow()
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
         """As `columns`, as dictionaries."""

@@ -101,6 +101,15 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 
 
+def condition(first: int = 0, before: int | None = None, xids: tuple[int, int] | None = None) -> str | None:
+    """Selects rows of batches from the number `first` on and before another, and xids from the least to the greatest.
+    SQL for delta-rs and Spark, with numbers alone, so that no text gets into the query."""
+    limits = [f"batch >= {first:d}"] if first > 0 else []
+    limits += [] if before is None else [f"batch < {before:d}"]
+    limits += [] if xids is None else [f"xid >= {xids[0]:d}", f"xid <= {xids[1]:d}"]
+    return " and ".join(limits) or None
+
+
 def file_statistics(scan: FileScan) -> dict[str, Any]:
     first_commit, last_commit = scan.commits
     return {

@@ -15,7 +15,7 @@ from pgoutput_etl.ingest.executors import TransactionFilter, blocks_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import LedgerStore, with_missing_columns
-from pgoutput_etl.ledger.tables import transaction_row
+from pgoutput_etl.ledger.tables import condition, transaction_row
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationHistory
@@ -144,7 +144,8 @@ class BatchHistory:
         return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
-        return self.transactions.store.columns("transactions", _COMMITS, before=self.batch.number, xids=xids)
+        chosen = condition(before=self.batch.number, xids=xids)
+        return self.transactions.store.columns_where("transactions", _COMMITS, chosen)
 
     @property
     def _fits_on_driver(self) -> bool:

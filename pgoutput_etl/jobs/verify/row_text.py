@@ -114,15 +114,15 @@ def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
 
 def csv_header(spark: SparkSession, path: str) -> list[str]:
     """The columns' names. Raises ConfigError if no file exists, headers differ, or a file is too large."""
-    paths = copied_files(spark, "--csv", path)
+    sizes = copied_files(spark, "--csv", path)
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
     def names(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         for name, content in files:
             yield pa.RecordBatch.from_pylist([{"names": header(decompress(content, name), name)}], schema)
 
-    with reading_files(paths):
-        headers = {tuple(row["names"]) for row in map_files(spark, paths, names, schema).toArrow().to_pylist()}
+    with reading_files(sizes):
+        headers = {tuple(row["names"]) for row in map_files(spark, sizes, names, schema, sizes).toArrow().to_pylist()}
     if len(headers) != 1:
         raise ConfigError(f"--csv: expected files with the same header at {path}, found {len(headers)} headers")
     return list(headers.pop())

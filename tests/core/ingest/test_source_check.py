@@ -23,8 +23,7 @@ class Commits:
     earlier: tuple[Commit, ...] = ()
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
-        table = as_table(self.ours)
-        return table.filter(which.select(table.column("file"), table.column("xid").fill_null(-1)))
+        return which.filtered(as_table(self.ours))
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
         return as_table(c for c in self.earlier if c[1] is not None and xids[0] <= c[1] <= xids[1])
