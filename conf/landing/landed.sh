@@ -9,9 +9,9 @@ LANDING=${LANDING:-$state/landed}
 complete=$state/complete
 mkdir -p "$LANDING" "$complete"
 
-# One process at a time, even if one is started by hand.
+# One process at a time. One that is started by hand waits for a scheduled one, and the other way around.
 exec 9>"$state/lock"
-flock --nonblock 9 || { echo "another process is working on $state" >&2; exit 75; }
+flock --timeout 60 9 || { echo "another process is working on $state" >&2; exit 75; }
 
 number_of() {
   local name=${1##*/}

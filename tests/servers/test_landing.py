@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +130,20 @@ def test_a_newcomer_types_the_guide_without_systemd(tmp_path: Path) -> None:
             machine.wait(lambda: not is_running(running.pid), "its processes stay")
         assert not (machine.state / "current").exists()
         shop.assert_is(replayed(machine.files), tmp_path)
+
+
+def test_a_rotation_waits_for_one_that_runs(tmp_path: Path) -> None:
+    """As when one is started by hand in the second in which the timer starts another."""
+    scripts = ROOT / "conf/landing"
+    holding = subprocess.Popen(["flock", tmp_path / "lock", "sleep", "infinity"], start_new_session=True)
+    with holding:
+        while subprocess.run(["flock", "--nonblock", tmp_path / "lock", "true"], check=False).returncode == 0:
+            time.sleep(0.01)
+        with subprocess.Popen([scripts / "rotate.sh", "shop", tmp_path], stderr=subprocess.PIPE) as waiting:
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(0.5)
+            os.killpg(holding.pid, signal.SIGKILL)
+            assert (waiting.wait(20), waiting.stderr and waiting.stderr.read()) == (0, b"")
 
 
 def test_without_a_replication_connection(tmp_path: Path) -> None:
