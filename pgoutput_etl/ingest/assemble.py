@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.ingest.executors import message_rows
+from pgoutput_etl.ingest.executors import iterate_blocks, message_rows
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.message_row import ERROR_TAG, SUMMARY_TAG, ScanError
+from pgoutput_etl.scan.message_row import ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, ScanError
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import CONTROL_COLUMNS, Control, controls_of_files
 
@@ -59,6 +59,17 @@ def assemble(blocks: ScannedBlocks, output: ScanOutput, paths: Mapping[int, str]
             raise SequenceError(f"{paths[number]}: {error}") from None
     # After a reconnect, the server may send a transaction as an ordinary one that it had begun to stream.
     if begun := assembly.streams_begun():
-        ends = message_rows(blocks.of_kind(BlockKind.COMMIT), ["top_xid", "file", "unit"])
-        rows = ends.where(F.col("top_xid").isin(*begun)).toArrow().to_pylist()
+        rows = _ends(blocks, begun).to_pylist()
         assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in rows if row["file"] in paths)
+
+
+def _ends(blocks: ScannedBlocks, xids: Collection[int]) -> pa.Table:
+    """Where ordinary transactions with these xids end."""
+    names = ["top_xid", "file", "unit"]
+    if blocks.local is None:
+        ends = message_rows(blocks.of_kind(BlockKind.COMMIT), names)
+        return ends.where(F.col("top_xid").isin(*xids)).toArrow()
+    commits = blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY]).to_batches()
+    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+    found = pa.Table.from_batches([unpacked(block, names) for block in iterate_blocks(commits)], schema)
+    return found.filter(pc.is_in(found.column("top_xid"), pa.array(sorted(xids), pa.int64())))

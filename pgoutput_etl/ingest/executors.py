@@ -75,14 +75,16 @@ def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names)
 def rows_with_status(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
     """Message rows of the batch's files with the status (column `fate`), scope and commit of their transaction."""
 
-    def look_up(block: Mapping[str, Any]) -> pa.RecordBatch:
-        rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
-        decided = statuses.decide(rows)
-        columns = {name: rows.column(name) for name in rows.schema.names} | {"fate": decided.names}
-        columns |= {name: getattr(decided, name) for name in _LOOKED_UP}
-        return pa.RecordBatch.from_arrays([columns[name] for name in _WITH_STATUS.names], _WITH_STATUS.names)
+    return _map_blocks(blocks, lambda block: with_status(block, statuses), _WITH_STATUS)
 
-    return _map_blocks(blocks, look_up, _WITH_STATUS)
+
+def with_status(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch:
+    """As `rows_with_status`, of one block."""
+    rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
+    decided = statuses.decide(rows)
+    columns = {name: rows.column(name) for name in rows.schema.names} | {"fate": decided.names}
+    columns |= {name: getattr(decided, name) for name in _LOOKED_UP}
+    return pa.RecordBatch.from_arrays([columns[name] for name in _WITH_STATUS.names], _WITH_STATUS.names)
 
 
 def _map_blocks(
@@ -238,15 +240,29 @@ def committed_positions(
     """As `row_positions`, from blocks of changes. windows: OID -> commits that count; all without one."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for block in iterate_blocks(batches):
-            rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
-            positions = positions_in(rows, statuses, block["relation"], windows)
-            columns = (positions.lsn, positions.file, positions.ordinal, positions.scope)
-            relation = np.full(len(positions.lsn), block["relation"], np.int64)
-            yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)
+        return _positions(iterate_blocks(batches), statuses, windows)
 
     changes = blocks.select("relation", "rows", "head")
     return _by_relation(changes.mapInArrow(find, spark_schema(_POSITIONS)).toArrow())
+
+
+def positions_of(
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
+) -> dict[int, RowPositions]:
+    """As `committed_positions`, on the driver."""
+    return _by_relation(pa.Table.from_batches(_positions(blocks, statuses, windows), _POSITIONS))
+
+
+def _positions(
+    blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
+) -> Iterator[pa.RecordBatch]:
+    """In _POSITIONS. blocks: `relation`, `rows`, and `head`."""
+    for block in blocks:
+        rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
+        positions = positions_in(rows, statuses, block["relation"], windows)
+        columns = (positions.lsn, positions.file, positions.ordinal, positions.scope)
+        relation = np.full(len(positions.lsn), block["relation"], np.int64)
+        yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)
 
 
 def _by_relation(positions: pa.RecordBatch | pa.Table) -> dict[int, RowPositions]:

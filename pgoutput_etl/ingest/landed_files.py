@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pyspark.sql import SparkSession
-
-from pgoutput_etl.config.settings import Config, Gaps, OnError
+from pgoutput_etl.config.settings import Gaps
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
-from pgoutput_etl.ingest.binary_files import find_contents, scan_files
-from pgoutput_etl.ingest.listing import check_sizes, even_tasks, list_landing, list_names, reading_files
+from pgoutput_etl.ingest.landing_folder import LandingFolder
+from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -31,11 +29,9 @@ from pgoutput_etl.landing.incremental_scan import nothing_to_read
 from pgoutput_etl.landing.known_files import candidates, natural_order
 from pgoutput_etl.landing.selection import FileSelection, refuse, tail_remark, with_scan
 from pgoutput_etl.landing.sequence_gaps import missing_number
-from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
-from pgoutput_etl.masking.policy import has_masks
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
-from pgoutput_etl.spark.session import temporarily
 
 _LISTINGS = 5
 
@@ -100,15 +96,7 @@ class FileBatch:
         return (*lines, *self.remarks)
 
 
-def list_files(spark: SparkSession, config: Config) -> Listing:
-    """Lists the landing folder. Raises ConfigError."""
-    with reading_files([config.source.landing]):
-        return list_landing(spark, config.source.landing)
-
-
-def new_files(
-    spark: SparkSession, config: Config, index: FileIndex, listing: Listing
-) -> tuple[dict[int, LandedFile], Listing]:
+def new_files(landing: LandingFolder, index: FileIndex, listing: Listing) -> tuple[dict[int, LandedFile], Listing]:
     """New and changed files by their provisional number, and the listing that they come from.
 
     Raises ConfigError, or ArchiveError for a file that is too large.
@@ -118,12 +106,12 @@ def new_files(
         if len(files) < 2:
             break
         # A receiver may have begun a second file during the listing: all files but the newest must be unchanged.
-        before, listing = files, list_files(spark, config)
+        before, listing = files, landing.listing()
         files = _candidates(index, listing)
         if list(files.values())[: len(before) - 1] == list(before.values())[:-1]:
             files = before
             break
-    check_sizes(spark, files.values())
+    landing.check_sizes(files.values())
     return files, listing
 
 
@@ -133,7 +121,7 @@ def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
 
 
 def read_files(
-    spark: SparkSession, config: Config, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
+    landing: LandingFolder, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> FileBatch:
     """Scans all files at once and selects what to read. If the selection needs other scans, or several batches, scans
     again: only the files of the first batch. The caller releases the result.
@@ -142,32 +130,32 @@ def read_files(
     """
     tasks = scan_tasks(files)
     known = index.known(tasks)
-    blocks = _scan(spark, config, tasks, known.contents(index.unkeyed()))
+    blocks = landing.scan(tasks, known.contents(index.unkeyed()))
     try:
         output = _collect(blocks, tasks)
-        rescan = partial(_scan_again, spark, config)
+        rescan = partial(_scan_again, landing)
         selection, scans = index.select(files, listing, known, output.scans, output.errors, rescan)
         output = replace(output, scans=scans)
-        if config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(index, selection, partial(list_names, spark, config.source.landing))
+        if landing.config.source.gaps is Gaps.REFUSE:
+            _refuse_gaps(index, selection, landing.names)
         commits = {file.path: commits_in(output.scans[n]) for n, file in files.items() if n in output.scans}
-        steps = in_steps(selection, commits, config.merge.max_transactions)
+        steps = in_steps(selection, commits, landing.config.merge.max_transactions)
     except BaseException:
         blocks.release()
         raise
     if steps[0].rescan:
         blocks.release()
-        return _read_selection(spark, config, steps)
+        return _read_selection(landing, steps)
     to_apply = output.select(selection.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    again = partial(_read_masked, spark, config, selection.parts)
+    again = partial(_read_masked, landing, selection.parts)
     return FileBatch(blocks, to_apply, selection.parts, again, selection.remarks, left_out)
 
 
 def _scan_again(
-    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], known: KnownContents
+    landing: LandingFolder, tasks: Mapping[str, ScanTask], known: KnownContents
 ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
-    blocks = _scan(spark, config, tasks, known)
+    blocks = landing.scan(tasks, known)
     try:
         output = _collect(blocks, tasks)
         return output.scans, output.errors
@@ -179,26 +167,26 @@ class FilesChangedError(ArchiveError):
     """Files have grown, or were renamed or removed, since they were selected."""
 
 
-def read_later(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
+def read_later(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBatch:
     """Scans the files of the first of the remaining selections. Raises ArchiveError."""
     try:
-        return _read_selection(spark, config, steps)
+        return _read_selection(landing, steps)
     except ArchiveError as error:
         parts = steps[0].to_read.values()
-        landed = {file.path: file for file in list_files(spark, config).named([part.path for part in parts])}
+        landed = {file.path: file for file in landing.listing().named([part.path for part in parts])}
         if all(_is_unchanged(part, landed) for part in parts):
             raise
         raise FilesChangedError(str(error)) from error
 
 
-def _read_selection(spark: SparkSession, config: Config, steps: Sequence[FileSelection]) -> FileBatch:
+def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBatch:
     first, *later = steps
     tasks = tasks_of(first.to_read)
     if later:  # so the newest file, whose end may be incomplete, is not among these
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
-    blocks, output = read_blocks(spark, config, tasks)
+    blocks, output = read_blocks(landing, tasks)
     parts = {n: with_scan(part, output.scans[n]) if n in output.scans else part for n, part in first.parts.items()}
-    again = partial(_read_masked, spark, config, parts)
+    again = partial(_read_masked, landing, parts)
     return FileBatch(blocks, output, parts, again, first.remarks, later=tuple(later))
 
 
@@ -222,17 +210,17 @@ def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
     return missing_number(in_order, next(i for i, path in enumerate(in_order) if path in new))
 
 
-def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart]) -> FileBatch:
+def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBatch:
     """Reads exactly the bytes that an earlier run began to apply, also from renamed files. Raises ArchiveError."""
     to_read = {n: part for n, part in parts.items() if part.was_read}
-    listing = list_files(spark, config)
+    listing = landing.listing()
     landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}
     moved = {n: part for n, part in to_read.items() if not _is_unchanged(part, landed)}
     paths: dict[int, str] = {}
     if moved:
         landed = {file.path: file for file in listing.files()}
         known = {_listed(part) for part in to_read.values()}
-        paths = _find(spark, [path for path, file in landed.items() if file not in known], moved)
+        paths = _find(landing, [path for path, file in landed.items() if file not in known], moved)
     for number, part in moved.items():
         if number not in paths:
             raise ArchiveError(
@@ -241,28 +229,26 @@ def read_again(spark: SparkSession, config: Config, parts: Mapping[int, FilePart
             )
     renamed = {n: replace(parts[n], path=path, size=landed[path].size, modified=0) for n, path in paths.items()}
     parts = {**parts, **renamed}  # modified=0 makes the next run check the file again
-    blocks, output = read_blocks(spark, config, _tasks_again(parts))
+    blocks, output = read_blocks(landing, _tasks_again(parts))
     empty = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and not part.was_read}
     output.scans.update({n: nothing_to_read(n, part) for n, part in empty.items()})
-    return FileBatch(blocks, output, parts, partial(_read_masked, spark, config, parts))
+    return FileBatch(blocks, output, parts, partial(_read_masked, landing, parts))
 
 
 def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     return {part.path: task_again(number, part) for number, part in parts.items() if part.was_read}
 
 
-def _read_masked(
-    spark: SparkSession, config: Config, parts: Mapping[int, FilePart], policy: MaskingPolicy
-) -> ScannedBlocks:
-    return read_blocks(spark, config, _tasks_again(parts), policy)[0]
+def _read_masked(landing: LandingFolder, parts: Mapping[int, FilePart], policy: MaskingPolicy) -> ScannedBlocks:
+    return read_blocks(landing, _tasks_again(parts), policy)[0]
 
 
 def read_blocks(
-    spark: SparkSession, config: Config, tasks: Mapping[str, ScanTask], policy: MaskingPolicy | None = None
+    landing: LandingFolder, tasks: Mapping[str, ScanTask], policy: MaskingPolicy | None = None
 ) -> tuple[ScannedBlocks, ScanOutput]:
     """Blocks of files that must be as their tasks describe them; the caller unpersists the blocks. Raises
     ArchiveError."""
-    blocks = _scan(spark, config, tasks, KnownContents({}), policy)
+    blocks = landing.scan(tasks, KnownContents({}), policy)
     try:
         output = _collect(blocks, tasks)
         refuse(error.text for error in output.errors.values())
@@ -272,24 +258,8 @@ def read_blocks(
     return blocks, output
 
 
-def _scan(
-    spark: SparkSession,
-    config: Config,
-    tasks: Mapping[str, ScanTask],
-    known: KnownContents,
-    policy: MaskingPolicy | None = None,
-) -> ScannedBlocks:
-    """The driver's part and the rows come from one read. If columns are masked and there is no policy yet,
-    only the driver's part."""
-    salvages = config.on_error is OnError.QUARANTINE
-    withhold = WithholdRows() if has_masks(config) else None
-    with reading_files(tasks):
-        blocks = scan_files(spark, tasks, known, config.source.framing, salvages, policy or withhold)
-        return ScannedBlocks.of(spark, blocks, sum(task.size for task in tasks.values()))
-
-
 def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput:
-    with reading_files(tasks), temporarily(blocks.spark, even_tasks(blocks.spark, tasks.values())):
+    with reading_files(tasks), blocks.in_even_tasks(tasks.values()):
         output = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:
@@ -306,11 +276,10 @@ def _listed(part: FilePart) -> LandedFile:
     return LandedFile(part.path, part.size, part.modified)
 
 
-def _find(spark: SparkSession, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
+def _find(landing: LandingFolder, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
     """Part number -> path of a file that begins with the part's content, preferably the file of the same name."""
     known = KnownContents.of(
         Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
     )
-    with reading_files(paths):
-        matches = find_contents(spark, paths, known)
+    matches = landing.find(paths, known)
     return {n: p.path if p.path in matches[n] else min(matches[n]) for n, p in parts.items() if n in matches}

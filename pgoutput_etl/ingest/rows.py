@@ -22,6 +22,7 @@ from pgoutput_etl.ingest.executors import (
     iterate_blocks,
     logical_messages,
     message_rows,
+    positions_of,
     row_positions,
     rows_with_status,
     statistics_of,
@@ -32,11 +33,14 @@ from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.version_spans import RowPositions
+from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges
 from pgoutput_etl.targets.target_plan import relation_spans
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+
+_CHANGES = (BlockKind.CHANGE, BlockKind.WAITING)
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,18 @@ class MessageRows:
     """A batch's message rows as blocks, and the assembly of their transactions.
 
     blocks: of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
-    transactions that earlier batches left open.
+    transactions that earlier batches left open, in Spark or on the driver.
     """
 
-    spark: SparkSession
     blocks: ScannedBlocks
-    waiting: DataFrame | None
+    waiting: DataFrame | pa.Table | None
     left_out: frozenset[int]
     assembly: Assembly
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self.blocks.spark is not None
+        return self.blocks.spark
 
     @cached_property
     def statuses(self) -> StatusLookup:
@@ -65,7 +73,7 @@ class MessageRows:
         return self.blocks.local is not None
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
-        local = self._local()
+        local = self._local
         if local is None:
             return batch_statistics(self._all_blocks(), self.statuses, request)
         blocks = iterate_blocks(local.drop_columns("tuples").to_batches())
@@ -73,18 +81,20 @@ class MessageRows:
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """OID -> positions of all committed rows of these relations."""
+        if self._local is not None:
+            return positions_of(iterate_blocks(self.collect_changes(oids).to_batches()), self.statuses, windows)
         return committed_positions(self.changes().where(F.col("relation").isin(*oids)), self.statuses, windows)
 
     def changes(self) -> DataFrame:
         """Blocks of all changes, including those of waiting transactions."""
-        return of_kind(self._all_blocks(), BlockKind.CHANGE, BlockKind.WAITING)
+        return of_kind(self._all_blocks(), *_CHANGES)
 
     def collect_changes(self, oids: Collection[int]) -> pa.Table:
         """The blocks of these relations' changes."""
-        names, local = ["relation", *UNPACKED_BY], self._local()
+        names, local = ["relation", *UNPACKED_BY], self._local
         if local is None:
             return self.changes().where(F.col("relation").isin(*oids)).select(*names).toArrow()
-        is_change = pc.equal(local.column("kind"), BlockKind.CHANGE.value)
+        is_change = pc.is_in(local.column("kind"), pa.array([kind.value for kind in _CHANGES]))
         is_chosen = pc.is_in(local.column("relation"), pa.array(sorted(oids), pa.int64()))
         return local.filter(pc.and_(is_change, is_chosen)).select(names)
 
@@ -118,11 +128,19 @@ class MessageRows:
         return rows_with_status(self.blocks.of_kind(BlockKind.CHANGE, BlockKind.LOGICAL), self.statuses)
 
     def _all_blocks(self) -> DataFrame:
-        return self.blocks.frame if self.waiting is None else self.blocks.frame.unionByName(self.waiting)
+        if self.waiting is None:
+            return self.blocks.frame
+        waiting = frame(self.spark, self.waiting) if isinstance(self.waiting, pa.Table) else self.waiting
+        return self.blocks.frame.unionByName(waiting)
 
+    @cached_property
     def _local(self) -> pa.Table | None:
         """All blocks, if they are on the driver."""
-        return self.blocks.local if self.waiting is None else None
+        if self.blocks.local is None or self.waiting is None:
+            return self.blocks.local
+        if not isinstance(self.waiting, pa.Table):
+            return None
+        return pa.concat_tables([self.blocks.local, self.waiting.select(self.blocks.local.column_names)])
 
 
 def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:

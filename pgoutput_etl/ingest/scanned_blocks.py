@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +13,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.ingest.listing import even_tasks
+from pgoutput_etl.landing.fingerprint import ScanTask
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.spark.session import temporarily
 
 _FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
 
@@ -25,9 +30,10 @@ class ScannedBlocks:
     """Blocks (BLOCK_SCHEMA) of a batch's files; the one who scanned them releases them.
 
     persisted: computed once by Spark. local: the same on the driver. One of them is given. size: bytes of the files.
+    spark: None without a Spark that could read local ones.
     """
 
-    spark: SparkSession
+    spark: SparkSession | None
     persisted: DataFrame | None = None
     local: pa.Table | None = None
     size: int = 0
@@ -43,11 +49,18 @@ class ScannedBlocks:
     def frame(self) -> DataFrame:
         """In few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need no more
         tasks than those of one large file, and each would write a file of its own into an append."""
+        assert self.spark is not None
         if self.persisted is None:
             return frame(self.spark, self.local)
         if is_connect(self.spark):
             return self.persisted
         return self.persisted.coalesce(max(self.spark.sparkContext.defaultParallelism, self.size // _PARTITION_BYTES))
+
+    def in_even_tasks(self, files: Iterable[ScanTask]) -> AbstractContextManager[None]:
+        """Within the context, Spark computes blocks of these files in tasks of the same size."""
+        if self.spark is None:
+            return nullcontext()
+        return temporarily(self.spark, even_tasks(self.spark, files))
 
     def of_kind(self, *kinds: BlockKind) -> DataFrame:
         return of_kind(self.frame, *kinds)

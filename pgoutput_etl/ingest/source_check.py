@@ -12,19 +12,15 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import TransactionFilter
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
+from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
 from pgoutput_etl.xid import XIDS_WRAP_WITHIN
 
 _MAX_SUSPECTS = 100_000  # enough, as another server's archive may repeat any xid
-
-_DONE = [s.value for s in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)]
 
 _ADVICE = (
     "Is the file from another server or another slot, or does it belong before files that were already read? Nothing "
@@ -35,12 +31,13 @@ _ADVICE = (
 class History(Protocol):
     """The transactions of a batch and of the batches before it, as rows of the ledger."""
 
-    def ended(self) -> DataFrame: ...
-
-    def before(self) -> DataFrame: ...
-
     def may_have_resent(self) -> bool:
         """False if the batch has no resent transaction for certain: looking for each costs Spark jobs."""
+        ...
+
+    def unknown_resent(self) -> tuple[int, int, int] | None:
+        """File, xid, and LSN of a resent commit that the archive doesn't have, unless maintenance may have deleted
+        it."""
         ...
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
@@ -54,30 +51,14 @@ class History(Protocol):
 
 def check_history(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
     """Raises SequenceError with file, xid and LSN."""
-    if assembly.watermarks and history.may_have_resent():
-        _check_resent(_committed(history.ended()), history.before(), path_of)
+    if assembly.watermarks and history.may_have_resent() and (unknown := history.unknown_resent()) is not None:
+        file, xid, lsn = unknown
+        raise SequenceError(
+            f"{path_of(file)}: the commit at {format_lsn(lsn)} of transaction {xid} has a lower LSN than commits that "
+            f"the archive already has, but is not one of them: it was not resent. {_ADVICE}"
+        )
     if assembly.overlaps or assembly.overlapping_xids:
         _check_xids(history, assembly, path_of)
-
-
-def _committed(ended: DataFrame) -> DataFrame:
-    return ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
-
-
-def _check_resent(ours: DataFrame, known: DataFrame, path_of: Callable[[int], str]) -> None:
-    """Resent commits must be known. Commits that maintenance has deleted can't be checked."""
-    trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
-    commits = _done(known).unionByName(_done(ours))
-    same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
-    resent = ours.where(F.col("fate") == TransactionStatus.RESENT.value).crossJoin(F.broadcast(trimmed))
-    resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
-    unknown = resent.join(commits, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
-    if unknown:
-        row = unknown[0]
-        raise SequenceError(
-            f"{path_of(row['file'])}: the commit at {format_lsn(row['commit_lsn'])} of transaction {row['xid']} has a "
-            f"lower LSN than commits that the archive already has, but is not one of them: it was not resent. {_ADVICE}"
-        )
 
 
 def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
@@ -105,15 +86,7 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
 
 def _few_done(transactions: pa.Table) -> list[tuple[int, int, int]]:
     """File, xid, and LSN of those that are done."""
-    is_done = pc.is_in(transactions.column("fate"), pa.array(_DONE))
+    is_done = pc.is_in(transactions.column("fate"), pa.array(ONCE_COMMITTED))
     done = transactions.filter(pc.and_(is_done, transactions.column("xid").is_valid()))
     columns = [done.column(name) for name in ("file", "xid", "commit_lsn")]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
-
-
-def _is_done() -> Column:
-    return F.col("fate").isin(*_DONE)
-
-
-def _done(transactions: DataFrame) -> DataFrame:
-    return transactions.where(_is_done()).select(F.col("xid").alias("k_xid"), F.col("commit_lsn").alias("k_lsn"))

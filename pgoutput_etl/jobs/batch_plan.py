@@ -14,7 +14,6 @@ from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
 from pgoutput_etl.jobs.run import Run
-from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
@@ -79,9 +78,9 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
     if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):
-        waiting = LedgerArchive(run.spark, config, ledger, batch).waiting(prior.open_fragments, policy)
+        waiting = run.archive_of(batch).waiting(prior.open_fragments, policy)
     assembly.relations.mask = policy
-    rows = MessageRows(run.spark, files.masked(policy), waiting, files.inspected, assembly)
+    rows = MessageRows(files.masked(policy), waiting, files.inspected, assembly)
     if assembly.needs_history:
         commits = files.messages().get("C", 0)
         check_history(ledger.history_of(batch, rows, commits), assembly, path_of)
@@ -90,7 +89,7 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
         refuse_other_settings(batch.settings, config, _table_names(assembly, batch), batch.number)
     targets = plan_targets(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
-        refuse_existing_rows(run.spark, targets.tables)
+        refuse_existing_rows(run.targets, targets.tables)
     return BatchPlan(batch, files, rows, prior, targets, path_of)
 
 

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
-from pgoutput_etl.ingest.landed_files import list_files
+from pgoutput_etl.ingest.landing_folder import LandingFolder, SparkLandingFolder
 from pgoutput_etl.landing.file_index import FileIndex, Listing
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claims import Claim
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
+from pgoutput_etl.load.targets import DeltaTargets, Targets
+from pgoutput_etl.machine import Machine
+from pgoutput_etl.spark.session import Background, background_jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job. enter: called with the name of each stage as it begins. lap: seconds by stage since the last
-    call."""
+    """One run of a job, and what it works on. background: runs jobs beside the body of a context. archive_of: what
+    earlier batches read, as a batch sees it. enter: called with the name of each stage as it begins. lap: seconds by
+    stage since the last call."""
 
-    spark: SparkSession
     config: Config
     ledger: Ledger
-    progress: Progress
-    enter: Callable[[str], None]
-    lap: Callable[[], Mapping[str, float]]
+    landing: LandingFolder
+    targets: Targets
+    background: Callable[[], AbstractContextManager[Background]]
+    archive_of: Callable[[Batch], LedgerArchive]
+    progress: Progress = no_progress
+    enter: Callable[[str], None] = no_progress
+    lap: Callable[[], Mapping[str, float]] = dict
 
     @classmethod
     def of(
@@ -38,7 +47,14 @@ class Run:
         enter: Callable[[str], None] = no_progress,
         lap: Callable[[], Mapping[str, float]] = dict,
     ) -> Run:
-        return cls(spark, config, Ledger(spark, config.state.root, config.source.name), progress, enter, lap)
+        ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+        landing, targets = SparkLandingFolder(spark, config), DeltaTargets(spark)
+        archive_of = partial(LedgerArchive, spark, config, ledger)
+        return cls(config, ledger, landing, targets, partial(background_jobs, spark), archive_of, progress, enter, lap)
+
+    @property
+    def machine(self) -> Machine:
+        return self.ledger.machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +82,8 @@ def find_backlog(run: Run) -> Backlog:
     """Lists the landing folder while the ledger is read. Raises RunError if another run is active, even if there is
     nothing to do."""
     run.progress(f"looking for new files in {run.config.source.landing}")
-    with ThreadPoolExecutor(2) as pool:
-        listing = pool.submit(list_files, run.spark, run.config)
+    with run.machine.pool(2) as pool:
+        listing = pool.submit(run.landing.listing)
         last = run.ledger.last_batch()
         index = pool.submit(run.ledger.file_index, last)
         claim = run.ledger.claims().refuse_others(Batch.number_of_next(last))

@@ -24,7 +24,7 @@ from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile
 from pgoutput_etl.landing.known_files import KnownFiles
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.store import with_missing_columns
 from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
 from pgoutput_etl.lsn import MAX_STORED_LSN
@@ -78,7 +78,7 @@ class LedgerArchive:
 
     spark: SparkSession
     config: Config
-    ledger: Ledger
+    ledger: DeltaLedger
     last: Batch
 
     @cached_property

@@ -6,17 +6,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
-from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
-from pgoutput_etl.ledger.store import LedgerStore
+from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import file_statistics, table_row, table_state
+from pgoutput_etl.machine import now
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
 from pgoutput_etl.transactions.outcome import ACCOUNTS
@@ -31,7 +30,7 @@ _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at"
 
 @dataclass(frozen=True, slots=True)
 class LedgerBatches:
-    store: LedgerStore
+    store: Store
 
     def _numbers(self) -> tuple[int, int] | None:
         """The newest batch and the newest that is done, 0 if none is. None before the first batch."""
@@ -51,7 +50,8 @@ class LedgerBatches:
         nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0, "since": 0}
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
-        files = {f.pop("file"): FilePart(**f) for f in row["files"] or []}
+        parts = {file["file"]: {k: v for k, v in file.items() if k != "file"} for file in row["files"] or ()}
+        files = {number: FilePart(**part) for number, part in parts.items()}
         tables = {t["oid"]: table_state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
@@ -85,7 +85,7 @@ class LedgerBatches:
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """The claims of a batch and its neighbors: another run may still hold the batch before, or already the next."""
         store = self.store
-        files = claim_files(store.spark, store.root, store.source, progress)
+        files = store.claim_files(progress)
 
         def read(batch: int) -> list[dict[str, Any]]:
             rows = store.rows("claims", _CLAIM, batch - 1, batch + 2)
@@ -100,7 +100,7 @@ class LedgerBatches:
                 if files is not None and row["status"] != CLAIMED:
                     files.renew({**row, "batch": batch})
 
-        return Claims(read, append)
+        return Claims(read, append, store.machine)
 
     @contextmanager
     def claimed(
@@ -130,7 +130,7 @@ class LedgerBatches:
         if batch.resumed:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
-        row = {"ledger_id": batch.ledger_id, "status": "begun", "at": datetime.now(timezone.utc), "files": files}
+        row = {"ledger_id": batch.ledger_id, "status": "begun", "at": now(self.store.machine), "files": files}
         row |= {"backfill": batch.backfill, "settings": batch.settings}
         self.store.append_rows("batches", [row], batch.number, "begun")
         rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
@@ -147,7 +147,7 @@ class LedgerBatches:
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         """Records that a batch is done. metrics: as in `Ledger.close`."""
-        row = {"ledger_id": batch.ledger_id, "status": "done", "at": datetime.now(timezone.utc)}
+        row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
         row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.backfill}
         row |= {"tables": [table_row(table) for table in tables], "since": batch.since}
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
@@ -158,7 +158,7 @@ class LedgerBatches:
 class LedgerFiles:
     """Files that were read."""
 
-    store: LedgerStore
+    store: Store
 
     def append(self, batch: Batch, result: BatchResult) -> None:
         marks: dict[int, list[dict[str, int]]] = {}

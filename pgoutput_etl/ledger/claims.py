@@ -8,21 +8,16 @@ longer exists.
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.machine import THIS_MACHINE, Event, Machine, Process, now
 
 LEASE = timedelta(minutes=3)
 
@@ -31,60 +26,6 @@ RENEWAL = timedelta(minutes=1)
 RETRY = timedelta(seconds=10)  # after a renewal that failed
 
 CLAIMED, RENEWED, RELEASED = "claimed", "renewed", "released"
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-_NAMESPACE = Path("/proc/self/ns/pid")
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """Identifies a run's process despite reboots and reused process IDs. started: clock ticks since boot; 0 if unknown.
-
-    machine: the scope of process IDs, that is, the host, its boot and the container. Two containers may have the same
-    host name and each a process 7.
-    """
-
-    machine: str
-    pid: int
-    started: int
-
-    @classmethod
-    def current(cls) -> Process:
-        host, pid = socket.gethostname(), os.getpid()
-        try:
-            machine = f"{host} {_BOOT.read_text().strip()} {_NAMESPACE.readlink()}"
-        except OSError:
-            return cls(host, pid, 0)
-        stat = _stat(pid)
-        return cls(machine, pid, 0 if stat is None else stat[1])
-
-    def __str__(self) -> str:
-        return f"process {self.pid} of {self.machine.split()[0]}"
-
-    def is_gone(self, here: Process) -> bool:
-        """True only if the process ran on this machine and no longer runs."""
-        return self.machine == here.machine and self.started != 0 and not _runs(self.pid, self.started)
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """A process's state and its start in clock ticks since boot, from /proc/PID/stat (proc(5)); None if unreadable."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return (fields[0], int(fields[19])) if len(fields) > 19 else None
-
-
-def _runs(pid: int, started: int) -> bool:
-    """A killed process that its parent has not waited for (a zombie) doesn't run."""
-    if (stat := _stat(pid)) is not None:
-        return stat[0] not in "ZXx" and stat[1] == started
-    try:
-        os.kill(pid, 0)  # /proc may hide other users' processes
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +39,9 @@ class Claim:
     status: str
     at: datetime
 
-    def is_alive(self, now: datetime, here: Process) -> bool:
-        return self.status != RELEASED and now - self.at < LEASE and not self.process.is_gone(here)
+    def is_alive(self, at: datetime, machine: Machine = THIS_MACHINE) -> bool:
+        """at: the time now."""
+        return self.status != RELEASED and at - self.at < LEASE and not machine.is_gone(self.process)
 
 
 def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
@@ -118,13 +60,14 @@ class Claims:
 
     read: Callable[[int], Sequence[Mapping[str, Any]]]
     append: Callable[[Mapping[str, Any], int, str], None]
+    machine: Machine = THIS_MACHINE
 
     def refuse_others(self, batch: int) -> Claim | None:
         """Returns the last claim. Raises RunError if another run is working on the batch or a neighbor."""
-        now = datetime.now(timezone.utc)
+        at = now(self.machine)
         last = newest(self.read(batch))
-        if last is not None and last.is_alive(now, Process.current()):
-            raise _taken(last, now)
+        if last is not None and last.is_alive(at, self.machine):
+            raise _taken(last, at)
         return last
 
     @contextmanager
@@ -144,14 +87,14 @@ class Claims:
         """
         last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
-        mine = Claim(batch, attempt, uuid4().hex, Process.current(), CLAIMED, datetime.now(timezone.utc))
-        holding = HeldClaim(self, mine, progress)
+        machine = self.machine
+        mine = Claim(batch, attempt, uuid4().hex, machine.process(), CLAIMED, now(machine))
+        holding = HeldClaim(self, mine, progress, machine.event(), machine.time(), machine.monotonic())
         self.report(mine, f"{attempt}")
-        with ThreadPoolExecutor(1) as pool:
+        with machine.pool(1) as pool:
             confirmed = pool.submit(confirm)
             holding.confirm()
-        renewing = threading.Thread(target=holding.keep_renewing, name="claim", daemon=True)
-        renewing.start()
+        renewing = machine.start(holding.keep_renewing, "claim")
         try:
             confirmed.result()
             yield holding.check
@@ -159,7 +102,7 @@ class Claims:
             holding.release.set()
             renewing.join(RETRY.total_seconds())  # not longer: hanging storage must not block the end of the run
             try:
-                self.report(_as(mine, RELEASED), f"{attempt} {RELEASED}")
+                self.report(self.with_status(mine, RELEASED), f"{attempt} {RELEASED}")
             except Exception as error:  # noqa: BLE001  # must not hide the run's own result or error
                 progress(f"the claim could not be released and will expire: {_first_line(error)}")
 
@@ -167,6 +110,9 @@ class Claims:
         process = asdict(claim.process)
         row = {"attempt": claim.attempt, "run": claim.run, **process, "status": claim.status, "at": claim.at}
         self.append(row, claim.batch, name)
+
+    def with_status(self, claim: Claim, status: str) -> Claim:
+        return replace(claim, status=status, at=now(self.machine))
 
 
 @dataclass(slots=True)
@@ -177,15 +123,16 @@ class HeldClaim:
     claims: Claims
     mine: Claim
     progress: Callable[[str], None]
-    release: threading.Event = field(default_factory=threading.Event)
+    release: Event
+    wall: float
+    steady: float
     lost: RunError | None = None
-    wall: float = field(default_factory=time.time)
-    steady: float = field(default_factory=time.monotonic)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def check(self) -> None:
         """Reads the ledger only if renewals are overdue; costs nothing otherwise."""
-        since = max(time.time() - self.wall, time.monotonic() - self.steady)
+        machine = self.claims.machine
+        since = max(machine.time() - self.wall, machine.monotonic() - self.steady)
         if self.lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
             self.renew()
         if self.lost is not None:
@@ -204,33 +151,30 @@ class HeldClaim:
                 wait = min(RETRY, RENEWAL)
 
     def renew(self) -> None:
-        wall, steady = time.time(), time.monotonic()
-        self.claims.report(_as(self.mine, RENEWED), f"{self.mine.attempt} {RENEWED} {next(self.numbers)}")
+        wall, steady = self.claims.machine.time(), self.claims.machine.monotonic()
+        renewed = self.claims.with_status(self.mine, RENEWED)
+        self.claims.report(renewed, f"{self.mine.attempt} {RENEWED} {next(self.numbers)}")
         self.confirm()
         self.wall, self.steady = wall, steady
 
     def confirm(self) -> None:
         last = newest(self.claims.read(self.mine.batch))
         if last is None or last.run != self.mine.run:
-            self.lost = _taken(last or self.mine, datetime.now(timezone.utc))
+            self.lost = _taken(last or self.mine, now(self.claims.machine))
             raise self.lost
-
-
-def _as(claim: Claim, status: str) -> Claim:
-    return replace(claim, status=status, at=datetime.now(timezone.utc))
 
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _taken(other: Claim, now: datetime) -> RunError:
+def _taken(other: Claim, at: datetime) -> RunError:
     if other.status == RELEASED:
         return RunError(
             f"another run, {other.process}, has done this run's work, because this run was not heard of for too long. "
             "This run changes nothing more. Run again"
         )
-    seconds = int((now - other.at).total_seconds())
+    seconds = int((at - other.at).total_seconds())
     return RunError(
         f"another run is at work on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
         "changes nothing. If the other run is dead, a new run can start "

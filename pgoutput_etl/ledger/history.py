@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.store import LedgerStore
+from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import relation_of, relation_row
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.schema.diff import SchemaChange
@@ -22,7 +22,7 @@ _RELATION = ("oid", "schema", "table", "replica_identity", "columns", "from_file
 
 @dataclass(frozen=True, slots=True)
 class LedgerHistory:
-    store: LedgerStore
+    store: Store
 
     def assembly(self, batch: Batch, all_scopes: bool = False) -> Assembly:
         """Transactions, relations and types as of the start of the batch.

@@ -21,7 +21,6 @@ closing row makes it done. A run that finds an unfinished batch first finishes i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,11 +31,10 @@ from pyspark.sql import functions as F
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
-from pgoutput_etl.ledger.claim_files import claim_files
 from pgoutput_etl.ledger.history import LedgerHistory
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
-from pgoutput_etl.ledger.store import LedgerStore
-from pgoutput_etl.ledger.transactions import BatchHistory, LedgerTransactions, PendingTransactions, open_fragments
+from pgoutput_etl.ledger.store import LedgerStore, Store
+from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import TableState
@@ -45,12 +43,12 @@ from pgoutput_etl.transactions.statistics import BatchStatistics
 
 
 class Ledger:
-    """One source's part of the ledger. The constructor reads nothing; a ledger that doesn't exist is empty."""
+    """One source's part of the ledger. The constructors read nothing; a ledger that doesn't exist is empty."""
 
-    def __init__(self, spark: SparkSession, root: str, source: str) -> None:
-        store = LedgerStore(spark, root, source)
-        self.spark, self.root, self.source = spark, store.root, source
-        self.path, self.read, self.read_before = store.path, store.read, store.read_before
+    def __init__(
+        self, store: Store, transactions: LedgerTransactions, pending: PendingTransactions, quarantine: LedgerQuarantine
+    ) -> None:
+        self.source, self.machine = store.source, store.machine
         self._batches = batches = LedgerBatches(store)
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after = batches.state_at, batches.states_after
@@ -60,21 +58,14 @@ class Ledger:
         self._history = history = LedgerHistory(store)
         self.assembly = history.assembly
         self.append_relations, self.append_types = history.append_relations, history.append_types
-        self._pending = pending = PendingTransactions(store)
+        self._pending = pending
         self.open_rows, self.masks_of_open_rows = pending.blocks, pending.masks
-        self._transactions = transactions = LedgerTransactions(store)
+        self._transactions = transactions
+        self.history_of = transactions.history_of
         self.record_trimmed, self.trimmed_to = transactions.record_trimmed, transactions.trimmed_to
-        self._quarantine = quarantine = LedgerQuarantine(store)
+        self._quarantine = quarantine
         self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
         self.leftovers = quarantine.leftovers
-
-    @property
-    def has_one_driver(self) -> bool:
-        """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
-        return claim_files(self.spark, self.root, self.source) is not None
-
-    def history_of(self, batch: Batch, rows: MessageRows, commits: int) -> BatchHistory:
-        return BatchHistory(self._transactions, batch, rows, commits)
 
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))
@@ -84,7 +75,7 @@ class Ledger:
         at the same time. The batch was begun. statistics: of the whole batch."""
         assembly = rows.assembly
         new_types = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
-        _run_in_parallel(
+        self._run_in_parallel(
             partial(self._pending.append, batch, rows),
             partial(self._transactions.append, batch, rows, statistics.ended.total()),
             partial(self._transactions.append_messages, batch, rows, statistics.messages),
@@ -100,7 +91,7 @@ class Ledger:
         and must not have cell values.
         """
         assembly = results.rows.assembly
-        _run_in_parallel(
+        self._run_in_parallel(
             partial(self._files.append, batch, results),
             partial(self._quarantine.append, batch, results, partial(self.path_of, batch)),
             partial(self._history.append_schema_changes, batch, results.schema_changes),
@@ -138,9 +129,27 @@ class Ledger:
         """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""
         self._pending.delete_ended(self.assembly(Batch.after(last, {})))
 
+    def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
+        """Each commits to its own table and mostly waits. Their order doesn't matter before the batch is done."""
+        with self.machine.pool(len(commits)) as pool:
+            for commit in [pool.submit(commit) for commit in commits]:
+                commit.result()
 
-def _run_in_parallel(*commits: Callable[[], None]) -> None:
-    """Each commits to its own table and mostly waits. Their order doesn't matter before the batch is done."""
-    with ThreadPoolExecutor(len(commits)) as pool:
-        for commit in [pool.submit(commit) for commit in commits]:
-            commit.result()
+
+class DeltaLedger(Ledger):
+    """In Delta tables, which Spark reads and writes."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        super().__init__(store, LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store))
+        self._store = store
+        self.spark, self.root = store.spark, store.root
+        self.path, self.read, self.read_before = store.path, store.read, store.read_before
+
+    @classmethod
+    def at(cls, spark: SparkSession, root: str, source: str) -> DeltaLedger:
+        return cls(LedgerStore(spark, root, source))
+
+    @property
+    def has_one_driver(self) -> bool:
+        """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
+        return self._store.claim_files() is not None

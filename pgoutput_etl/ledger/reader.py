@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pgoutput_etl.config.object_storage import Place, without_secrets
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
-from pgoutput_etl.ledger.tables import SCHEMAS, condition
+from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 
 _T = TypeVar("_T")
 
@@ -29,11 +29,11 @@ class LedgerReader:
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
         """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the
         table can't be read."""
-        return self.columns_where(table, names, condition(first, before))
+        return self.columns_where(table, names, RowRange(first, before))
 
-    def columns_where(self, table: str, names: Sequence[str], chosen: str | None) -> pa.Table:
-        """As `columns`. chosen: a `condition`."""
-        return self._reading(table, lambda: self._columns(table, names, chosen))
+    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
+        """As `columns`."""
+        return self._reading(table, lambda: self._columns(table, names, chosen.sql))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()

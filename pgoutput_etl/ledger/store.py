@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.object_storage import Place
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.tables import SCHEMAS, condition
+from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
@@ -36,23 +39,73 @@ _CONFLICTS = (
 )
 
 
-class LedgerStore:
-    """One source's rows of the tables under `root`. A missing table reads as empty; a column that an older ledger lacks
-    is NULL.
+class Store(ABC):
+    """One source's rows of the ledger's tables, as far as they are few. A missing table reads as empty; a column that
+    an older ledger lacks is NULL."""
+
+    def __init__(self, source: str, machine: Machine = THIS_MACHINE) -> None:
+        self.source = source
+        self.machine = machine
+
+    @property
+    @abstractmethod
+    def is_local(self) -> bool:
+        """True if rows on the driver are read and appended without Spark."""
+
+    @abstractmethod
+    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
+        """Some columns of the rows in a range."""
+
+    @abstractmethod
+    def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
+        """Appends once per batch, table and step, however often it is called."""
+
+    @abstractmethod
+    def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
+        """As `claim_files.claim_files`."""
+
+    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
+        """Some columns, of batches from the number `first` on and, if given, before another."""
+        return self.columns_where(table, names, RowRange(first, before))
+
+    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        """As `columns`, as dictionaries."""
+        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
+        return rows
+
+    def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
+        """The rows that count for a batch: of earlier batches, from `batch.since` on."""
+        return self.rows(table, names, batch.since, batch.number)
+
+    def append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
+        """As `append_table`, of rows without the columns source and batch."""
+        if rows:
+            self.append_table(table, self.table(table, rows, batch), batch, step)
+
+    def table(self, table: str, rows: list[dict[str, Any]], batch: int) -> pa.Table:
+        """Rows of a table, given without the columns source and batch."""
+        return pa.Table.from_pylist([{"source": self.source, "batch": batch, **row} for row in rows], SCHEMAS[table])
+
+    def application(self, table: str, step: str) -> str:
+        """The application of Delta's transaction identifier; its version is the batch's number."""
+        return f"pgoutput_etl:{self.source}:{table}:{step}"
+
+
+class LedgerStore(Store):
+    """The tables under `root`.
 
     A ledger on local storage is read with delta-rs, which also appends a few rows: a Spark job would take longer than
     the work. All other storage is left to Spark, which has the credentials and knows how to commit there.
     """
 
     def __init__(self, spark: SparkSession, root: str, source: str) -> None:
+        super().__init__(source)
         self.spark = spark
         self.root = root.rstrip("/")
-        self.source = source
         self._local = _local_reader(spark, self.root, source)
 
     @property
     def is_local(self) -> bool:
-        """True if rows on the driver are read and appended without Spark."""
         return self._local is not None
 
     @cached_property
@@ -72,29 +125,15 @@ class LedgerStore:
         """The rows that count for a batch: of earlier batches, from `batch.since` on."""
         return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
-    def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another: few rows. Starts no Spark
-        job if the table doesn't exist."""
-        return self.columns_where(table, names, condition(first, before))
-
-    def columns_where(self, table: str, names: Sequence[str], chosen: str | None) -> pa.Table:
-        """As `columns`. chosen: a `condition`."""
+    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
+        """Starts no Spark job if the table doesn't exist."""
         if self._local is not None:
             return self._local.columns_where(table, names, chosen)
         schema = pa.schema([SCHEMAS[table].field(name) for name in names])
         if not is_delta_table(self._quick, self.path(table)):
             return schema.empty_table()
         rows = with_missing_columns(table, self._load(self._quick, table))
-        return (rows if chosen is None else rows.where(chosen)).select(*names).toArrow()
-
-    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
-        """As `columns`, as dictionaries."""
-        rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
-        return rows
-
-    def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
-        """The rows that count for a batch, as `read_before`."""
-        return self.rows(table, names, batch.since, batch.number)
+        return (rows if chosen.sql is None else rows.where(chosen.sql)).select(*names).toArrow()
 
     def _load(self, spark: SparkSession, table: str) -> DataFrame:
         return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
@@ -102,7 +141,7 @@ class LedgerStore:
     def append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
         """Appends once per batch, table and step, however often it is called. Retries after another source's commit."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
-        writer = writer.option("txnAppId", self._application(table, step)).option("mergeSchema", "true")
+        writer = writer.option("txnAppId", self.application(table, step)).option("mergeSchema", "true")
         for is_last in (False, False, True):
             try:
                 writer.save(self.path(table))
@@ -111,26 +150,16 @@ class LedgerStore:
                 if is_last:
                     raise
 
-    def append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
-        """As `append`, for a few rows without the columns source and batch."""
-        if rows:
-            self.append_table(table, self.table(table, rows, batch), batch, step)
-
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
-        """As `append`, for a few rows."""
         if self._local is not None:
             from pgoutput_etl.ledger.local_append import append_once
 
-            if append_once(self._local.url(table), rows, self._application(table, step), batch):
+            if append_once(self._local.url(table), rows, self.application(table, step), batch):
                 return
         self.append(table, frame(self._quick, rows), batch, step)
 
-    def _application(self, table: str, step: str) -> str:
-        return f"pgoutput_etl:{self.source}:{table}:{step}"
-
-    def table(self, table: str, rows: list[dict[str, Any]], batch: int) -> pa.Table:
-        """Rows of a table, given without the columns source and batch."""
-        return pa.Table.from_pylist([{"source": self.source, "batch": batch, **row} for row in rows], SCHEMAS[table])
+    def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
+        return claim_files(self.spark, self.root, self.source, report, self.machine)
 
     def frame(self, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
         """As `table`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -101,13 +101,21 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 
 
-def condition(first: int = 0, before: int | None = None, xids: tuple[int, int] | None = None) -> str | None:
-    """Selects rows of batches from the number `first` on and before another, and xids from the least to the greatest.
-    SQL for delta-rs and Spark, with numbers alone, so that no text gets into the query."""
-    limits = [f"batch >= {first:d}"] if first > 0 else []
-    limits += [] if before is None else [f"batch < {before:d}"]
-    limits += [] if xids is None else [f"xid >= {xids[0]:d}", f"xid <= {xids[1]:d}"]
-    return " and ".join(limits) or None
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows of batches from the number `first` on and before another, with xids from the least to the greatest."""
+
+    first: int = 0
+    before: int | None = None
+    xids: tuple[int, int] | None = None
+
+    @property
+    def sql(self) -> str | None:
+        """For delta-rs and Spark, with numbers alone, so that no text gets into the query."""
+        limits = [f"batch >= {self.first:d}"] if self.first > 0 else []
+        limits += [] if self.before is None else [f"batch < {self.before:d}"]
+        limits += [] if self.xids is None else [f"xid >= {self.xids[0]:d}", f"xid <= {self.xids[1]:d}"]
+        return " and ".join(limits) or None
 
 
 def file_statistics(scan: FileScan) -> dict[str, Any]:

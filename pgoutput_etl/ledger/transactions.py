@@ -15,7 +15,7 @@ from pgoutput_etl.ingest.executors import TransactionFilter, blocks_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import LedgerStore, with_missing_columns
-from pgoutput_etl.ledger.tables import condition, transaction_row
+from pgoutput_etl.ledger.tables import RowRange, transaction_row
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationHistory
@@ -24,7 +24,7 @@ from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
-from pgoutput_etl.transactions.outcome import TRIMMED, FragmentId, TransactionStatus
+from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TRIMMED, FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import OTHERS
 
 _MOST_ON_DRIVER = 1 << 20  # transactions, of some hundred bytes
@@ -41,6 +41,9 @@ class LedgerTransactions:
     """Transactions whose end was read, and logical decoding Messages."""
 
     store: LedgerStore
+
+    def history_of(self, batch: Batch, rows: MessageRows, commits: int) -> BatchHistory:
+        return BatchHistory(self, batch, rows, commits)
 
     def append(self, batch: Batch, rows: MessageRows, ended: int) -> None:
         """ended: the number of ordinary transactions within one file."""
@@ -115,6 +118,11 @@ def _commit_time() -> Column:
     return F.timestamp_micros(F.col("commit_ts") + POSTGRES_EPOCH_MICROSECONDS)
 
 
+def _commits(transactions: DataFrame) -> DataFrame:
+    ended = transactions.where(F.col("fate").isin(*ONCE_COMMITTED))
+    return ended.select(F.col("xid").alias("k_xid"), F.col("commit_lsn").alias("k_lsn"))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchHistory:
     """The transactions of a batch and of the batches before it, for ingest/source_check.py. commits: the number of
@@ -125,17 +133,23 @@ class BatchHistory:
     rows: MessageRows
     commits: int
 
-    def ended(self) -> DataFrame:
-        return self.transactions.ended(self.batch, self.rows)
-
-    def before(self) -> DataFrame:
-        return self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
-
     def may_have_resent(self) -> bool:
         outcomes, resent = self.rows.assembly.outcomes, TransactionStatus.RESENT
         if not self._fits_on_driver or any(outcome.status is resent for outcome in outcomes):
             return True
         return bool(pc.any(pc.equal(self.rows.ended_on_driver.column("fate"), resent.value)).as_py())
+
+    def unknown_resent(self) -> tuple[int, int, int] | None:
+        ended = self.transactions.ended(self.batch, self.rows)
+        ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
+        known = self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
+        trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
+        commits = _commits(known).unionByName(_commits(ours))
+        same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
+        resent = ours.where(F.col("fate") == TransactionStatus.RESENT.value).crossJoin(F.broadcast(trimmed))
+        resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
+        unknown = resent.join(commits, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
+        return (unknown[0]["file"], unknown[0]["xid"], unknown[0]["commit_lsn"]) if unknown else None
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
         if not self._fits_on_driver:
@@ -144,7 +158,7 @@ class BatchHistory:
         return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
-        chosen = condition(before=self.batch.number, xids=xids)
+        chosen = RowRange(before=self.batch.number, xids=xids)
         return self.transactions.store.columns_where("transactions", _COMMITS, chosen)
 
     @property

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.load import commit as delta_commit
 from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.load.targets import DeltaChanges
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
@@ -72,7 +72,7 @@ class Rebuild:
         """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
         scratch folder first."""
         tasks = [self._task(task) for task in plan.tasks]
-        results = self.writer.write(TablePlan(tasks, plan.held), ChangeRows(rows))
+        results = self.writer.write(TablePlan(tasks, plan.held), DeltaChanges(self.spark, ChangeRows(rows)))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
         rebuilt, unchanged = [], []
@@ -96,8 +96,9 @@ class Rebuild:
         built = result.state
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check_claim()
-        delta_commit.move(self.spark, built.path, built.version, task.path, commit)
-        delta_commit.empty(self.spark, built.path, self.writer.commit(task.oid, "emptied"))
-        version = delta_commit.write_result(self.spark, task.path).version
+        targets = self.writer.targets
+        targets.move(built.path, built.version, task.path, commit)
+        targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
+        version = targets.last_result(task.path).version
         summary = replace(result.summary, path=task.path, version=version)
         return replace(result, state=replace(built, path=task.path, version=version), summary=summary)

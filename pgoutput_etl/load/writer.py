@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
-from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.load import append, history, merge, soft_delete
-from pgoutput_etl.load import commit as delta_commit
-from pgoutput_etl.load.change_source import ChangeSource
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
-from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.targets import Changes, Targets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
-from pgoutput_etl.spark.platform import marks_commits
-from pgoutput_etl.spark.session import session_settings, writes_may_overlap
 from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, SchemaSpan, TablePlan, TableState, TableTask
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
 _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
-
-_WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +52,25 @@ def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
     return where + match["reason"]
 
 
-def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
-    return events
-
-
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Writes the tables of one batch.
 
     batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: the LSN through which tables
     are consistent after the batch. check_claim: runs before every write; raises RunError if another run has taken over.
-    path_of: a file's path by its number, for errors. event_filter: selects the events to apply.
+    path_of: a file's path by its number, for errors.
     """
 
-    spark: SparkSession
+    targets: Targets
     config: Config
     batch: Batch
     last_commit_lsn: int
     check_claim: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
-    event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
 
-    def write(self, plan: TablePlan, changes: ChangeSource) -> list[TableResult]:
-        """Holds a table that fails because of its own rows; the others continue. changes: prepared for the tasks."""
+    def write(self, plan: TablePlan, changes: Changes) -> list[TableResult]:
+        """Holds a table that fails because of its own rows; the others continue."""
         results = [self._held(held) for held in plan.held]
         results += [self._passed_over(skipped) for skipped in plan.passed_over]
         tasks = []
@@ -98,13 +81,13 @@ class Writer:
                 tasks.append(task)
             except TableError as error:
                 results.append(self._held(_held_for(task, str(error))))
-        with ThreadPoolExecutor(self.config.merge.parallel_tables if writes_may_overlap(self.spark) else 1) as pool:
+        with self.targets.pool(self.config.merge.parallel_tables) as pool:
             results += pool.map(partial(self._write_table, changes), tasks)
         occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
         for path in plan.vacated:
             if path not in occupied:
                 self.check_claim()
-                delta_commit.empty(self.spark, path, self.commit("left", "vacate"))
+                self.targets.empty(path, self.commit("left", "vacate"))
         return results
 
     def _move(self, task: TableTask) -> None:
@@ -113,10 +96,10 @@ class Writer:
             return
         self.progress(f"moving {task.full_name} to its new path")
         self.check_claim()
-        delta_commit.check_target_exists(self.spark, task.moved_from[0])
-        delta_commit.move(self.spark, *task.moved_from, task.path, self.commit(task.oid, "move"))
+        self.targets.check_exists(task.moved_from[0])
+        self.targets.move(*task.moved_from, task.path, self.commit(task.oid, "move"))
 
-    def _write_table(self, changes: ChangeSource, task: TableTask) -> TableResult:
+    def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
         self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
         try:
             written = self._commit_changes(changes, task)
@@ -147,7 +130,7 @@ class Writer:
         """The error's text if a table that was written before is gone."""
         try:
             if task.state is not None:
-                delta_commit.check_target_exists(self.spark, task.path)
+                self.targets.check_exists(task.path)
         except TableError as error:
             return str(error)
         return None
@@ -155,7 +138,7 @@ class Writer:
     def _rows(self, task: TableTask, written: WriteResult) -> int:
         rows = written.rows_after(self._rows_before(task))
         if rows is None or self.batch.resumed:
-            return read_table(self.spark, task.path).count()
+            return self.targets.count(task.path)
         return rows
 
     def _rows_before(self, task: TableTask) -> int | None:
@@ -163,11 +146,11 @@ class Writer:
         is_known = task.moved_from is None and not self.batch.resumed
         return task.state.rows if task.state is not None and is_known else None
 
-    def _commit_changes(self, changes: ChangeSource, task: TableTask) -> WriteResult:
+    def _commit_changes(self, changes: Changes, task: TableTask) -> WriteResult:
         """Makes one commit per schema span, and one or more before it where columns change."""
-        if self.batch.resumed and not marks_commits(self.spark):
+        if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task)  # commits of a run that died can't be recognized
-        done = committed_steps(self.spark, task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
+        done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: WriteResult | None = None
         for number, span in enumerate(task.spans):
@@ -177,36 +160,29 @@ class Writer:
                 self.check_claim()
                 self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
-                evolve(self.spark, task.path, span.migration, columns, task.mode)
+                self.targets.evolve(task.path, span.migration, columns, task.mode)
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
             written = self._write_span(changes, task, number, rows)
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
-                written = replace(written, rows=read_table(self.spark, task.path).count())
+                written = replace(written, rows=self.targets.count(task.path))
             total = written if total is None else total.plus(written)
-        return total or delta_commit.write_result(self.spark, task.path)
+        return total or self.targets.last_result(task.path)
 
-    def _write_span(self, changes: ChangeSource, task: TableTask, number: int, rows: int | None) -> WriteResult:
+    def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""
         span, commit = task.spans[number], self.commit(task.oid, f"changes:{number}")
         has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
         before = TargetRows.ROWS if has_rows else TargetRows.NOTHING
-        if task.mode is not Mode.MIRROR:
-            log = changes.event_log(task, span)
-            self.check_claim()
-            settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
-            with session_settings(self.spark, settings) as session:
-                return _WRITERS[task.mode](session, task.path, span.shape, log, before)
-        events = changes.events(task, span)
-        events = replace(events, frame=self.event_filter(events.frame, span.shape))
+        write = changes.prepared(task, span)
         self.check_claim()
-        return merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+        return write(before, commit, rows)
 
     def _restore(self, task: TableTask) -> None:
         """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
         if task.moved_from is None and not task.replaces:
             self.check_claim()
-            delta_commit.restore(self.spark, task.path, None if task.state is None else task.state.version)
+            self.targets.restore(task.path, None if task.state is None else task.state.version)
 
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """Undoes the spans before the one that failed."""
@@ -241,11 +217,11 @@ class Writer:
         self.progress(f"moving {state.full_name} out of the way of another table")
         self.check_claim()
         try:
-            delta_commit.check_target_exists(self.spark, state.path)
+            self.targets.check_exists(state.path)
         except TableError:
             return replace(state, path="", version=-1)
-        delta_commit.move(self.spark, state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
-        version = delta_commit.write_result(self.spark, held.moves_to).version
+        self.targets.move(state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
+        version = self.targets.last_result(held.moves_to).version
         return replace(state, path=held.moves_to, version=version)
 
     def commit(self, table: int | str, step: str) -> DeltaTransaction:
@@ -254,14 +230,14 @@ class Writer:
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
 
 
-def refuse_existing_rows(spark: SparkSession, plan: TablePlan) -> None:
+def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
     """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or if
     a catalog has something else under its name."""
     for task in plan.tasks:
-        if is_catalog_place(task.path) and is_in_catalog(spark, task.path) and not is_delta_table(spark, task.path):
+        if targets.has_other_object(task.path):
             raise RunError(f"{task.path} exists and is not a Delta table: move it away, or change target.catalog")
-        is_new = task.state is None or (task.moved_from is not None and not applications(spark, task.path))
-        if is_new and not task.replaces and delta_commit.has_rows(spark, task.path):
+        is_new = task.state is None or (task.moved_from is not None and not targets.applications(task.path))
+        if is_new and not task.replaces and targets.has_rows(task.path):
             raise RunError(
                 f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "
                 "there. If it is yours, move it away or change target; if the ledger was lost, remove the tables and "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import pyspark
@@ -203,6 +203,10 @@ def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, original)
+
+
+class Background(Protocol):
+    def start(self, work: Callable[[], T]) -> Future[T]: ...
 
 
 @dataclass(frozen=True, slots=True)

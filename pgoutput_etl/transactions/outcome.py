@@ -29,6 +29,11 @@ class TransactionStatus(Enum):
     REFUSED = "refused"  # committed, but the configuration refuses its origin
 
 
+# The values of transactions that the server committed, each counted once.
+ONCE_COMMITTED = [
+    status.value for status in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
+]
+
 TRIMMED = "trimmed"  # the status of a ledger row that stands for transactions removed by retention
 
 # The account of bytes, by the status of their transaction. "applied" includes bytes of skipped tables and bytes outside

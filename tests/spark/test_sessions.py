@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.spark.platform import MARK, marks_commits, value_of
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_for_few_rows, session_settings
 
@@ -33,7 +33,7 @@ def test_separate_sessions_have_storage_settings_of_a_notebook(spark: SparkSessi
 
 
 def test_a_missing_ledger_is_empty_and_is_not_created(spark: SparkSession, tmp_path: Path) -> None:
-    ledger = Ledger(spark, str(tmp_path / "ledger"), "shop")
+    ledger = DeltaLedger.at(spark, str(tmp_path / "ledger"), "shop")
     assert ledger.last_batch() is None
     assert ledger.file_index(None).next_number == 0
     assert ledger.claims().refuse_others(1) is None

@@ -203,7 +203,7 @@ class Nights:
             window = Window(
                 task.changes.truncated_at, segment.start, segment.end, None if task.cutoff is None else task.cutoff.lsn
             )
-            events = _events(rows, window, segment.shape)
+            events = events_in(rows.changes(), rows.fates, window, segment.shape)
             method, is_reduced = self._method(task, segment.shape, before, events)
             for event in events:
                 table.apply(event)
@@ -276,9 +276,10 @@ def _assemble(assembly: Assembly, scanned: list[ScanResult]) -> None:
     assembly.replace_streams(ends)
 
 
-def _events(rows: MemoryRows, window: Window, shape: TableShape) -> list[Row]:
-    blocks = [block for block in rows.changes() if block["relation"] == shape.relation.oid]
-    events = [row for batch in typed_events_of(blocks, rows.fates, window, shape) for row in batch.to_pylist()]
+def events_in(blocks: Iterable[Block], statuses: StatusLookup, window: Window, shape: TableShape) -> list[Row]:
+    """The events of one table, in order."""
+    own = [block for block in blocks if block["relation"] == shape.relation.oid]
+    events = [row for batch in typed_events_of(own, statuses, window, shape) for row in batch.to_pylist()]
     for event in events:
         event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
     return sorted(events, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
@@ -23,9 +23,7 @@ from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
-from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.writer import TableResult, Writer
-from pgoutput_etl.spark.session import background_jobs, writes_may_overlap
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
@@ -41,9 +39,13 @@ def apply(
     the next run finishes an open one.
     """
     stages = stages or StageTimer()
-    run = Run.of(spark, config, progress, stages.start, stages.lap)
     if jit.WHY_NOT is not None:
         progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
+    return apply_run(Run.of(spark, config, progress, stages.start, stages.lap))
+
+
+def apply_run(run: Run) -> list[RunSummary]:
+    """As `apply`."""
     run.enter("look")
     backlog = _find_backlog(run)
     summaries: list[RunSummary] = []
@@ -69,16 +71,16 @@ def _find_backlog(run: Run) -> Backlog:
 def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSummary]:
     if batch.backfill is not None:
         run.enter("finish_backfill")
-        finish_backfill(run.spark, run.config, run.ledger, batch, run.progress)
+        finish_backfill(run.archive_of(batch), run.progress)
         return []
-    summary, _ = _claim_and_apply(run, backlog, batch, partial(read_again, run.spark, run.config, batch.files))
+    summary, _ = _claim_and_apply(run, backlog, batch, partial(read_again, run.landing, batch.files))
     return [summary]
 
 
 def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
     """Closes each batch before it claims the next. Lists files again if those of a later batch have changed."""
-    files, listing = new_files(run.spark, run.config, backlog.index, backlog.listing)
-    read = partial(read_files, run.spark, run.config, files, backlog.index, listing)
+    files, listing = new_files(run.landing, backlog.index, backlog.listing)
+    read = partial(read_files, run.landing, files, backlog.index, listing)
     summaries: list[RunSummary] = []
     later: Sequence[FileSelection] = ()
     while later or (files and not summaries):
@@ -92,7 +94,7 @@ def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
         if later:
             run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
             backlog = backlog.after(run.ledger.last_after(batch))
-            read = partial(read_later, run.spark, run.config, later)
+            read = partial(read_later, run.landing, later)
     return summaries
 
 
@@ -103,7 +105,7 @@ def _claim_and_apply(
     and so need not wait for the claim."""
     run.progress(f"batch {batch.number}: scanning files")
     run.enter("read")
-    with background_jobs(run.spark) as jobs:
+    with run.background() as jobs:
         reading, state_before = jobs.start(read), jobs.start(partial(run.ledger.assembly, batch))
         try:
             with run.ledger.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
@@ -148,17 +150,16 @@ def _apply_batch(
 def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[TableResult]:
     """Writes every table of the plan. Meanwhile the ledger records the batch's beginning, before any table is written,
     and then everything that does not depend on the written tables."""
-    changes = ChangeBlocks(plan.rows, plan.targets.cutoffs)
-    with ThreadPoolExecutor(1) as pool:
+    with run.machine.pool(1) as pool:
         begun = pool.submit(run.ledger.begin, plan.batch)
-        changes.prepare(plan.tables.tasks)
+        changes = run.targets.batch_changes(plan.rows, plan.targets.cutoffs, plan.tables.tasks)
         begun.result()
     last_commit_lsn = plan.assembly.last_commit_lsn
-    writer = Writer(run.spark, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
-    with ThreadPoolExecutor(1) as pool:
+    writer = Writer(run.targets, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
+    with run.machine.pool(1) as pool:
         statistics = plan.targets.statistics
         recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, statistics)
-        if not writes_may_overlap(run.spark):
+        if not run.targets.may_overlap:
             recorded.result()
         results = writer.write(plan.tables, changes)
         recorded.result()

@@ -15,6 +15,7 @@ from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.load.evolve import applications
+from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.spark.delta import is_delta_table
@@ -39,7 +40,9 @@ class SideBuild:
         root, path_of = self.folder.rstrip("/"), partial(archive.ledger.path_of, last)
         ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
         batch = replace(last, ledger_id=ledger_id, resumed=False, last_commit_lsn=through)
-        writer = Writer(archive.spark, archive.config, batch, through, _check_no_claim, path_of, self.progress)
+        writer = Writer(
+            DeltaTargets(archive.spark), archive.config, batch, through, _check_no_claim, path_of, self.progress
+        )
         with archive_rebuild(archive, self.order, oids, writer, f"{root}/_rebuilt") as (rebuild, rows, files):
             cut_off = archive.cutoff_before(oids, through)
             plan = rebuild.plan(rows, [oid for oid in oids if oid not in cut_off], {})

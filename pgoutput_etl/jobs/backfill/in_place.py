@@ -22,6 +22,7 @@ from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile, re
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
+from pgoutput_etl.load.targets import DeltaChanges, DeltaTargets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -127,15 +128,17 @@ class InPlaceBackfill:
                     results = [unchanged_result(result, batch.tables) for result in unchanged]
                     return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.oid not in paths]
-                refuse_existing_rows(archive.spark, TablePlan([replace(task, state=None) for task in new]))
+                refuse_existing_rows(
+                    DeltaTargets(archive.spark), TablePlan([replace(task, state=None) for task in new])
+                )
             self.check_claim()
             archive.ledger.begin(batch)
             rebuilt, unchanged = rebuild.write(plan, missing_rows)
             results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
             if rows is not None:
                 event_filter = partial(_events_of_changed_rows, self.order.commits(batch.last_commit_lsn))
-                writer = replace(self._writer(), event_filter=event_filter)
-                repaired = writer.write(TablePlan(list(tasks.values())), ChangeRows(rows))
+                changes = DeltaChanges(archive.spark, ChangeRows(rows), event_filter)
+                repaired = self._writer().write(TablePlan(list(tasks.values())), changes)
                 results += [unchanged_result(r, batch.tables) if r.state.status == HELD else r for r in repaired]
             self.progress("writing the ledger")
             done = {r.state.oid: r.state for r in results if r.summary.held is None}
@@ -147,7 +150,9 @@ class InPlaceBackfill:
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
-        return Writer(archive.spark, archive.config, batch, through, self.check_claim, path_of, self.progress)
+        return Writer(
+            DeltaTargets(archive.spark), archive.config, batch, through, self.check_claim, path_of, self.progress
+        )
 
 
 def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:

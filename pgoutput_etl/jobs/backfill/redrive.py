@@ -22,6 +22,7 @@ from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.ingest.assemble import assemble
 from pgoutput_etl.ingest.executors import rows_with_status
 from pgoutput_etl.ingest.landed_files import read_blocks
+from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, ScanTask, task_again
@@ -29,6 +30,7 @@ from pgoutput_etl.landing.selection import whole_file
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.scan.file_summary import FileScan
@@ -59,7 +61,8 @@ class Redrive:
         tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading the whole archive, {counted(len(tasks), 'file')}")
         lenient = replace(config, on_error=OnError.QUARANTINE)
-        blocks, scan_output = read_blocks(spark, lenient, tasks)
+        landing = SparkLandingFolder(spark, lenient)
+        blocks, scan_output = read_blocks(landing, tasks)
         changes: DataFrame | None = None
         try:
             scans = scan_output.scans
@@ -77,8 +80,8 @@ class Redrive:
             assembly.relations.mask = policy = masking_policy_of(config, assembly, user_types)
             if policy is not None:
                 blocks.release()
-                blocks, _ = read_blocks(spark, lenient, tasks, policy)
-            rows = MessageRows(spark, blocks, None, frozenset(), assembly)
+                blocks, _ = read_blocks(landing, tasks, policy)
+            rows = MessageRows(blocks, None, frozenset(), assembly)
             changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scans)
         finally:
@@ -137,7 +140,9 @@ class Redrive:
             for oid, state in worse.items()
         ]
         if not batch.resumed:
-            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.oid not in paths]))
+            refuse_existing_rows(
+                DeltaTargets(archive.spark), TablePlan([task for task in plan.tasks if task.oid not in paths])
+            )
         self.check_claim()
         archive.ledger.begin(batch)
         rebuilt, unchanged = rebuild.write(plan, applicable)
@@ -174,7 +179,7 @@ class Redrive:
     def _writer(self, last_commit_lsn: int) -> Writer:
         archive, batch = self.archive, self.batch
         callbacks = (self.check_claim, self._path_of, self.progress)
-        return Writer(archive.spark, archive.config, batch, last_commit_lsn, *callbacks)
+        return Writer(DeltaTargets(archive.spark), archive.config, batch, last_commit_lsn, *callbacks)
 
 
 def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:

@@ -29,7 +29,7 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
 from pgoutput_etl.jobs.snapshot.run import finish_snapshot
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import HELD
 
@@ -42,11 +42,11 @@ def backfill(
     Raises PgoutputEtlError: either nothing has changed, or the next run of any job finishes the backfill.
     """
     request.check()
-    ledger = Ledger(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
     if last is not None and last.resumed and last.backfill is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
-        finish_backfill(spark, config, ledger, last, progress)
+        finish_backfill(LedgerArchive(spark, config, ledger, last), progress)
         last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"no batch of {config.source.name} has been applied", next_job=("apply",))
@@ -97,16 +97,14 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     return BackfillOrder(oids, first, last, request.since_version, redrive)
 
 
-def finish_backfill(
-    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, progress: Progress
-) -> BackfillSummary:
-    """Finishes the batch of a run that died."""
+def finish_backfill(archive: LedgerArchive, progress: Progress) -> BackfillSummary:
+    """Finishes the last batch, a backfill of a run that died."""
+    batch, source = archive.last, archive.config.source.name
     snapshot = SnapshotOrder.from_json(batch.backfill or "{}")
     if snapshot is not None:
-        finish_snapshot(spark, config, ledger, batch, snapshot, progress)
-        return BackfillSummary(config.source.name, batch.number, batch.last_commit_lsn, 0)
-    order = BackfillOrder.from_json(batch.backfill or "")
-    return _run_batch(LedgerArchive(spark, config, ledger, batch), order, batch, progress)
+        finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
+        return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
+    return _run_batch(archive, BackfillOrder.from_json(batch.backfill or ""), batch, progress)
 
 
 def _run_batch(archive: LedgerArchive, order: BackfillOrder, batch: Batch, progress: Progress) -> BackfillSummary:

@@ -36,7 +36,7 @@ from pgoutput_etl.jobs.maintain.retention import (
 )
 from pgoutput_etl.jobs.maintain.table_upkeep import CONFLICTS, DeltaFolder
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded
@@ -52,7 +52,7 @@ LEDGER_TABLES = tuple(SCHEMAS)
 def maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:
     """Leaves tables and ledger consistent wherever it dies. Raises PgoutputEtlError."""
     request.check()
-    ledger = Ledger(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
     if last is None:
         raise RunError(f"no batch of {config.source.name} has been applied: there is nothing to maintain")
@@ -70,7 +70,7 @@ def maintain(spark: SparkSession, config: Config, request: MaintainRequest, prog
         return maintenance(check_claim).run()
 
 
-def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
+def _why_targets_are_skipped(ledger: DeltaLedger, last: Batch) -> str | None:
     if last.resumed:
         return f"Targets were skipped: a run died within batch {last.number}, which jobs/apply.py finishes"
     try:
@@ -85,7 +85,7 @@ class _Maintenance:
     """why_skipped: another run is active or has died, so that only steps that are safe beside it run."""
 
     spark: SparkSession
-    ledger: Ledger
+    ledger: DeltaLedger
     last: Batch
     batch: Batch
     request: MaintainRequest

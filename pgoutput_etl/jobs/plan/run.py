@@ -42,15 +42,14 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
 
 
 def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
-    spark, config = run.spark, run.config
     if backlog.interrupted is not None:
         return _plan_interrupted(run, backlog, backlog.interrupted)
-    files, listing = new_files(spark, config, backlog.index, backlog.listing)
+    files, listing = new_files(run.landing, backlog.index, backlog.listing)
     if not files:
         remarks = tuple(map(tail_remark, backlog.index.tails(listing)))
         return replace(_nothing_new(run, backlog.last), files_not_read=remarks)
     run.progress(f"scanning {counted(len(files), 'file')}")
-    batch_files = read_files(spark, config, files, backlog.index, listing)
+    batch_files = read_files(run.landing, files, backlog.index, listing)
     if not batch_files.parts:
         batch_files.release()
         return replace(_nothing_new(run, backlog.last), files_not_read=batch_files.remarks)
@@ -80,7 +79,7 @@ def _next(config: Config, plan: PlanSummary, held_before: Collection[str]) -> tu
 
 def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
     """The batch of a run that died, and the paths of the new files after it."""
-    files, _ = new_files(run.spark, run.config, backlog.index.with_parts(batch.files), backlog.listing)
+    files, _ = new_files(run.landing, backlog.index.with_parts(batch.files), backlog.listing)
     later = tuple(file.path for file in files.values())
     batches = None if run.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     if batch.backfill is not None:
@@ -88,7 +87,7 @@ def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
         remarks = ("apply first finishes the backfill of a run that died: plan again then",)
         summary = replace(summary, resumes=True, remarks=remarks)
     else:
-        summary = _plan_files(run, batch, read_again(run.spark, run.config, batch.files))
+        summary = _plan_files(run, batch, read_again(run.landing, batch.files))
     return replace(summary, later_files=later, later_batches=batches)
 
 

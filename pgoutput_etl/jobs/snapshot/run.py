@@ -29,8 +29,9 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.staging import Staging, discard, staged_rows, with_snapshot
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, refuse_unreadable
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.policy import masking_policy
@@ -55,7 +56,7 @@ _NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
     """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
     request.check()
-    ledger = Ledger(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     _finish_pending_snapshot(spark, config, ledger, progress)
     archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
@@ -80,7 +81,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
 def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
-    ledger = Ledger(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     return _checks(LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
 
 
@@ -119,14 +120,14 @@ def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple
 
 
 def finish_snapshot(
-    spark: SparkSession, config: Config, ledger: Ledger, batch: Batch, order: SnapshotOrder, progress: Progress
+    spark: SparkSession, config: Config, ledger: DeltaLedger, batch: Batch, order: SnapshotOrder, progress: Progress
 ) -> SnapshotSummary:
     """Finishes the batch of a run that died."""
     with ledger.claimed(batch, batch, progress) as check_claim:
         return _SnapshotLoad(LedgerArchive(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
-def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: Ledger, progress: Progress) -> None:
+def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaLedger, progress: Progress) -> None:
     last = ledger.last_batch()
     if last is None or not last.resumed:
         return
@@ -181,7 +182,9 @@ class _SnapshotLoad:
         plan = self._plan(changes)
         paths = {state.path for state in batch.tables.values()}
         if not batch.resumed:
-            refuse_existing_rows(archive.spark, TablePlan([task for task in plan.tasks if task.path not in paths]))
+            refuse_existing_rows(
+                DeltaTargets(archive.spark), TablePlan([task for task in plan.tasks if task.path not in paths])
+            )
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)
@@ -247,7 +250,9 @@ class _SnapshotLoad:
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through = max(batch.last_commit_lsn, self.order.through)
-        return Writer(archive.spark, archive.config, batch, through, self.check_claim, self._path_of, self.progress)
+        return Writer(
+            DeltaTargets(archive.spark), archive.config, batch, through, self.check_claim, self._path_of, self.progress
+        )
 
     def _path_of(self, number: int) -> str:
         return "the snapshot" if number == BEFORE_FILES else self.archive.ledger.path_of(self.batch, number)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
-from pgoutput_etl.ledger.claims import Process, newest
+from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, SKIPPED
@@ -84,7 +84,7 @@ def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> Claim 
     """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
     rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", _CLAIM, last_done)]
     claim = newest(rows)
-    if claim is None or not claim.is_alive(now, Process.current()):
+    if claim is None or not claim.is_alive(now):
         return None
     since = min(row["at"] for row in rows if row["run"] == claim.run)
     return Claim(claim.batch, str(claim.process), iso(since), iso(claim.at))

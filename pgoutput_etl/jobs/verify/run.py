@@ -27,7 +27,7 @@ from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_in_r
 from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, ServerRows
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import consistent_points
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
@@ -67,7 +67,7 @@ def verify(
     Raises PgoutputEtlError.
     """
     request.check()
-    ledger = Ledger(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"no batch of {config.source.name} has been applied: run jobs/apply.py")
@@ -145,7 +145,7 @@ def _other_side(spark: SparkSession, request: VerifyRequest) -> Find:
     return lambda _: only
 
 
-def _baseline_at(ledger: Ledger, lsn: int) -> _Baseline:
+def _baseline_at(ledger: DeltaLedger, lsn: int) -> _Baseline:
     points = consistent_points(ledger.spark, ledger.root, ledger.source).select("batch", "last_commit_lsn").collect()
     batch, reached = batch_at([(row["batch"], row["last_commit_lsn"]) for row in points], lsn)
     between = (
@@ -160,7 +160,7 @@ def _baseline_at(ledger: Ledger, lsn: int) -> _Baseline:
     return _Baseline(reached, ledger.states_after(batch), (remark,) if is_last else ())
 
 
-def _newest_xid(ledger: Ledger) -> int | None:
+def _newest_xid(ledger: DeltaLedger) -> int | None:
     committed = ledger.read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
     rows = committed.orderBy(F.desc("commit_lsn")).select("xid").limit(_RECENT).toArrow().to_pylist()
     return newest_xid([row["xid"] for row in rows if row["xid"] is not None])

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from pgoutput_etl import machine
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import claims
-from pgoutput_etl.ledger.claims import LEASE, Claims, Process
+from pgoutput_etl.ledger.claims import LEASE, Claims
+from pgoutput_etl.machine import Process
 
 OTHERS = Process("elsewhere", 4711, 99)
 
@@ -94,7 +96,7 @@ def test_a_run_on_another_machine_is_dead_after_its_lease(ago: timedelta, is_dea
 
 
 def test_a_vanished_process_of_this_machine_blocks_no_run() -> None:
-    code = "from pgoutput_etl.ledger.claims import Process; p = Process.current(); print(p.pid, p.started)"
+    code = "from pgoutput_etl.machine import Process; p = Process.current(); print(p.pid, p.started)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     here = Process.current()
     rows = Rows()
@@ -307,7 +309,7 @@ def test_a_claim_also_covers_the_next_batch() -> None:
 def test_a_zombie_process_blocks_no_run() -> None:
     """Its parent has not waited for it, so it is still in the list of processes."""
     code = (
-        "import signal; from pgoutput_etl.ledger.claims import Process; p = Process.current(); "
+        "import signal; from pgoutput_etl.machine import Process; p = Process.current(); "
         "print(p.pid, p.started, flush=True); signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
@@ -335,7 +337,7 @@ def test_only_processes_of_the_same_machine_boot_and_container_are_known_to_be_g
 def test_no_process_is_known_to_be_gone_if_the_machine_is_ambiguous(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(claims, "_NAMESPACE", tmp_path / "none")
+    monkeypatch.setattr(machine, "_NAMESPACE", tmp_path / "none")
     here = Process.current()
     assert (here.pid, here.started) == (os.getpid(), 0)
     assert not Process(here.machine, 2**22 + 1, here.started).is_gone(here)

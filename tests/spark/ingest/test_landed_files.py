@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.ingest import landed_files
+from pgoutput_etl.ingest import landed_files, landing_folder
 from pgoutput_etl.ingest.assemble import collect_scans
 from pgoutput_etl.ingest.listing import list_landing
 from pgoutput_etl.jobs.apply.report import RunSummary
@@ -239,7 +239,7 @@ def test_a_file_that_grows_while_the_folder_is_listed(nights: Nights, monkeypatc
             listed = Listing.of([*listed.files(), *(f for f in list_landing(*arguments).files() if "2.bin" in f.path)])
         return listed
 
-    monkeypatch.setattr(landed_files, "list_landing", listing)
+    monkeypatch.setattr(landing_folder, "list_landing", listing)
     nights.job.run()
     assert nights.values("t") == up_to(3)
 

@@ -22,7 +22,7 @@ from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import tables_at
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import Begin, Commit, Relation, StreamCommit
 from pgoutput_etl.spark.session import session_settings
@@ -159,9 +159,9 @@ def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, mon
     assert remaining == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
     assert by_name(maintained(job, only), "ledger: transactions").rows == 0
 
-    last = Ledger(job.spark, ledger_root(job), "test").last_batch()
+    last = DeltaLedger.at(job.spark, ledger_root(job), "test").last_batch()
     assert last is not None
-    archive = LedgerArchive(job.spark, job.loaded(), Ledger(job.spark, ledger_root(job), "test"), last)
+    archive = LedgerArchive(job.spark, job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last)
     for minute in (1, 2, 4, 6, 7, 9):
         assert archive.first_commit(at(minute)) == minute * 0x100
         assert archive.last_commit(at(minute)) == minute * 0x100
@@ -198,7 +198,7 @@ def test_a_table_changed_by_another_program_is_skipped(nights: Nights) -> None:
 def test_during_a_run_only_append_only_tables_are_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
     job = nights.job
-    with Ledger(job.spark, ledger_root(job), "test").claims().held(4):
+    with DeltaLedger.at(job.spark, ledger_root(job), "test").claims().held(4):
         version = job.versions()["t"]
         done = maintained(job)
         assert "Targets were skipped: another run is at work" in done.remarks[0]
@@ -228,7 +228,7 @@ def test_the_next_maintenance_finishes_an_interrupted_one(nights: Nights, monkey
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "close_backfill", dies)
+        patched.setattr(DeltaLedger, "close_backfill", dies)
         with pytest.raises(RuntimeError, match="killed"):
             maintained(nights.job)
     done = maintained(nights.job)

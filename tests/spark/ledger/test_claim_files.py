@@ -21,7 +21,9 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
-from pgoutput_etl.ledger.claims import CLAIMED, LEASE, RELEASED, Process, newest
+from pgoutput_etl.ledger.claims import CLAIMED, LEASE, RELEASED, newest
+from pgoutput_etl.machine import Process
+from pgoutput_etl.spark.object_folder import ObjectFolder
 from tests.support.s3_lake import BUCKET, KEY, SECRET, Lake, lake, packages
 
 pytestmark = pytest.mark.spark
@@ -77,13 +79,16 @@ def root(request: pytest.FixtureRequest, server: Lake) -> str:
     return f"ledgers/{request.node.name}"
 
 
+def folder(jvm: Any, server: Lake, root: str, **more: str) -> ObjectFolder:
+    at = {"endpoint": server.url, "endpoint.region": "us-east-1", "path.style.access": "true"}
+    settings = {**at, "access.key": KEY, "secret.key": SECRET, "impl.disable.cache": "true", **more}
+    return ObjectFolder(cast(SparkSession, Java(jvm, settings)), f"s3a://{BUCKET}/{root}/_claims")
+
+
 def files(
     jvm: Any, server: Lake, root: str, source: str = "shop", lines: list[str] | None = None, **more: str
 ) -> ClaimFiles:
-    at = {"endpoint": server.url, "endpoint.region": "us-east-1", "path.style.access": "true"}
-    settings = {**at, "access.key": KEY, "secret.key": SECRET, "impl.disable.cache": "true", **more}
-    session = cast(SparkSession, Java(jvm, settings))
-    return ClaimFiles(session, f"s3a://{BUCKET}/{root}/_claims", source, ([] if lines is None else lines).append)
+    return ClaimFiles(folder(jvm, server, root, **more), source, ([] if lines is None else lines).append)
 
 
 def row(batch: int, status: str = CLAIMED, ago: timedelta = timedelta(0), run: str = "mine") -> dict[str, Any]:
@@ -110,13 +115,13 @@ def test_one_of_two_simultaneous_claims_succeeds(jvm: Any, server: Lake, root: s
 
 def test_both_succeed_with_s3as_default(jvm: Any, server: Lake, root: str) -> None:
     """Delta's log store commits that way. If this fails, S3A puts on condition, and claim_files.py can go."""
-    storage = files(jvm, server, root)
+    storage = folder(jvm, server, root)
     path = storage._path("0.json")
     both = [storage._files.create(path, False) for _ in range(2)]
     for number, stream in enumerate(both):
         stream.write(bytearray(json.dumps({"at": "2026-01-01T00:00:00+00:00", "n": number}).encode()))
         stream.close()
-    assert storage._read("0.json")["n"] == 1, "the first is lost without an error"
+    assert json.loads(storage.read("0.json"))["n"] == 1, "the first is lost without an error"
 
 
 def test_a_claim_is_released_and_deleted_after_later_batches(jvm: Any, server: Lake, root: str) -> None:

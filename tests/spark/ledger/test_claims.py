@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import claims
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.machine import Process
 from tests.support.fault_runs import FaultyJob, forget_files
 from tests.support.faults import BEFORE, Fault
 from tests.support.jobs import Job
@@ -103,8 +104,8 @@ def test_a_claim_of_another_machine_blocks_until_its_lease_ends(
     faulty: FaultyJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty.land(0, NIGHTS[0])
-    ledger = Ledger(faulty.job.spark, str(faulty.job.folder / "tables" / "_pgoutput_etl"), "test")
-    elsewhere = claims.Process("elsewhere boot pid:[1]", 4711, 99)
+    ledger = DeltaLedger.at(faulty.job.spark, str(faulty.job.folder / "tables" / "_pgoutput_etl"), "test")
+    elsewhere = Process("elsewhere boot pid:[1]", 4711, 99)
     at = datetime.now(timezone.utc) - claims.LEASE * 0.5
     ledger.claims().report(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
     with pytest.raises(RunError, match=r"process 4711 of elsewhere, last heard of \d+ s ago"):
@@ -125,7 +126,7 @@ def test_one_of_several_simultaneous_runs_gets_the_claim(spark: SparkSession, tm
     enough = threading.Event()
 
     def run(source: str) -> None:
-        held = Ledger(spark, str(tmp_path), source).claims()
+        held = DeltaLedger.at(spark, str(tmp_path), source).claims()
         at_once.wait()
         try:
             with held.held(1):

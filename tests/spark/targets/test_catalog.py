@@ -25,7 +25,7 @@ from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.as_of import tables_at
-from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import is_delta_table
@@ -148,7 +148,7 @@ def side(nights: Nights, rows: list[Row]) -> VerifyRequest:
 
 def versions(nights: Nights) -> dict[str, int]:
     """Each table's Delta version after the last batch, by catalog name."""
-    last = Ledger(nights.job.spark, ledger_of(nights), "test").last_batch()
+    last = DeltaLedger.at(nights.job.spark, ledger_of(nights), "test").last_batch()
     assert last is not None
     return {state.path: state.version for state in last.tables.values()}
 
@@ -242,7 +242,7 @@ def test_a_snapshot_is_finished_after_a_crash_or_refused_without_a_trace(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "close_backfill", dies)
+        patched.setattr(DeltaLedger, "close_backfill", dies)
         with pytest.raises(KeyboardInterrupt):
             load(nights, 0x180, [("0", "from before"), ("1", "a")])
     assert list(staged.iterdir())
@@ -361,7 +361,7 @@ def dies_before_it_is_done(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "close", dies)
+        patched.setattr(DeltaLedger, "close", dies)
         with pytest.raises(RuntimeError, match="killed"):
             nights.job.run()
 

@@ -22,8 +22,9 @@ from pgoutput_etl.jobs.status.report import Claim, Status, WaitingFiles, print_s
 from pgoutput_etl.jobs.status.request import StatusRequest, parse_age
 from pgoutput_etl.jobs.status.run import status
 from pgoutput_etl.landing.fingerprint import LandedFile
-from pgoutput_etl.ledger.claims import LEASE, Process
+from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.machine import Process
 from pgoutput_etl.transactions.cutoff import TORN
 from tests.support.small_ledger import SmallLedger, state
 

@@ -1,0 +1,82 @@
+"""The landing folder: its listing, and scans of its files on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Config, OnError
+from pgoutput_etl.ingest.binary_files import find_contents, scan_files
+from pgoutput_etl.ingest.listing import check_sizes, list_landing, list_names, reading_files
+from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
+from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask
+from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
+from pgoutput_etl.masking.policy import has_masks
+
+
+class LandingFolder(Protocol):
+    @property
+    def config(self) -> Config: ...
+
+    def listing(self) -> Listing:
+        """Raises ConfigError if nothing exists there."""
+        ...
+
+    def names(self) -> list[str]:
+        """The paths of all files, including empty ones."""
+        ...
+
+    def check_sizes(self, files: Iterable[LandedFile]) -> None:
+        """Raises ArchiveError for a file that is too large to read."""
+        ...
+
+    def scan(
+        self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
+    ) -> ScannedBlocks:
+        """Blocks of the new messages in the files; the caller releases them. tasks: by path.
+
+        If the configuration masks columns and there is no policy yet, the blocks have no rows of tables. Raises
+        ArchiveError.
+        """
+        ...
+
+    def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
+        """By number of a known content, the files that begin with it. Raises ArchiveError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLandingFolder:
+    """On any file system that Spark reads."""
+
+    spark: SparkSession
+    config: Config
+
+    def listing(self) -> Listing:
+        with reading_files([self.config.source.landing]):
+            return list_landing(self.spark, self.config.source.landing)
+
+    def names(self) -> list[str]:
+        return list_names(self.spark, self.config.source.landing)
+
+    def check_sizes(self, files: Iterable[LandedFile]) -> None:
+        check_sizes(self.spark, files)
+
+    def scan(
+        self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
+    ) -> ScannedBlocks:
+        """The driver's part and the rows come from one read."""
+        config = self.config
+        withhold = WithholdRows() if has_masks(config) else None
+        with reading_files(tasks):
+            salvages = config.on_error is OnError.QUARANTINE
+            blocks = scan_files(self.spark, tasks, known, config.source.framing, salvages, policy or withhold)
+            return ScannedBlocks.of(self.spark, blocks, sum(task.size for task in tasks.values()))
+
+    def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
+        with reading_files(paths):
+            return find_contents(self.spark, paths, known)

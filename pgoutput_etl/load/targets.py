@@ -1,0 +1,190 @@
+"""What writing a batch needs of the target tables, and its implementation with Delta tables in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.load import append, history, merge, soft_delete
+from pgoutput_etl.load import commit as delta_commit
+from pgoutput_etl.load.change_source import ChangeBlocks, ChangeSource
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.evolve import applications, committed_steps, evolve
+from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
+from pgoutput_etl.spark.platform import marks_commits
+from pgoutput_etl.spark.session import session_settings, writes_may_overlap
+from pgoutput_etl.targets.plan import SchemaSpan, TableTask
+from pgoutput_etl.transactions.cutoff import Cutoff
+
+_WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
+
+# Makes one commit, from the rows in the target before it and their number, None if unknown.
+SpanWrite = Callable[[TargetRows, DeltaTransaction, int | None], WriteResult]
+
+
+class Changes(Protocol):
+    """The committed changes of the tables to write."""
+
+    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        """Everything about the write of a schema span that changes no table."""
+        ...
+
+
+class Targets(Protocol):
+    """The target tables by place: a path, or a name in a catalog. Every commit that has a DeltaTransaction is made
+    once, however often it is called."""
+
+    @property
+    def marks_commits(self) -> bool:
+        """False if commits can't be recognized later, by their DeltaTransaction."""
+        ...
+
+    @property
+    def may_overlap(self) -> bool:
+        """True if several threads may write at the same time."""
+        ...
+
+    def pool(self, tables: int) -> Executor:
+        """Threads to write so many tables at a time, or one after the other."""
+        ...
+
+    def batch_changes(
+        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
+    ) -> Changes: ...
+
+    def check_exists(self, place: str) -> None:
+        """Raises TableError if the table is gone."""
+        ...
+
+    def has_other_object(self, place: str) -> bool:
+        """True if a catalog has something else than a Delta table under this name."""
+        ...
+
+    def has_rows(self, place: str) -> bool: ...
+
+    def count(self, place: str) -> int: ...
+
+    def applications(self, place: str) -> set[str]:
+        """The applications (DeltaTransaction) that wrote commits in the table's history."""
+        ...
+
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
+        """The steps of the commit's batch in the table's history, written by a run that died."""
+        ...
+
+    def last_result(self, place: str) -> WriteResult:
+        """What the table's last commit did."""
+        ...
+
+    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
+        """Copies a table's rows at `old_version` from its old place over whatever is at the new one."""
+        ...
+
+    def empty(self, place: str, commit: DeltaTransaction) -> None:
+        """Deletes all rows at a place that a table has left. Time travel still reaches them."""
+        ...
+
+    def restore(self, place: str, version: int | None) -> None:
+        """Restores the table to a version, or empties it if the version is None."""
+        ...
+
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
+        """Changes the columns. Raises TableError if existing rows would lack a key."""
+        ...
+
+
+def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
+    return events
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaChanges:
+    """event_filter: selects the events to apply."""
+
+    spark: SparkSession
+    source: ChangeSource
+    event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
+
+    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        if task.mode is Mode.MIRROR:
+            events = self.source.events(task, span)
+            events = replace(events, frame=self.event_filter(events.frame, span.shape))
+
+            def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
+                return merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+
+            return write
+        log = self.source.event_log(task, span)
+
+        def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
+            settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
+            with session_settings(self.spark, settings) as session:
+                return _WRITERS[task.mode](session, task.path, span.shape, log, before)
+
+        return write_in_mode
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTargets:
+    spark: SparkSession
+
+    @property
+    def marks_commits(self) -> bool:
+        return marks_commits(self.spark)
+
+    @property
+    def may_overlap(self) -> bool:
+        return writes_may_overlap(self.spark)
+
+    def pool(self, tables: int) -> Executor:
+        return ThreadPoolExecutor(tables if self.may_overlap else 1)
+
+    def batch_changes(
+        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
+    ) -> DeltaChanges:
+        changes = ChangeBlocks(rows, cutoffs)
+        changes.prepare(tasks)
+        return DeltaChanges(self.spark, changes)
+
+    def check_exists(self, place: str) -> None:
+        delta_commit.check_target_exists(self.spark, place)
+
+    def has_other_object(self, place: str) -> bool:
+        in_catalog = is_catalog_place(place) and is_in_catalog(self.spark, place)
+        return in_catalog and not is_delta_table(self.spark, place)
+
+    def has_rows(self, place: str) -> bool:
+        return delta_commit.has_rows(self.spark, place)
+
+    def count(self, place: str) -> int:
+        return read_table(self.spark, place).count()
+
+    def applications(self, place: str) -> set[str]:
+        return applications(self.spark, place)
+
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
+        return committed_steps(self.spark, place, commit)
+
+    def last_result(self, place: str) -> WriteResult:
+        return delta_commit.write_result(self.spark, place)
+
+    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
+        delta_commit.move(self.spark, old_place, old_version, place, commit)
+
+    def empty(self, place: str, commit: DeltaTransaction) -> None:
+        delta_commit.empty(self.spark, place, commit)
+
+    def restore(self, place: str, version: int | None) -> None:
+        delta_commit.restore(self.spark, place, version)
+
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
+        evolve(self.spark, place, migration, commit, mode)

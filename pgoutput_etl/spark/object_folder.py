@@ -1,0 +1,82 @@
+"""Small objects in a folder of any storage that Hadoop knows, also put on condition that their name is free."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+_CAPABILITY = "fs.s3a.create.conditional.enabled"
+
+_CONDITION = "fs.option.create.conditional.overwrite"
+
+_TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
+
+_CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same object is in progress; try again
+
+
+@dataclass(slots=True)
+class ObjectFolder:
+    """Names are relative to the folder."""
+
+    spark: SparkSession
+    folder: str
+    _java: Any = field(init=False)
+    _files: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._java = cast(Any, self.spark)._jvm
+        settings = cast(Any, self.spark)._jsparkSession.sessionState().newHadoopConf()
+        self._files = self._path("").getFileSystem(settings)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            statuses = self._files.listStatus(self._path(folder))
+        except Py4JJavaError as error:
+            if "FileNotFoundException" not in str(error):
+                raise
+            return []
+        return [str(status.getPath().getName()) for status in statuses]
+
+    def read(self, name: str) -> str:
+        with closing(self._files.open(self._path(name))) as stream:
+            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+
+    def exists(self, name: str) -> bool:
+        return bool(self._files.exists(self._path(name)))
+
+    def put(self, name: str, text: str, may_exist: bool) -> None:
+        """may_exist: False raises Java's error if the object is seen to exist."""
+        _write(text, self._files.create(self._path(name), may_exist))
+
+    def can_put_once(self, name: str) -> bool:
+        return bool(self._files.hasPathCapability(self._path(name), _CAPABILITY))
+
+    def put_once(self, name: str, text: str) -> bool:
+        """Puts the object on condition that its name is free. Returns False if it is not."""
+        for is_last in (False, False, True):
+            builder = self._files.createFile(self._path(name)).create().overwrite(False).recursive()
+            try:
+                _write(text, builder.must(_CONDITION, "true").build())
+                return True
+            except Py4JJavaError as error:
+                reason = str(error)
+                if any(sign in reason for sign in _TAKEN):
+                    return False
+                if is_last or _CONFLICT not in reason:
+                    raise
+        return False
+
+    def delete(self, name: str) -> None:
+        self._files.delete(self._path(name), False)
+
+    def _path(self, name: str) -> Any:
+        return self._java.org.apache.hadoop.fs.Path(f"{self.folder}/{name}".rstrip("/"))
+
+
+def _write(text: str, stream: Any) -> None:
+    stream.write(bytearray(text.encode()))
+    stream.close()

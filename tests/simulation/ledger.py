@@ -1,0 +1,247 @@
+"""The ledger on simulated storage. What decides and in which order things are written is the package's own code; only
+rows that Spark would join are joined here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, with_status
+from pgoutput_etl.ingest.quarantine import damages
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ledger.batch import Batch, BatchResult
+from pgoutput_etl.ledger.claim_files import ClaimFiles
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.quarantine import LedgerQuarantine
+from pgoutput_etl.ledger.store import LedgerStore, Store
+from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
+from pgoutput_etl.ledger.transactions import BatchHistory, LedgerTransactions, PendingTransactions, open_fragments
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, FragmentId, TransactionStatus
+from tests.simulation.scheduler import SimMachine
+from tests.simulation.storage import Commit, Conflict, Storage, Writer
+
+ROOT = "root/_pgoutput_etl"
+SOURCE = "s"
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """Rows that one commit appended."""
+
+    batch: int
+    table: pa.Table
+    _rows: list[dict[str, Any]] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        if self._rows is None:
+            self._rows = self.table.to_pylist()
+        return self._rows
+
+
+@dataclass(slots=True)
+class SimObjects:
+    """claim_files.Objects, with S3's conditional put."""
+
+    storage: Storage
+    writer: Writer
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        found = self._read("list claims", lambda: [n for n in self.storage.objects if n.startswith(prefix)])
+        return sorted({name.removeprefix(prefix).partition("/")[0] for name in found})
+
+    def read(self, name: str) -> str:
+        return self._read(f"read claim {name}", lambda: self.storage.objects[name])
+
+    def exists(self, name: str) -> bool:
+        return self._read(f"look for claim {name}", lambda: name in self.storage.objects)
+
+    def put(self, name: str, text: str, may_exist: bool) -> None:
+        assert may_exist
+        self._write(f"put claim {name}", partial(self.storage.objects.__setitem__, name, text))
+
+    def can_put_once(self, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def put_once(self, name: str, text: str) -> bool:
+        return self._write(f"put claim {name} once", lambda: self.storage.objects.setdefault(name, text) is text)
+
+    def delete(self, name: str) -> None:
+        self._write(f"delete claim {name}", partial(self.storage.objects.pop, name, None))
+
+    def _read(self, what: str, do: Callable[[], Any]) -> Any:
+        return self.storage.read(self.writer.process, what, do)
+
+    def _write(self, what: str, do: Callable[[], Any]) -> Any:
+        return self.storage.write(self.writer.process, what, do)
+
+
+class SimStore(Store):
+    def __init__(self, storage: Storage, machine: SimMachine) -> None:
+        super().__init__(SOURCE, machine)
+        self.storage = storage
+        self.writer = Writer(storage, machine.own)
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+    def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
+        schema = pa.schema([SCHEMAS[table].field(name) for name in names])
+        chunks = self._chunks(table, chosen)
+        if not chunks:
+            return schema.empty_table()
+        rows = pa.concat_tables([chunk.table for chunk in chunks])
+        if chosen.xids is not None:
+            xid = rows.column("xid")
+            rows = rows.filter(
+                pc.and_(pc.greater_equal(xid, chosen.xids[0]), pc.less_equal(xid, chosen.xids[1]))
+            )
+        return rows.select(names)
+
+    def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
+        found = (row for chunk in self._chunks(table, RowRange(first, before)) for row in chunk.rows())
+        return [{name: row[name] for name in names} for row in found]
+
+    def _chunks(self, table: str, chosen: RowRange) -> list[Chunk]:
+        path = f"{ROOT}/{table}"
+        version = self.writer.read_version(path)
+        chunks: list[Chunk] = [] if version < 0 else self.storage.table(path).content(version)
+        before = chosen.before if chosen.before is not None else 1 << 62
+        return [chunk for chunk in chunks if chosen.first <= chunk.batch < before]
+
+    def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
+        """As Spark and delta-rs append: again after a conflict, unless the other commit was the same."""
+        chunk = Chunk(batch, _complete(rows, SCHEMAS[table]))
+        transaction = (self.application(table, step), batch)
+
+        def prepare(content: list[Chunk] | None) -> Commit:
+            is_new = content is None
+            return Commit("append", lambda old: [*(old or ()), chunk], transaction, None, True, is_new)
+
+        for attempt in range(20):
+            try:
+                self.writer.commit(f"{ROOT}/{table}", prepare)
+                return
+            except Conflict:
+                if attempt == 19:
+                    raise
+
+    def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
+        if self.storage.is_atomic:
+            return None
+        return ClaimFiles(SimObjects(self.storage, self.writer), SOURCE, report, self.machine)
+
+
+def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+class SimHistory(BatchHistory):
+    def unknown_resent(self) -> tuple[int, int, int] | None:
+        ended = self.transactions.table(self.batch, self.rows, self.rows.ended_on_driver)
+        ours = [row for row in ended.to_pylist() if row["commit_lsn"] is not None]
+        before = self.transactions.store.rows("transactions", ("fate", "xid", "commit_lsn"), 0, self.batch.number)
+        known = {(row["xid"], row["commit_lsn"]) for row in (*before, *ours) if row["fate"] in ONCE_COMMITTED}
+        lsns = {lsn for _, lsn in known}
+        for row in sorted(ours, key=lambda row: (row["file"] or 0, row["commit_lsn"])):
+            is_known = row["commit_lsn"] in lsns if row["xid"] is None else (row["xid"], row["commit_lsn"]) in known
+            if row["fate"] == TransactionStatus.RESENT.value and not is_known:
+                return row["file"], row["xid"], row["commit_lsn"]
+        return None
+
+
+class SimTransactions(LedgerTransactions):
+    def history_of(self, batch: Batch, rows: MessageRows, commits: int) -> SimHistory:
+        return SimHistory(self, batch, rows, commits)
+
+    def append_messages(self, batch: Batch, rows: MessageRows, counts: Any) -> None:  # noqa: ARG002
+        assert not any(counts.values()), "archives of the simulation have no Messages"
+
+
+class SimPending(PendingTransactions):
+    def append(self, batch: Batch, rows: MessageRows) -> None:
+        if not open_fragments(rows.assembly):
+            return
+        assert rows.blocks.local is not None
+        kinds = pa.array([BlockKind.CHANGE.value, BlockKind.LOGICAL.value])
+        own = rows.blocks.local.filter(pc.is_in(rows.blocks.local.column("kind"), kinds))
+        parts = [with_status(block, rows.statuses) for block in iterate_blocks(own.to_batches())]
+        if not parts:
+            return
+        found = pa.Table.from_batches(parts)
+        is_open = pc.equal(found.column("fate"), TransactionStatus.OPEN.value)
+        found = found.filter(pc.and_(is_open, pc.greater_equal(found.column("file"), batch.first_file)))
+        if len(found):
+            stamp = {"source": pa.repeat(SOURCE, len(found)), "batch": pa.repeat(batch.number, len(found))}
+            own_columns = {name: found.column(name) for name in MESSAGE_SCHEMA.names}
+            self.store.append_table("open_transactions", pa.table({**stamp, **own_columns}), batch.number)
+
+    def blocks(self, assembly: Assembly, batch: Batch) -> Any:
+        rows = self._waiting(assembly, batch)
+        if rows is None:
+            return None
+        batches = rows.combine_chunks().to_batches()
+        return pa.Table.from_batches(pack_blocks(batches, BlockKind.WAITING), BLOCK_SCHEMA)
+
+    def masks(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
+        rows = self._waiting(assembly, batch)
+        found = [] if rows is None else pc.unique(rows.column("relation").drop_null()).to_pylist()
+        return [(oid, {}) for oid in found]
+
+    def _waiting(self, assembly: Assembly, batch: Batch) -> pa.Table | None:
+        fragments = set(open_fragments(assembly))
+        if not fragments:
+            return None
+        rows = self.store.columns("open_transactions", MESSAGE_SCHEMA.names, batch.since, batch.number)
+        places = zip(rows.column("file").to_pylist(), rows.column("unit").to_pylist(), strict=True)
+        return rows.filter(pa.array([place in fragments for place in places], pa.bool_()))
+
+    def delete_ended(self, assembly: Assembly) -> None:
+        stored = self.store.rows("open_transactions", ("file", "unit"))
+        self.delete_closed({(row["file"], row["unit"]) for row in stored}, assembly)
+
+    def delete_closed(self, fragments: Iterable[FragmentId], assembly: Assembly) -> None:
+        still_open = set(open_fragments(assembly))
+        ended = {fragment for fragment in fragments if fragment not in still_open}
+        if not ended:
+            return
+
+        def remaining(content: list[Chunk] | None) -> list[Chunk]:
+            chunks = []
+            for chunk in content or ():
+                kept = [(row["file"], row["unit"]) not in ended for row in chunk.rows()]
+                table = chunk.table.filter(pa.array(kept, pa.bool_()))
+                if len(table):
+                    chunks.append(Chunk(chunk.batch, table))
+            return chunks
+
+        store = cast(SimStore, self.store)
+        store.writer.commit(f"{ROOT}/open_transactions", lambda _: Commit("delete", remaining, None))
+
+
+class SimQuarantine(LedgerQuarantine):
+    def append(self, batch: Batch, result: BatchResult, path_of: Callable[[int], str]) -> None:
+        held = [
+            {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, "reason": t.reason}
+            for t in result.tables
+            if t.status == "held" and t != batch.tables.get(t.oid)
+        ]
+        self.store.append_rows("quarantine", [*held, *damages(result.scans, path_of)], batch.number)
+
+
+def sim_ledger(storage: Storage, machine: SimMachine) -> Ledger:
+    store = cast(LedgerStore, SimStore(storage, machine))
+    return Ledger(store, SimTransactions(store), SimPending(store), SimQuarantine(store))

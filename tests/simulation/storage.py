@@ -1,0 +1,218 @@
+"""Simulated storage: effects that may fail, and Delta tables in memory that follow Delta's transaction rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from tests.simulation.scheduler import Killed, Scheduler, SimProcess, StorageError
+
+T = TypeVar("T")
+
+
+class Conflict(OSError):
+    """Another commit won, and this one can't be made after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chances:
+    """Probabilities per effect. kill: of the process; pause: of the process, for minutes; fail: of the operation, without
+    effect; lose: of its answer; linger: of a killed process's write, to happen later."""
+
+    kill: float = 0.0
+    pause: float = 0.0
+    fail: float = 0.0
+    lose: float = 0.0
+    linger: float = 0.3
+    switch: float = 0.3
+
+
+@dataclass(slots=True)
+class Faults:
+    """Decides which effects fail. allowed: numbers of the only faults that happen; all if None. longest_linger: seconds."""
+
+    chance: Random
+    chances: Chances
+    allowed: frozenset[int] | None = None
+    count: int = 0
+    longest_linger: float = 60.0
+    happened: list[tuple[int, str]] = field(default_factory=list)
+
+    def draw(self, is_write: bool) -> str | None:
+        chances, drawn = self.chances, self.chance.random()
+        kinds = [("kill", chances.kill), ("pause", chances.pause), ("fail", chances.fail)]
+        kinds += [("lose", chances.lose)] if is_write else []
+        for kind, probability in kinds:
+            if drawn < probability:
+                number, self.count = self.count, self.count + 1
+                if self.allowed is not None and number not in self.allowed:
+                    return None
+                self.happened.append((number, kind))
+                return kind
+            drawn -= probability
+        return None
+
+
+@dataclass(slots=True)
+class Storage:
+    """is_atomic: a commit's file is put on condition that it doesn't exist, as on POSIX file systems and Azure; otherwise
+    a writer first looks whether it exists, as Delta does on S3."""
+
+    scheduler: Scheduler
+    faults: Faults
+    is_atomic: bool
+    tables: dict[str, DeltaTable] = field(default_factory=dict)
+    objects: dict[str, str] = field(default_factory=dict)
+    effects: int = 0
+
+    def table(self, path: str) -> DeltaTable:
+        return self.tables.setdefault(path, DeltaTable(path))
+
+    def read(self, process: SimProcess, what: str, do: Callable[[], T]) -> T:
+        return self._effect(process, what, do, is_write=False)
+
+    def write(self, process: SimProcess, what: str, do: Callable[[], T]) -> T:
+        return self._effect(process, what, do, is_write=True)
+
+    def _effect(self, process: SimProcess, what: str, do: Callable[[], T], is_write: bool) -> T:
+        scheduler = self.scheduler
+        if process.is_dead:
+            raise Killed
+        self.effects += 1
+        scheduler.now += scheduler.chance.random() * (2.0 if is_write else 0.5)
+        fault = self.faults.draw(is_write)
+        if fault == "pause":
+            self._pause(process)
+            scheduler.wait(process)
+        elif scheduler.chance.random() < self.faults.chances.switch:
+            scheduler.wait(process)
+        if fault == "kill":
+            return self._kill(process, what, do, is_write)
+        if fault == "fail":
+            scheduler.note(f"{process.name}: {what}: fails")
+            raise StorageError(f"{what}: 503 Slow Down")
+        result = do()
+        if is_write:
+            scheduler.note(f"{process.name}: {what}{': its answer is lost' if fault == 'lose' else ''}")
+        if fault == "lose":
+            raise StorageError(f"{what}: timeout")
+        return result
+
+    def _pause(self, process: SimProcess) -> None:
+        seconds = self.faults.chance.choice((30.0, 100.0, 170.0, 200.0, 400.0))
+        self.scheduler.note(f"{process.name}: stops for {seconds:.0f} s")
+        process.stopped_until = self.scheduler.now + seconds
+        if self.faults.chance.random() < 0.5:
+            process.suspended += seconds
+
+    def _kill(self, process: SimProcess, what: str, do: Callable[[], object], is_write: bool) -> T:
+        happens = self.faults.chance.random()
+        if is_write and happens < self.faults.chances.linger:
+            seconds = self.faults.chance.random() * self.faults.longest_linger
+            self.scheduler.note(f"{process.name}: {what}: sent, and arrives {seconds:.0f} s later")
+
+            def arrive() -> None:
+                self.scheduler.note(f"arrives: {process.name}: {what}")
+                do()
+
+            self.scheduler.at(self.scheduler.now + seconds, arrive)
+        elif is_write and happens < 0.65:
+            self.scheduler.note(f"{process.name}: {what}")
+            do()
+        self.scheduler.kill(process)
+        raise Killed
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """change: from the table's content before it. is_append: it read nothing. is_metadata: it created the table, or
+    changed its columns or all of its files."""
+
+    operation: str
+    change: Callable[[Any], Any]
+    transaction: tuple[str, int] | None
+    metadata: Mapping[str, Any] | None = None
+    is_append: bool = False
+    is_metadata: bool = False
+    result: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(slots=True)
+class DeltaTable:
+    """The commits of a table, and its content after each."""
+
+    path: str
+    commits: list[Commit] = field(default_factory=list)
+    contents: list[Any] = field(default_factory=list)
+
+    @property
+    def version(self) -> int:
+        return len(self.commits) - 1
+
+    def content(self, version: int) -> Any:
+        for number in range(len(self.contents), version + 1):
+            before = self.contents[-1] if self.contents else None
+            self.contents.append(self.commits[number].change(before))
+        return self.contents[version]
+
+    def has_transaction(self, version: int, transaction: tuple[str, int] | None) -> bool:
+        """True if the table's commits up to that version have this one of the application, or a later one."""
+        if transaction is None:
+            return False
+        application, number = transaction
+        made = (c.transaction for c in self.commits[: version + 1] if c.transaction is not None)
+        return any(own == application and n >= number for own, n in made)
+
+    def put(self, version: int, commit: Commit, only_if_absent: bool) -> bool:
+        """Returns False if the version exists."""
+        if version < len(self.commits):
+            if only_if_absent:
+                return False
+            self.commits[version] = commit  # as an object on S3: the commit that was there is lost
+            del self.contents[version:]
+            return True
+        assert version == len(self.commits)
+        self.commits.append(commit)
+        return True
+
+
+@dataclass(slots=True)
+class Writer:
+    """Commits to tables for one process, as Delta does."""
+
+    storage: Storage
+    process: SimProcess
+
+    def read_version(self, path: str) -> int:
+        """-1 without a table."""
+        return self.storage.read(self.process, f"read {path}", lambda: self.storage.table(path).version)
+
+    def commit(self, path: str, prepare: Callable[[Any], Commit]) -> int | None:
+        """The version of the new commit; None if its transaction was committed before. prepare: makes the commit from
+        the table's content, None without a table. Raises Conflict."""
+        table = self.storage.table(path)
+        read = self.read_version(path)
+        commit = prepare(table.content(read) if read >= 0 else None)
+        if table.has_transaction(read, commit.transaction):
+            return None
+        version = read + 1
+        while not self._put(table, version, commit):
+            winner = table.commits[version]
+            if winner.transaction is not None and commit.transaction is not None:
+                if winner.transaction[0] == commit.transaction[0]:
+                    raise Conflict(f"{path}: ConcurrentTransactionException")
+            if winner.is_metadata or commit.is_metadata or not commit.is_append:
+                raise Conflict(f"{path}: a concurrent commit")
+            version += 1
+        return version
+
+    def _put(self, table: DeltaTable, version: int, commit: Commit) -> bool:
+        what = f"commit {table.path} {version} {commit.operation}"
+        if self.storage.is_atomic:
+            return self.storage.write(self.process, what, lambda: table.put(version, commit, only_if_absent=True))
+        if self.storage.read(self.process, what, lambda: version <= table.version):
+            return False
+        self.storage.write(self.process, what, lambda: table.put(version, commit, only_if_absent=False))
+        return True

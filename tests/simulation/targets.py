@@ -1,0 +1,180 @@
+"""Target tables on simulated storage, written one event after the other, as replay does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from pgoutput_etl.changes.window import Window
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.load.change_source import window_of
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.targets import SpanWrite
+from pgoutput_etl.replay.mirror import Row, migrated_rows, rows_under
+from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.plan import SchemaSpan, TableTask
+from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.simulation.scheduler import SimMachine, SimPool
+from tests.simulation.storage import Commit, Writer
+from tests.support.nights import Block, events_in
+
+_FEW_STATEMENTS = 2  # of an ALTER TABLE that changes several columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """A table's rows, as events of the shape that they were written under."""
+
+    shape: TableShape | None
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SimChanges:
+    targets: SimTargets
+    blocks: list[Block]
+    statuses: StatusLookup
+    cutoffs: Mapping[int, Cutoff]
+
+    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        events = events_in(self.blocks, self.statuses, self._window(task, span), span.shape)
+        return partial(self.targets.write_span, task.path, span.shape, events)
+
+    def _window(self, task: TableTask, span: SchemaSpan) -> Window:
+        return window_of(task, span, self.cutoffs)
+
+
+@dataclass(frozen=True, slots=True)
+class SimTargets:
+    """targets.Targets. has_metadata: False as on servers that keep no metadata of commits."""
+
+    writer: Writer
+    machine: SimMachine
+
+    @property
+    def marks_commits(self) -> bool:
+        return True
+
+    @property
+    def may_overlap(self) -> bool:
+        return True
+
+    def pool(self, tables: int) -> SimPool:
+        return self.machine.pool(tables)
+
+    def batch_changes(
+        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
+    ) -> SimChanges:
+        blocks = rows.collect_changes([task.oid for task in tasks]).to_pylist()
+        return SimChanges(self, blocks, rows.statuses, cutoffs)
+
+    def check_exists(self, place: str) -> None:
+        if self.writer.read_version(place) < 0:
+            raise TableError(f"there is no table at {place} any more")
+
+    def has_other_object(self, place: str) -> bool:  # noqa: ARG002
+        return False
+
+    def has_rows(self, place: str) -> bool:
+        return bool(self._newest(place).rows)
+
+    def count(self, place: str) -> int:
+        return len(self._newest(place).rows)
+
+    def applications(self, place: str) -> set[str]:
+        return {str(entry["application"]) for entry in self._metadata(place)}
+
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
+        own = (commit.application, commit.batch)
+        return {str(e["step"]) for e in self._metadata(place) if (e["application"], e["batch"]) == own}
+
+    def last_result(self, place: str) -> WriteResult:
+        version = self.writer.read_version(place)
+        return WriteResult(version, *self.writer.storage.table(place).commits[version].result)
+
+    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
+        self.writer.read_version(old_place)
+        moved: Content = self.writer.storage.table(old_place).content(old_version)
+        self._commit(place, commit, lambda _: moved, True, (len(moved.rows), 0, 0))
+
+    def empty(self, place: str, commit: DeltaTransaction) -> None:
+        shape = self._newest(place).shape
+        self._commit(place, commit, lambda _: Content(shape, ()), False)
+
+    def restore(self, place: str, version: int | None) -> None:
+        newest = self.writer.read_version(place)
+        if newest < 0 or version is not None and newest <= version:
+            return
+        table = self.writer.storage.table(place)
+        before = Content(table.content(newest).shape, ()) if version is None else table.content(version)
+        self.writer.commit(place, lambda _: Commit("restore", lambda _: before, None, is_metadata=True))
+
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
+        """In several commits without a transaction, which each look at what is left to do, or in one with it."""
+        assert mode is Mode.MIRROR
+        content = self._newest(place)
+        if any(migration.origins[position] is None for position in migration.key) and content.rows:
+            migration.check_key()
+        rows = tuple(migrated_rows(content.rows, migration))
+        if len(rows) % 2:
+            self._commit(place, commit, lambda _: Content(None, rows), True)
+            return
+        metadata = asdict(replace(commit, step=f"{commit.step}:log"))
+        if content.shape is not None:
+            for number in range(_FEW_STATEMENTS):
+                after = Content(None, rows) if number == _FEW_STATEMENTS - 1 else content
+                self._alter(place, after, metadata)
+
+    def _alter(self, place: str, after: Content, metadata: Mapping[str, Any]) -> None:
+        self.writer.commit(place, lambda _: Commit("alter", lambda _: after, None, metadata, is_metadata=True))
+
+    def write_span(
+        self,
+        place: str,
+        shape: TableShape,
+        events: list[Row],
+        before: TargetRows,
+        commit: DeltaTransaction,
+        _: int | None,
+    ) -> WriteResult:
+        is_new = before is TargetRows.NOTHING
+        counts = [0, 0, 0]
+
+        def apply(content: Content | None) -> Content:
+            table = rows_under(shape)
+            for row in () if is_new or content is None else content.rows:
+                table.put(row)
+            for event in events:
+                table.apply(event)
+            rows = tuple(table.events())
+            had = 0 if is_new or content is None else len(content.rows)
+            counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
+            return Content(shape, rows)
+
+        read = self.writer.storage.table(place)
+        apply(read.content(read.version) if read.version >= 0 else None)
+        self._commit(place, commit, apply, is_new, (counts[0], counts[1], counts[2]))
+        return self.last_result(place)
+
+    def _commit(
+        self, place: str, commit: DeltaTransaction, change: Any, is_metadata: bool, result: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
+        transaction = (f"{commit.application}:{commit.step}", commit.batch)
+        made = Commit(commit.step, change, transaction, asdict(commit), False, is_metadata, result)
+        self.writer.commit(place, lambda _: made)
+
+    def _newest(self, place: str) -> Content:
+        version = self.writer.read_version(place)
+        content: Content = self.writer.storage.table(place).content(version) if version >= 0 else Content(None, ())
+        return content
+
+    def _metadata(self, place: str) -> list[Mapping[str, Any]]:
+        version = self.writer.read_version(place)
+        commits = self.writer.storage.table(place).commits[: version + 1]
+        return [commit.metadata for commit in commits if commit.metadata is not None]
