@@ -205,7 +205,7 @@ class Assembly:
                 if row.fragment in file.owners:
                     file.owners[row.fragment].record_origin(message)
             case messages.StreamStop():
-                streams.stop_segment(transactions)
+                streams.stop_segment(transactions, row.ordinal)
             case messages.Prepare():
                 streams.prepare(transactions, message, row)
             case messages.Commit():
@@ -266,8 +266,14 @@ class Assembly:
         self.record_commit(lsn, time)
         status = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
         status = status if transaction.damage is None else TransactionStatus.QUARANTINED
-        status = TransactionStatus.RESENT if resends.is_resent(self._open, row.epoch, lsn) else status
-        self._open.end(status, transaction, lsn, time)
+        if not resends.is_resent(self._open, row.epoch, lsn):
+            self._open.end(status, transaction, lsn, time)
+        elif transaction.has_content:
+            self._open.end(TransactionStatus.RESENT, transaction, lsn, time)
+        else:
+            # A transaction without any change for the slot is sent only if its memory was short. So this may be the first
+            # sending of it, and nothing is missing: without an LSN, nobody looks for another.
+            self._open.end(TransactionStatus.RESENT, transaction)
 
     def _update_tail(self, scan: FileScan) -> None:
         """Records the fragment that is open where the file ends."""

@@ -28,7 +28,8 @@ _FIELDS = {stored: name for name, stored in _STORED_NAMES.items()}
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction whose end has not been read. lsn: as announced by Begin or Begin Prepare."""
+    """A transaction whose end has not been read. lsn: as announced by Begin or Begin Prepare. has_content: False if it
+    was streamed, and all of its segments were empty."""
 
     xid: int | None
     fragments: list[FragmentId]
@@ -41,6 +42,7 @@ class OpenTransaction:
     unreadable_relations: list[int] | None = field(default_factory=list)  # may be in the unreadable parts; None: any
     origin: str | None = None
     origin_lsn: int | None = None
+    has_content: bool = True
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> OpenTransaction:
@@ -97,11 +99,13 @@ class OpenAtEnd:
 
 @dataclass(slots=True)
 class FileState:
-    """State that lasts for one file. segments, owners: the transaction of a fragment."""
+    """State that lasts for one file. segments, owners: the transaction of a fragment. segment_start: the ordinal of the
+    last Stream Start."""
 
     number: int
     watermarks: list[int]  # by epoch
     begins_in_stream: bool = False
+    segment_start: int | None = None
     head_has_changes: bool = False
     segments: dict[int, OpenTransaction] = field(default_factory=dict)
     owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions and the head

@@ -28,7 +28,7 @@ def start_segment(transactions: OpenTransactions, message: messages.StreamStart,
         transactions.end(TransactionStatus.RESENT, stream)
     if message.first_segment or (stream is None and transactions.was_damaged):
         damage = None if message.first_segment else "the beginning of the stream can't be read"
-        stream = OpenTransaction(message.xid, [], scope=transactions.next_scope, damage=damage)
+        stream = OpenTransaction(message.xid, [], scope=transactions.next_scope, damage=damage, has_content=False)
         transactions.next_scope += 1
         transactions.streams[message.xid] = stream
     elif stream is None:
@@ -38,14 +38,18 @@ def start_segment(transactions: OpenTransactions, message: messages.StreamStart,
         )
     _check_not_cut_off(stream, "Stream Start", row)
     file = transactions.file
+    file.segment_start = row.ordinal
     stream.fragments.append((file.number, row.fragment))
     file.segments[row.fragment] = file.owners[row.fragment] = stream
     transactions.tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
 
 
-def stop_segment(transactions: OpenTransactions) -> None:
-    """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it."""
-    tail = transactions.tail
+def stop_segment(transactions: OpenTransactions, ordinal: int | None = None) -> None:
+    """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal: the
+    Stream Stop's; None without one."""
+    tail, start = transactions.tail, transactions.file.segment_start
+    if tail is not None and (ordinal is None or start is None or ordinal != start + 1):
+        tail.transaction.has_content = True
     if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
         transactions.add_prepared(tail.transaction)  # its Prepare is among the unreadable bytes
     elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:

@@ -69,4 +69,4 @@ def archive(number: int) -> Archive:
     is_plain = not any(isinstance(m, StreamStart) for m in messages) and options.connections == 1
     is_plain = is_plain and options.two_phase is TwoPhase.OFF
     starts = [i for i, m in enumerate(messages) if isinstance(m, Begin) and (not i or isinstance(messages[i - 1], Commit))]
-    return Archive(frames, starts if is_plain else [])
+    return Archive(frames, starts if is_plain else []) if frames else archive(number + ARCHIVES)

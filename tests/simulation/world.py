@@ -60,7 +60,7 @@ class Scenario:
             seed,
             chance.randrange(ARCHIVES),
             chance.random() < 0.6,
-            chance.choice((1, 2, 3, 5)),
+            chance.choice((2, 3, 4, 6)),
             chance.choice((0.0, 0.0, 20.0, 100.0)),
             chance.choice((0.0, 0.3)),
             chance.random() < 0.3,
@@ -110,7 +110,8 @@ class World:
         chance = Random(f"world {self.scenario.seed}")
         scheduler = self.scheduler
         for _ in range(self.scenario.runs):
-            for _ in range(chance.randrange(6)):
+            self.receiver.grow(chance.choice((1, 3, 10)))
+            for _ in range(chance.randrange(8)):
                 self.receiver.act()
                 scheduler.now += chance.random() * 60
             self._start(chance)
