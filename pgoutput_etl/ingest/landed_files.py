@@ -24,6 +24,7 @@ from pgoutput_etl.landing.fingerprint import (
     ScanTask,
     task_again,
     tasks_of,
+    uncompressed_name,
 )
 from pgoutput_etl.landing.incremental_scan import nothing_to_read
 from pgoutput_etl.landing.known_files import candidates, natural_order
@@ -33,7 +34,9 @@ from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
 
-_LISTINGS = 5
+
+class FilesChangedError(ArchiveError):
+    """Files have grown, or were renamed or removed, since they were listed or selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +99,12 @@ class FileBatch:
         return (*lines, *self.remarks)
 
 
-def new_files(landing: LandingFolder, index: FileIndex, listing: Listing) -> tuple[dict[int, LandedFile], Listing]:
-    """New and changed files by their provisional number, and the listing that they come from.
-
-    Raises ConfigError, or ArchiveError for a file that is too large.
-    """
-    files = _candidates(index, listing)
-    for _ in range(_LISTINGS):
-        if len(files) < 2:
-            break
-        # A receiver may have begun a second file during the listing: all files but the newest must be unchanged.
-        before, listing = files, landing.listing()
-        files = _candidates(index, listing)
-        if list(files.values())[: len(before) - 1] == list(before.values())[:-1]:
-            files = before
-            break
-    landing.check_sizes(files.values())
-    return files, listing
-
-
-def _candidates(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
+def new_files(landing: LandingFolder, index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
+    """New and changed files by their provisional number. Raises ArchiveError for a file that is too large."""
     files = index.to_inspect(listing)
-    return candidates(files, index.known([file.path for file in files]))
+    found = candidates(files, index.known([file.path for file in files]))
+    landing.check_sizes(found.values())
+    return found
 
 
 def read_files(
@@ -134,6 +121,7 @@ def read_files(
     try:
         output = _collect(blocks, tasks)
         rescan = partial(_scan_again, landing)
+        _refuse_renamed(files, listing, landing.listing())
         selection, scans = index.select(files, listing, known, output.scans, output.errors, rescan)
         output = replace(output, scans=scans)
         if landing.config.source.gaps is Gaps.REFUSE:
@@ -152,6 +140,22 @@ def read_files(
     return FileBatch(blocks, to_apply, selection.parts, again, selection.remarks, left_out)
 
 
+def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Listing) -> None:
+    """Raises FilesChangedError if a file has appeared before the newest one: while files were listed or read, the receiver
+    may have renamed its open file and begun another one under the old name, which was then read instead.
+
+    before, after: listings from before and after the files were read.
+    """
+    if not files:
+        return
+    newest = max((file.path for file in files.values()), key=natural_order)
+    listed = {file.path for file in before.files()}
+    for path in sorted(file.path for file in after.files()):
+        is_new = path not in listed and uncompressed_name(path) not in listed
+        if is_new and natural_order(path) < natural_order(newest):
+            raise FilesChangedError(f"{path} has appeared before {newest} while files were read. Run again")
+
+
 def _scan_again(
     landing: LandingFolder, tasks: Mapping[str, ScanTask], known: KnownContents
 ) -> tuple[dict[int, FileScan], dict[int, ScanError]]:
@@ -161,10 +165,6 @@ def _scan_again(
         return output.scans, output.errors
     finally:
         blocks.release()
-
-
-class FilesChangedError(ArchiveError):
-    """Files have grown, or were renamed or removed, since they were selected."""
 
 
 def read_later(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBatch:

@@ -355,7 +355,8 @@ class FileIndex:
 
 def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, ScanTask]:
     """Tasks for whole files, by path."""
-    return {file.path: ScanTask(number, file.size) for number, file in files.items()}
+    newest = max(files, default=None)
+    return {file.path: ScanTask(number, file.size, may_grow=number == newest) for number, file in files.items()}
 
 
 def _last_of(groups: Rows, rows: Rows, count: int) -> Rows:

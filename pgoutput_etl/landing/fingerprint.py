@@ -233,10 +233,11 @@ def _short_digests(hashes: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A file to scan: its first `size` bytes. known_part: the part to read, if an earlier run decided it. end: the end
-    of the content, if it was decided.
+    """A file to scan. known_part: the part to read, if an earlier run decided it. end: the end of the content, if it was
+    decided.
 
-    leaves_tail: bytes at the end that may become a message are left unread.
+    leaves_tail: bytes at the end that may become a message are left unread. may_grow: only the first `size` bytes are
+    read. Any other file was complete when a later one was begun, even if a listing that lagged behind says less.
     """
 
     number: int
@@ -244,6 +245,7 @@ class ScanTask:
     leaves_tail: bool = True
     known_part: FilePart | None = None
     end: int | None = None
+    may_grow: bool = False
 
 
 def task_again(number: int, part: FilePart) -> ScanTask:
@@ -256,4 +258,4 @@ def task_again(number: int, part: FilePart) -> ScanTask:
 def tasks_of(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     """Tasks by path, for parts by number. Only the newest file may end within a message."""
     newest = max((n for n, part in parts.items() if part.was_read or part.unfinished), default=None)
-    return {part.path: ScanTask(n, part.size, n == newest, part) for n, part in parts.items()}
+    return {part.path: ScanTask(n, part.size, n == newest, part, may_grow=n == newest) for n, part in parts.items()}

@@ -47,7 +47,8 @@ def scan_part(
     try:
         if len(content) < task.size:
             raise FramingError(f"expected {task.size:,} bytes, as it was listed with, found {len(content):,}")
-        content = content[: task.size]
+        if task.may_grow:
+            content = content[: task.size]
         read = read_content(content, path, max_size)
         stay = leaves_tuples_from is not None and read.data is content and len(content) >= leaves_tuples_from
         return _scan(path, read, task, known, framing, salvages, with_census, not stay)

@@ -278,6 +278,8 @@ class Assembly:
     def _update_tail(self, scan: FileScan) -> None:
         """Records the fragment that is open where the file ends."""
         last, tail = scan.open_fragment, self._open.tail
+        if tail is not None and sum(scan.messages.values()) != self._open.file.segment_start + 1:
+            tail.transaction.has_content = True
         if last is not None and last.fragment == HEAD:
             return  # the head continues in the next file, and the tail stays
         if last is None:

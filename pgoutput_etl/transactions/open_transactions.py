@@ -100,12 +100,12 @@ class OpenAtEnd:
 @dataclass(slots=True)
 class FileState:
     """State that lasts for one file. segments, owners: the transaction of a fragment. segment_start: the ordinal of the
-    last Stream Start."""
+    last Stream Start; -1 if the file begins inside a segment."""
 
     number: int
     watermarks: list[int]  # by epoch
     begins_in_stream: bool = False
-    segment_start: int | None = None
+    segment_start: int = -1
     head_has_changes: bool = False
     segments: dict[int, OpenTransaction] = field(default_factory=dict)
     owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions and the head

@@ -47,8 +47,8 @@ def start_segment(transactions: OpenTransactions, message: messages.StreamStart,
 def stop_segment(transactions: OpenTransactions, ordinal: int | None = None) -> None:
     """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal: the
     Stream Stop's; None without one."""
-    tail, start = transactions.tail, transactions.file.segment_start
-    if tail is not None and (ordinal is None or start is None or ordinal != start + 1):
+    tail = transactions.tail
+    if tail is not None and ordinal != transactions.file.segment_start + 1:
         tail.transaction.has_content = True
     if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
         transactions.add_prepared(tail.transaction)  # its Prepare is among the unreadable bytes

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.protocol.messages import Begin, Commit, StreamStart
+from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.replay.mirror import Replay
 from tests.support import encoder
 from tests.support.model.history import random_history, random_options
-from tests.support.model.receiver import TwoPhase
-from tests.support.model.slot import Streaming
+from tests.support.model.wal import Abort
+from tests.support.model.walsender import Walsender
 
 ARCHIVES = 400
 
@@ -31,11 +31,11 @@ class Expected:
 
 @dataclass(eq=False, slots=True)
 class Archive:
-    """frames: the messages in order, as they are landed. starts: where the server may begin again after a reconnect, if
-    it sends each transaction whole; empty otherwise."""
+    """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost its
+    connection; the server then sent some of them again."""
 
     frames: list[bytes]
-    starts: list[int]
+    breaks: frozenset[int]
     _expected: dict[int, Expected] = field(default_factory=dict)
 
     def expected(self, count: int) -> Expected:
@@ -61,12 +61,19 @@ def _expected(content: bytes) -> Expected:
 def archive(number: int) -> Archive:
     chance = random.Random(f"archive {number}")
     options = replace(random_options(chance), messages=False, actions=chance.choice((6, 12, 20, 30)))
-    if chance.random() < 0.5:
-        options = replace(options, streaming=Streaming.OFF, two_phase=TwoPhase.OFF, connections=1)
-    messages = random_history(chance, options).messages
-    rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
-    frames = [encoder.copydata([row]) for row in rows]
-    is_plain = not any(isinstance(m, StreamStart) for m in messages) and options.connections == 1
-    is_plain = is_plain and options.two_phase is TwoPhase.OFF
-    starts = [i for i, m in enumerate(messages) if isinstance(m, Begin) and (not i or isinstance(messages[i - 1], Commit))]
-    return Archive(frames, starts if is_plain else []) if frames else archive(number + ARCHIVES)
+    history = random_history(chance, options)
+    aborted = frozenset(r.top for r in history.server.wal if isinstance(r, Abort) and r.xid == r.top)
+    messages: list[PgoutputMessage] = []
+    breaks = set()
+    for connection in history.connections:
+        messages += Walsender(options.slot, connection, aborted).run(history.server.wal)
+        breaks.add(len(messages))
+    if not messages:
+        return archive(number + ARCHIVES)
+    breaks -= {0, len(messages)}
+    if not breaks and chance.random() < 0.6:
+        frames = [encoder.encode(message) + b"\n" for message in messages]
+    else:
+        rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
+        frames = [encoder.copydata([row]) for row in rows]
+    return Archive(frames, frozenset(breaks))

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from random import Random
 
 import pyarrow as pa
@@ -36,37 +36,28 @@ def compressed(content: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Folder:
-    """contents: by path. _listed: what listings show of a path, each from a time on; a size of None: nothing."""
+    """files: contents and times of the last changes, by path."""
 
     scheduler: Scheduler
-    chance: Random
-    lag: float
-    contents: dict[str, bytes] = field(default_factory=dict)
-    _listed: dict[str, list[tuple[float, int | None, int]]] = field(default_factory=dict)
+    files: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        return {path: content for path, (content, _) in self.files.items()}
 
     def put(self, path: str, content: bytes) -> None:
-        self.contents[path] = content
-        self._show(path, len(content))
+        self.files[path] = (content, self.scheduler.now)
 
     def remove(self, path: str) -> None:
-        del self.contents[path]
-        self._show(path, None)
+        del self.files[path]
 
-    def _show(self, path: str, size: int | None) -> None:
-        now = self.scheduler.now
-        after = self.chance.random() * 90 if self.chance.random() < self.lag else 0
-        self._listed.setdefault(path, []).append((now + after, size, int(now * 1e6)))
-
-    def listing(self) -> list[LandedFile]:
-        files = []
-        for path, states in self._listed.items():
-            visible = [state for state in states if state[0] <= self.scheduler.now]
-            if visible and visible[-1][1]:
-                files.append(LandedFile(path, visible[-1][1], visible[-1][2]))
-        return files
-
-    def show_all(self) -> None:
-        self._listed = {p: [(0.0, size, at)] for p, states in self._listed.items() for _, size, at in states[-1:]}
+    def listing(self, first: str, last: str) -> list[LandedFile]:
+        """A page of the listing, from one path to another."""
+        return [
+            LandedFile(path, len(content), int(at * 1e6))
+            for path, (content, at) in sorted(self.files.items())
+            if content and first <= path < last
+        ]
 
 
 @dataclass(slots=True)
@@ -81,6 +72,7 @@ class Receiver:
     tears: float
     number: int = 1
     sent: int = 0
+    broken: int = 0
     content: bytes = b""
     reached: dict[str, int] = field(default_factory=dict)
     compressing: str | None = None
@@ -102,49 +94,58 @@ class Receiver:
             if kind < 0.7:
                 self.folder.remove(self.compressing)
                 self.compressing = None
-        elif kind < 0.55:
+        elif kind < 0.65:
             self.grow(self.chance.choice((1, 2, 5, 12)))
-        elif kind < 0.8:
+        elif kind < 0.85:
             self.rotate()
-        elif kind < 0.8 + self.tears and self.archive.starts and not self.is_done:
-            self._tear()
         else:
             self._compress()
 
     def grow(self, count: int) -> None:
-        frames = self.archive.frames[self.sent : self.sent + count]
-        if not frames:
-            return
-        self.content += b"".join(frames)
-        self.sent += len(frames)
-        self._put()
+        """Lands so many messages, or fewer, up to the end of a connection."""
+        if self.sent in self.archive.breaks and self.sent != self.broken:
+            self._break()
+        end = min(
+            b
+            for b in (*self.archive.breaks, len(self.archive.frames))
+            if b > self.sent or b == len(self.archive.frames)
+        )
+        frames = self.archive.frames[self.sent : min(self.sent + count, end)]
+        if frames:
+            self.content += b"".join(frames)
+            self.sent += len(frames)
+            self._put()
+
+    def _break(self) -> None:
+        """The connection ends, maybe within a message."""
+        self.broken = self.sent
+        if self.content and self.chance.random() < self.tears:
+            frame = self.chance.choice(self.archive.frames)
+            self.content += frame[: self.chance.randrange(1, len(frame))]
+            self._put()
+        if self.chance.random() < 0.5:
+            self.rotate()
 
     def _put(self) -> None:
         self.reached[hashlib.sha256(self.content).hexdigest()] = self.sent
         self.folder.put(self.path, self.content)
 
     def rotate(self) -> None:
-        if not self.content:
+        if not self.content or (self.renames and self.is_done):
             return
         if self.renames:
             self.folder.put(self._numbered(self.number), self.content)
             self.folder.remove(CURRENT)
         self.number += 1
         self.content = b""
-
-    def _tear(self) -> None:
-        """Dies within a message, and connects again: the server sends again from the beginning of a transaction."""
-        frame = self.archive.frames[self.sent]
-        self.content += frame[: self.chance.randrange(1, len(frame))]
-        self._put()
-        self.rotate()
-        self.sent = max(start for start in (0, *self.archive.starts) if start <= self.sent)
+        if self.renames:  # the receiver opens a new file of the same name at once
+            self.grow(1)
 
     def _compress(self) -> None:
-        complete = [self._numbered(n) for n in range(1, self.number) if self._numbered(n) in self.folder.contents]
+        complete = [self._numbered(n) for n in range(1, self.number) if self._numbered(n) in self.folder.files]
         if complete:
             path = self.chance.choice(complete)
-            self.folder.put(f"{path}.gz", compressed(self.folder.contents[path]))
+            self.folder.put(f"{path}.gz", compressed(self.folder.files[path][0]))
             self.compressing = path
 
 
@@ -158,10 +159,19 @@ class SimLandingFolder:
     process: SimProcess
 
     def listing(self) -> Listing:
-        return self.storage.read(self.process, "list landing", lambda: Listing.of(self.folder.listing()))
+        """In pages, as object stores list: between two of them, the receiver may rename its files."""
+        return Listing.of(self._pages())
 
     def names(self) -> list[str]:
-        return self.storage.read(self.process, "list names", lambda: [file.path for file in self.folder.listing()])
+        return [file.path for file in self._pages()]
+
+    def _pages(self) -> list[LandedFile]:
+        page = f"landing/w-{self.storage.scheduler.chance.randrange(8):04}"
+        files: list[LandedFile] = []
+        for first, last in (("", page), (page, "~")):
+            listed = partial(self.folder.listing, first, last)
+            files += self.storage.read(self.process, "list landing", listed)
+        return files
 
     def check_sizes(self, files: Iterable[LandedFile]) -> None: ...
 
@@ -197,4 +207,4 @@ class SimLandingFolder:
         return matches
 
     def _read(self, path: str) -> bytes | None:
-        return self.storage.read(self.process, f"read {path}", lambda: self.folder.contents.get(path))
+        return self.storage.read(self.process, f"read {path}", lambda: self.folder.files.get(path, (None,))[0])

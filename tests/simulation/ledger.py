@@ -4,7 +4,7 @@ rows that Spark would join are joined here."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -102,9 +102,7 @@ class SimStore(Store):
         rows = pa.concat_tables([chunk.table for chunk in chunks])
         if chosen.xids is not None:
             xid = rows.column("xid")
-            rows = rows.filter(
-                pc.and_(pc.greater_equal(xid, chosen.xids[0]), pc.less_equal(xid, chosen.xids[1]))
-            )
+            rows = rows.filter(pc.and_(pc.greater_equal(xid, chosen.xids[0]), pc.less_equal(xid, chosen.xids[1])))
         return rows.select(names)
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from pgoutput_etl.machine import Process
 T = TypeVar("T")
 
 
-class Killed(BaseException):  # noqa: N818  # as KeyboardInterrupt, nobody handles it
+class Killed(BaseException):  # as KeyboardInterrupt, nobody handles it
     """Unwinds the threads of a process that no longer exists. No code of theirs has any further effect."""
 
 
@@ -251,6 +251,4 @@ class SimMachine:
 
     def is_gone(self, process: Process) -> bool:
         here = self.own.identity.machine
-        return process.machine == here and all(
-            other.is_dead for other in self.processes if other.identity == process
-        )
+        return process.machine == here and all(other.is_dead for other in self.processes if other.identity == process)

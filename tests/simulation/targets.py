@@ -68,9 +68,7 @@ class SimTargets:
     def pool(self, tables: int) -> SimPool:
         return self.machine.pool(tables)
 
-    def batch_changes(
-        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
-    ) -> SimChanges:
+    def batch_changes(self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]) -> SimChanges:
         blocks = rows.collect_changes([task.oid for task in tasks]).to_pylist()
         return SimChanges(self, blocks, rows.statuses, cutoffs)
 
@@ -109,7 +107,7 @@ class SimTargets:
 
     def restore(self, place: str, version: int | None) -> None:
         newest = self.writer.read_version(place)
-        if newest < 0 or version is not None and newest <= version:
+        if newest < 0 or (version is not None and newest <= version):
             return
         table = self.writer.storage.table(place)
         before = Content(table.content(newest).shape, ()) if version is None else table.content(version)
@@ -163,7 +161,12 @@ class SimTargets:
         return self.last_result(place)
 
     def _commit(
-        self, place: str, commit: DeltaTransaction, change: Any, is_metadata: bool, result: tuple[int, int, int] = (0, 0, 0)
+        self,
+        place: str,
+        commit: DeltaTransaction,
+        change: Any,
+        is_metadata: bool,
+        result: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         transaction = (f"{commit.application}:{commit.step}", commit.batch)
         made = Commit(commit.step, change, transaction, asdict(commit), False, is_metadata, result)

@@ -38,7 +38,6 @@ class Scenario:
     is_atomic: bool
     runs: int
     skew: float
-    lag: float
     renames: bool
     tears: float
     chances: Chances
@@ -62,9 +61,8 @@ class Scenario:
             chance.random() < 0.6,
             chance.choice((2, 3, 4, 6)),
             chance.choice((0.0, 0.0, 20.0, 100.0)),
-            chance.choice((0.0, 0.3)),
             chance.random() < 0.3,
-            chance.choice((0.0, 0.1)),
+            chance.choice((0.0, 0.5)),
             chances,
             chance.choice((None, None, 1, 3)),
         )
@@ -97,7 +95,7 @@ class World:
         self.scheduler = Scheduler(Random(f"schedule {seed}"), keeps_trace=self.keeps_trace)
         faults = Faults(Random(f"faults {seed}"), scenario.chances, self.allowed)
         self.storage = Storage(self.scheduler, faults, scenario.is_atomic)
-        self.folder = Folder(self.scheduler, Random(f"lag {seed}"), scenario.lag)
+        self.folder = Folder(self.scheduler)
         chance = Random(f"receiver {seed}")
         self.receiver = Receiver(self.folder, self.archive, chance, scenario.renames, scenario.tears)
 
@@ -185,7 +183,6 @@ class World:
             self.receiver.grow(1000)
         if self.receiver.compressing is not None:
             self.folder.remove(self.receiver.compressing)
-        self.folder.show_all()
         self.storage.faults.chances = replace(self.storage.faults.chances, kill=0.0, pause=0.0, fail=0.0, lose=0.0)
         self.scheduler.now += 1000
         process = self._start(Random(0))
@@ -233,7 +230,9 @@ class World:
         if read != wanted:
             raise Violation(f"batch {number} began with {wanted} and ended with {read}")
         for file in files:
-            accounted = sum(file[name] or 0 for name in ("applied", "waiting", "aborted", "quarantined", "resent", "refused"))
+            accounted = sum(
+                file[name] or 0 for name in ("applied", "waiting", "aborted", "quarantined", "resent", "refused")
+            )
             size = file["consumed"] - file["offset"] if file["status"] == "read" else accounted
             if accounted != size:
                 raise Violation(f"batch {number}: {file['path']}: {accounted} of {size} bytes are in an account")

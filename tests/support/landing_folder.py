@@ -132,7 +132,10 @@ class LandingFolder:
     def _apply(self, step: FileSelection, newest: int | None, scanned: dict[int, ScanResult]) -> None:
         parts = step.parts
         if step.rescan:
-            tasks = {part.path: ScanTask(n, part.size, n == newest, part) for n, part in step.to_read.items()}
+            tasks = {
+                part.path: ScanTask(n, part.size, n == newest, part, may_grow=n == newest)
+                for n, part in step.to_read.items()
+            }
             scanned, errors = self._scan(tasks, KnownContents({}))
             refuse(error.text for error in errors.values())
             parts |= {n: with_scan(parts[n], result.summary) for n, result in scanned.items()}

@@ -79,8 +79,8 @@ def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSum
 
 def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
     """Closes each batch before it claims the next. Lists files again if those of a later batch have changed."""
-    files, listing = new_files(run.landing, backlog.index, backlog.listing)
-    read = partial(read_files, run.landing, files, backlog.index, listing)
+    files = new_files(run.landing, backlog.index, backlog.listing)
+    read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
     summaries: list[RunSummary] = []
     later: Sequence[FileSelection] = ()
     while later or (files and not summaries):
