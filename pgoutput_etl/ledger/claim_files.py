@@ -9,7 +9,7 @@ writes to the ledger and its tables (ADR 20).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -37,7 +37,9 @@ class Objects(Protocol):
 
     def names(self, folder: str) -> list[str]: ...
 
-    def read(self, name: str) -> str: ...
+    def read(self, name: str) -> str | None:
+        """None if it doesn't exist."""
+        ...
 
     def exists(self, name: str) -> bool: ...
 
@@ -85,7 +87,7 @@ class ClaimFiles:
     def read(self, batch: int) -> list[dict[str, Any]]:
         """The claims of a batch and its neighbors, as rows of the ledger's `claims`."""
         names = [name for name in self.objects.names(self.source) if abs(_batch_of(name) - batch) <= 1]
-        return [self._read(f"{self.source}/{name}") for name in names]
+        return self._rows(self.source, names)
 
     def make(self, row: Mapping[str, Any]) -> bool:
         """Returns False if another run has already claimed this attempt at the batch.
@@ -94,7 +96,8 @@ class ClaimFiles:
         """
         name = self._name(row)
         if not self._make(name, row):
-            return bool(self._read(name)["run"] == row["run"])  # True: ours, put by a request whose response was lost
+            made = self._read(name)
+            return made is not None and made["run"] == row["run"]  # ours, put by a request whose response was lost
         try:
             self._refuse_other_sources()
         except RunError:
@@ -128,7 +131,7 @@ class ClaimFiles:
     def _refuse_other_sources(self) -> None:
         for other in self.objects.names(""):
             names = [] if other == self.source else self.objects.names(other)
-            claim = newest([self._read(f"{other}/{name}") for name in names])
+            claim = newest(self._rows(other, names))
             if claim is None or claim.process == self.machine.process():
                 continue
             if claim.is_alive(now(self.machine), self.machine):
@@ -138,8 +141,16 @@ class ClaimFiles:
                     "state.root. This run changes nothing"
                 )
 
-    def _read(self, name: str) -> dict[str, Any]:
-        row: dict[str, Any] = json.loads(self.objects.read(name))
+    def _rows(self, source: str, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Without those that another run has deleted since they were listed."""
+        rows = (self._read(f"{source}/{name}") for name in names)
+        return [row for row in rows if row is not None]
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        text = self.objects.read(name)
+        if text is None:
+            return None
+        row: dict[str, Any] = json.loads(text)
         return {**row, "at": datetime.fromisoformat(row["at"])}
 
 

@@ -127,7 +127,7 @@ class Ledger:
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""
-        self._pending.delete_ended(self.assembly(Batch.after(last, {})))
+        self._pending.delete_ended(self.assembly(Batch.after(last, {})), last)
 
     def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
         """Each commits to its own table and mostly waits. Their order doesn't matter before the batch is done."""

@@ -207,10 +207,12 @@ class PendingTransactions:
         rows = with_missing_columns("open_transactions", self.store.read_before("open_transactions", batch))
         return rows.join(F.broadcast(fragment_frame(self.store.spark, fragments)), ["file", "unit"], "left_semi")
 
-    def delete_ended(self, assembly: Assembly) -> None:
-        """Deletes the rows of all transactions that are no longer open."""
-        stored = self.store.read("open_transactions").select("file", "unit").distinct().collect()
-        self.delete_closed(map(tuple, stored), assembly)
+    def delete_ended(self, assembly: Assembly, last: Batch) -> None:
+        """Deletes the rows of transactions that were no longer open after a batch that is done. Leaves later batches'
+        rows: a run that was believed dead may have gone on, and written some."""
+        rows = self.store.columns("open_transactions", ("file", "unit"), 0, last.number + 1)
+        fragments = rows.group_by(["file", "unit"]).aggregate([]).select(["file", "unit"])
+        self.delete_closed(zip(*(column.to_pylist() for column in fragments.columns), strict=True), assembly)
 
     def delete_closed(self, fragments: Iterable[FragmentId], assembly: Assembly) -> None:
         """Deletes the rows of fragments that are no longer open. Leftover rows do no harm: only open ones are read."""

@@ -41,9 +41,15 @@ class ObjectFolder:
             return []
         return [str(status.getPath().getName()) for status in statuses]
 
-    def read(self, name: str) -> str:
-        with closing(self._files.open(self._path(name))) as stream:
-            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    def read(self, name: str) -> str | None:
+        """None if it doesn't exist."""
+        try:
+            with closing(self._files.open(self._path(name))) as stream:
+                return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        except Py4JJavaError as error:
+            if "FileNotFoundException" not in str(error):
+                raise
+            return None
 
     def exists(self, name: str) -> bool:
         return bool(self._files.exists(self._path(name)))

@@ -58,8 +58,8 @@ class SimObjects:
         found = self._read("list claims", lambda: [n for n in self.storage.objects if n.startswith(prefix)])
         return sorted({name.removeprefix(prefix).partition("/")[0] for name in found})
 
-    def read(self, name: str) -> str:
-        return self._read(f"read claim {name}", lambda: self.storage.objects[name])
+    def read(self, name: str) -> str | None:
+        return self._read(f"read claim {name}", lambda: self.storage.objects.get(name))
 
     def exists(self, name: str) -> bool:
         return self._read(f"look for claim {name}", lambda: name in self.storage.objects)
@@ -206,10 +206,6 @@ class SimPending(PendingTransactions):
         rows = self.store.columns("open_transactions", MESSAGE_SCHEMA.names, batch.since, batch.number)
         places = zip(rows.column("file").to_pylist(), rows.column("unit").to_pylist(), strict=True)
         return rows.filter(pa.array([place in fragments for place in places], pa.bool_()))
-
-    def delete_ended(self, assembly: Assembly) -> None:
-        stored = self.store.rows("open_transactions", ("file", "unit"))
-        self.delete_closed({(row["file"], row["unit"]) for row in stored}, assembly)
 
     def delete_closed(self, fragments: Iterable[FragmentId], assembly: Assembly) -> None:
         still_open = set(open_fragments(assembly))

@@ -113,7 +113,7 @@ class World:
                 self.receiver.act()
                 scheduler.now += chance.random() * 60
             self._start(chance)
-            lasts = chance.choice((3.0, 30.0, 300.0, 3000.0))
+            lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
         self._come_to_rest()
 

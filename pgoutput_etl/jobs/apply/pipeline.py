@@ -63,7 +63,7 @@ def _find_backlog(run: Run) -> Backlog:
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed or claim is None or claim.status == RELEASED:
         return backlog
-    with run.ledger.claims().held(Batch.number_of_next(last), run.progress, claim):
+    with run.ledger.claimed(last, Batch.after(last, {}), run.progress, claim):
         run.ledger.delete_ended(last)
     return backlog.after(last)
 

@@ -121,7 +121,7 @@ def test_both_succeed_with_s3as_default(jvm: Any, server: Lake, root: str) -> No
     for number, stream in enumerate(both):
         stream.write(bytearray(json.dumps({"at": "2026-01-01T00:00:00+00:00", "n": number}).encode()))
         stream.close()
-    assert json.loads(storage.read("0.json"))["n"] == 1, "the first is lost without an error"
+    assert json.loads(storage.read("0.json") or "")["n"] == 1, "the first is lost without an error"
 
 
 def test_a_claim_is_released_and_deleted_after_later_batches(jvm: Any, server: Lake, root: str) -> None:

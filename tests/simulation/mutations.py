@@ -1,0 +1,161 @@
+"""Faults planted in the protocol, each of which the simulation must find: an effect out of order, or a check left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+from pgoutput_etl.ingest import landed_files
+from pgoutput_etl.ingest.landed_files import read_files
+from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
+from pgoutput_etl.ledger.claim_files import ClaimFiles
+from pgoutput_etl.ledger.claims import Claims, HeldClaim
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.transactions import PendingTransactions
+from pgoutput_etl.load.writer import Writer
+from tests.simulation.ledger import SimPending
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _applications_of_the_run() -> Any:
+    """As if a write did not carry Delta's transaction identifier: no later run knows it."""
+    commit = Writer.commit
+
+    def unique(self: Writer, table: int | str, step: str) -> Any:
+        made = commit(self, table, step)
+        return replace(made, application=f"{made.application}:{uuid4().hex}")
+
+    return patch.object(Writer, "commit", unique)
+
+
+def _tables_before_the_batch() -> Any:
+    begin, waiting = LedgerBatches.begin, dict[int, Callable[[], None]]()
+
+    def later(self: LedgerBatches, batch: Any) -> None:
+        waiting[id(self)] = partial(begin, self, batch)
+
+    write = Writer.write
+
+    def write_first(self: Writer, plan: Any, changes: Any) -> Any:
+        results = write(self, plan, changes)
+        for begun in [waiting.pop(key) for key in list(waiting)]:
+            begun()
+        return results
+
+    return patch.multiple(LedgerBatches, begin=later), patch.object(Writer, "write", write_first)
+
+
+def _new_files_in_an_interrupted_batch() -> Any:
+    def finish(run: Any, backlog: Any, batch: Any) -> Any:
+        files = landed_files.new_files(run.landing, backlog.index, backlog.listing)
+        read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
+        summary, _ = pipeline._claim_and_apply(run, backlog, batch, read)
+        return [summary]
+
+    return patch.object(pipeline, "_finish_interrupted", finish)
+
+
+def _done_before_its_files() -> Any:
+    append, finish = LedgerFiles.append, LedgerBatches.finish
+    late: list[Callable[[], None]] = []
+
+    def later(self: LedgerFiles, batch: Any, result: Any) -> None:
+        late.append(partial(append, self, batch, result))
+
+    def finish_first(self: LedgerBatches, *arguments: Any) -> None:
+        files = [late.pop() for _ in range(len(late))]
+        finish(self, *arguments)
+        for write in files:
+            write()
+
+    return patch.object(LedgerFiles, "append", later), patch.object(LedgerBatches, "finish", finish_first)
+
+
+def _open_rows_deleted_first() -> Any:
+    close = Ledger.close
+
+    def delete_and_close(self: Ledger, batch: Any, results: Any, metrics: Any = None) -> None:
+        self._pending.delete_closed(results.prior.open_fragments, results.rows.assembly)
+        close(self, batch, results, metrics)
+
+    return patch.object(Ledger, "close", delete_and_close)
+
+
+def _everything_deleted_as_ended() -> Any:
+    def delete(self: PendingTransactions, assembly: Any, last: Any) -> None:  # noqa: ARG001
+        rows = self.store.rows("open_transactions", ("file", "unit"))
+        self.delete_closed({(row["file"], row["unit"]) for row in rows}, assembly)
+
+    def hold(run: Any) -> Any:
+        backlog = pipeline.find_backlog(run)
+        last, claim = backlog.last, backlog.claim
+        if last is None or last.resumed or claim is None or claim.status == "released":
+            return backlog
+        with run.ledger.claims().held(last.number + 1, run.progress, claim):
+            run.ledger.delete_ended(last)
+        return backlog.after(last)
+
+    return patch.object(SimPending, "delete_ended", delete), patch.object(pipeline, "_find_backlog", hold)
+
+
+def _done_before_the_tables() -> Any:
+    """The tables' states are what the plan expects of them; they are written once the batch is done."""
+    load, late = pipeline._load, list[Callable[[], Any]]()
+    close = Ledger.close
+
+    def writes_later(run: Any, plan: Any, check_claim: Any) -> Any:
+        run.ledger.begin(plan.batch)
+        late.append(partial(load, run, replace(plan, batch=replace(plan.batch, resumed=True)), check_claim))
+        return []
+
+    def closes(self: Ledger, batch: Any, results: Any, metrics: Any = None) -> None:
+        close(self, batch, results, metrics)
+        late.pop()()
+
+    return patch.object(pipeline, "_load", writes_later), patch.object(Ledger, "close", closes)
+
+
+def _no_look_at_the_ledger_after_the_claim() -> Any:
+    @contextmanager
+    def claimed(self: LedgerBatches, last: Any, batch: Any, progress: Any, claim: Any = None) -> Iterator[Any]:  # noqa: ARG001
+        with self.claims(progress).held(batch.number, progress, claim) as check:
+            yield check
+
+    claims = LedgerBatches.claims
+    return patch.multiple(LedgerBatches, claimed=claimed, claims=claims), _with_ledgers(claimed)
+
+
+def _with_ledgers(claimed: Any) -> Any:
+    """Ledger takes its methods from the parts when it is made."""
+    return patch.object(LedgerBatches, "claimed", claimed)
+
+
+def _claims_nobody_reads() -> Any:
+    return patch.object(Claims, "refuse_others", lambda *_: None), patch.object(HeldClaim, "confirm", _nothing)
+
+
+MUTATIONS: dict[str, Callable[[], Any]] = {
+    "a batch is not recorded before its tables are written": lambda: patch.object(LedgerBatches, "begin", _nothing),
+    "a batch is recorded after its tables are written": _tables_before_the_batch,
+    "a batch is done before its files are recorded": _done_before_its_files,
+    "a batch is done before its tables are written": _done_before_the_tables,
+    "commits carry no identifier that a later run knows": _applications_of_the_run,
+    "an interrupted batch is finished with the files that are new now": _new_files_in_an_interrupted_batch,
+    "rows of open transactions are deleted before the batch is done": _open_rows_deleted_first,
+    "rows of open transactions are deleted by a run that looks at an older batch": _everything_deleted_as_ended,
+    "nobody reads the claims": _claims_nobody_reads,
+    "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
+    "a claim's object is put without a condition": lambda: patch.object(ClaimFiles, "_make", lambda *_: True),
+    "a run does not check its claim": lambda: patch.object(HeldClaim, "check", _nothing),
+    "files that were renamed during the scan are applied": lambda: patch.object(
+        landed_files, "_refuse_renamed", _nothing
+    ),
+}
