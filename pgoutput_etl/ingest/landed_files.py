@@ -141,8 +141,8 @@ def read_files(
 
 
 def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Listing) -> None:
-    """Raises FilesChangedError if a file has appeared before the newest one: while files were listed or read, the receiver
-    may have renamed its open file and begun another one under the old name, which was then read instead.
+    """Raises FilesChangedError if a file has appeared before the newest one: while files were listed or read, the
+    receiver may have renamed its open file and begun another one under the old name, which was then read instead.
 
     before, after: listings from before and after the files were read.
     """

@@ -34,11 +34,11 @@ def before_cutoffs(spark: SparkSession, rows: DataFrame, cutoffs: Mapping[int, C
 
 def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
     """One line per unreadable range, for the summary."""
-    rows = damages(scans, path_of)
+    rows = damage_rows(scans, path_of)
     return [bytes_in_words(row["path"], row["offset"], row["length"], row["reason"]) for row in rows]
 
 
-def damages(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[dict[str, Any]]:
+def damage_rows(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[dict[str, Any]]:
     """Rows of _REASONS."""
     rows: list[dict[str, Any]] = []
     for number, scan in sorted(scans.items()):
@@ -53,7 +53,7 @@ def unreadable(
 ) -> DataFrame | None:
     """Unreadable bytes: file, path, offset, length, lsn, bytes (NULL if the configuration masks columns) and reason.
     damages: their message rows."""
-    reasons = damages(scans, path_of)
+    reasons = damage_rows(scans, path_of)
     if not reasons:
         return None
     unreadable = damages.select("file", "offset", "lsn", F.col("body").alias("bytes"))

@@ -233,8 +233,7 @@ def _short_digests(hashes: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A file to scan. known_part: the part to read, if an earlier run decided it. end: the end of the content, if it was
-    decided.
+    """A file to scan. known_part, end: the part to read, and where it ends, if an earlier run decided it.
 
     leaves_tail: bytes at the end that may become a message are left unread. may_grow: only the first `size` bytes are
     read. Any other file was complete when a later one was begun, even if a listing that lagged behind says less.

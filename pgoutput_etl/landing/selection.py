@@ -240,7 +240,12 @@ class _Selector:
         """The new files, one per content. Records copies, and files that reuse the name of one already read."""
         used_names = set(self.names.values())
         new: list[tuple[int, FilePart]] = []
-        by_content = {(part.prefix_hash, "", self.scans[number].tail_hash): number for number, part in grown}
+        # By name, too: only the new part of a copy that has just been made was scanned, which may not be distinctive.
+        by_content = {
+            (part.prefix_hash, name, self.scans[number].tail_hash): number
+            for number, part in grown
+            for name in ("", uncompressed_name(part.path))
+        }
         unreadable = []
         for number in sorted(self.fresh):
             path, error = self.files[number].path, self.errors.get(number)

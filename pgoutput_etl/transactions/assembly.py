@@ -271,8 +271,8 @@ class Assembly:
         elif transaction.has_content:
             self._open.end(TransactionStatus.RESENT, transaction, lsn, time)
         else:
-            # A transaction without any change for the slot is sent only if its memory was short. So this may be the first
-            # sending of it, and nothing is missing: without an LSN, nobody looks for another.
+            # The server streams a transaction without changes for the slot only if its memory is short. So this may be
+            # the first sending of it, and nothing is missing: without an LSN, nobody looks for another.
             self._open.end(TransactionStatus.RESENT, transaction)
 
     def _update_tail(self, scan: FileScan) -> None:

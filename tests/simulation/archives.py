@@ -31,8 +31,8 @@ class Expected:
 
 @dataclass(eq=False, slots=True)
 class Archive:
-    """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost its
-    connection; the server then sent some of them again."""
+    """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost
+    its connection; the server then sent some of them again."""
 
     frames: list[bytes]
     breaks: frozenset[int]

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, with_status
-from pgoutput_etl.ingest.quarantine import damages
+from pgoutput_etl.ingest.quarantine import damage_rows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claim_files import ClaimFiles
@@ -26,7 +26,9 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, FragmentId, TransactionStatus
 from tests.simulation.scheduler import SimMachine
-from tests.simulation.storage import Commit, Conflict, Storage, Writer
+from tests.simulation.storage import Commit, ConflictError, Storage, Writer
+
+T = TypeVar("T")
 
 ROOT = "root/_pgoutput_etl"
 SOURCE = "s"
@@ -55,7 +57,7 @@ class SimObjects:
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
-        found = self._read("list claims", lambda: [n for n in self.storage.objects if n.startswith(prefix)])
+        found: list[str] = self._read("list claims", lambda: [n for n in self.storage.objects if n.startswith(prefix)])
         return sorted({name.removeprefix(prefix).partition("/")[0] for name in found})
 
     def read(self, name: str) -> str | None:
@@ -77,10 +79,10 @@ class SimObjects:
     def delete(self, name: str) -> None:
         self._write(f"delete claim {name}", partial(self.storage.objects.pop, name, None))
 
-    def _read(self, what: str, do: Callable[[], Any]) -> Any:
+    def _read(self, what: str, do: Callable[[], T]) -> T:
         return self.storage.read(self.writer.process, what, do)
 
-    def _write(self, what: str, do: Callable[[], Any]) -> Any:
+    def _write(self, what: str, do: Callable[[], T]) -> T:
         return self.storage.write(self.writer.process, what, do)
 
 
@@ -129,7 +131,7 @@ class SimStore(Store):
             try:
                 self.writer.commit(f"{ROOT}/{table}", prepare)
                 return
-            except Conflict:
+            except ConflictError:
                 if attempt == 19:
                     raise
 
@@ -233,7 +235,7 @@ class SimQuarantine(LedgerQuarantine):
             for t in result.tables
             if t.status == "held" and t != batch.tables.get(t.oid)
         ]
-        self.store.append_rows("quarantine", [*held, *damages(result.scans, path_of)], batch.number)
+        self.store.append_rows("quarantine", [*held, *damage_rows(result.scans, path_of)], batch.number)
 
 
 def sim_ledger(storage: Storage, machine: SimMachine) -> Ledger:

@@ -1,4 +1,4 @@
-"""Faults planted in the protocol, each of which the simulation must find: an effect out of order, or a check left out."""
+"""Faults planted in the protocol, which the simulation must find: an effect out of order, or a check left out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from uuid import uuid4
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
 from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.jobs.run import find_backlog
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claim_files import ClaimFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
@@ -95,7 +96,7 @@ def _everything_deleted_as_ended() -> Any:
         self.delete_closed({(row["file"], row["unit"]) for row in rows}, assembly)
 
     def hold(run: Any) -> Any:
-        backlog = pipeline.find_backlog(run)
+        backlog = find_backlog(run)
         last, claim = backlog.last, backlog.claim
         if last is None or last.resumed or claim is None or claim.status == "released":
             return backlog

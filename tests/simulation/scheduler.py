@@ -1,14 +1,15 @@
 """Simulated processes on one thread: their threads are greenlets, which only the scheduler resumes.
 
 A greenlet gives up control where it touches the simulated world: before an effect (a read or a write of storage), and
-where it waits. Simulated time passes only then. So a seed decides which of all possible orders happens, and a run of the
-same seed repeats it exactly.
+where it waits. Simulated time passes only then. So a seed decides which of all possible orders happens, and a run of
+the same seed repeats it exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -69,10 +70,8 @@ class Scheduler:
 
     def start(self, process: SimProcess, work: Callable[[], object]) -> None:
         def run() -> None:
-            try:
+            with suppress(Killed):
                 work()
-            except Killed:
-                pass
 
         self.waiting.append(Waiting(greenlet(run, self.hub), process))
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tests.simulation.scheduler import Killed, Scheduler, SimProcess, StorageError
 
 T = TypeVar("T")
 
 
-class Conflict(OSError):
+class ConflictError(OSError):
     """Another commit won, and this one can't be made after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """Probabilities per effect. kill: of the process; pause: of the process, for minutes; fail: of the operation, without
-    effect; lose: of its answer; linger: of a killed process's write, to happen later."""
+    """Probabilities per effect. kill: the process; pause: the process, for minutes; fail: the operation has no effect;
+    lose: its answer is lost; linger: a killed process's write happens later; switch: another thread goes first."""
 
     kill: float = 0.0
     pause: float = 0.0
@@ -31,7 +31,8 @@ class Chances:
 
 @dataclass(slots=True)
 class Faults:
-    """Decides which effects fail. allowed: numbers of the only faults that happen; all if None. longest_linger: seconds."""
+    """Decides which effects fail. allowed: numbers of the only faults that happen; all if None. longest_linger: in
+    seconds."""
 
     chance: Random
     chances: Chances
@@ -57,8 +58,8 @@ class Faults:
 
 @dataclass(slots=True)
 class Storage:
-    """is_atomic: a commit's file is put on condition that it doesn't exist, as on POSIX file systems and Azure; otherwise
-    a writer first looks whether it exists, as Delta does on S3."""
+    """is_atomic: a commit's file is put on condition that it doesn't exist, as on POSIX file systems and Azure;
+    otherwise a writer first looks whether it exists, as Delta does on S3."""
 
     scheduler: Scheduler
     faults: Faults
@@ -89,7 +90,7 @@ class Storage:
         elif scheduler.chance.random() < self.faults.chances.switch:
             scheduler.wait(process)
         if fault == "kill":
-            return self._kill(process, what, do, is_write)
+            self._kill(process, what, do, is_write)
         if fault == "fail":
             scheduler.note(f"{process.name}: {what}: fails")
             raise StorageError(f"{what}: 503 Slow Down")
@@ -107,7 +108,7 @@ class Storage:
         if self.faults.chance.random() < 0.5:
             process.suspended += seconds
 
-    def _kill(self, process: SimProcess, what: str, do: Callable[[], object], is_write: bool) -> T:
+    def _kill(self, process: SimProcess, what: str, do: Callable[[], object], is_write: bool) -> NoReturn:
         happens = self.faults.chance.random()
         if is_write and happens < self.faults.chances.linger:
             seconds = self.faults.chance.random() * self.faults.longest_linger
@@ -137,6 +138,10 @@ class Commit:
     is_append: bool = False
     is_metadata: bool = False
     result: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def application(self) -> str | None:
+        return None if self.transaction is None else self.transaction[0]
 
 
 @dataclass(slots=True)
@@ -191,7 +196,7 @@ class Writer:
 
     def commit(self, path: str, prepare: Callable[[Any], Commit]) -> int | None:
         """The version of the new commit; None if its transaction was committed before. prepare: makes the commit from
-        the table's content, None without a table. Raises Conflict."""
+        the table's content, None without a table. Raises ConflictError."""
         table = self.storage.table(path)
         read = self.read_version(path)
         commit = prepare(table.content(read) if read >= 0 else None)
@@ -200,11 +205,10 @@ class Writer:
         version = read + 1
         while not self._put(table, version, commit):
             winner = table.commits[version]
-            if winner.transaction is not None and commit.transaction is not None:
-                if winner.transaction[0] == commit.transaction[0]:
-                    raise Conflict(f"{path}: ConcurrentTransactionException")
+            if winner.application is not None and winner.application == commit.application:
+                raise ConflictError(f"{path}: a concurrent commit with the same transaction identifier")
             if winner.is_metadata or commit.is_metadata or not commit.is_append:
-                raise Conflict(f"{path}: a concurrent commit")
+                raise ConflictError(f"{path}: a concurrent commit")
             version += 1
         return version
 

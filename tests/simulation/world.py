@@ -15,17 +15,18 @@ from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.machine import Process
 from pgoutput_etl.replay.mirror import target_row
+from pgoutput_etl.transactions.outcome import ACCOUNTS
 from tests.simulation.archives import ARCHIVES, Archive, archive
 from tests.simulation.landing import Folder, Receiver, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, Chunk, sim_ledger
 from tests.simulation.scheduler import Killed, Scheduler, SimMachine, SimPool, SimProcess, StorageError
-from tests.simulation.storage import Chances, Conflict, Faults, Storage, Writer
+from tests.simulation.storage import Chances, ConflictError, Faults, Storage, Writer
 from tests.simulation.targets import Content, SimTargets
 
 CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
 
 
-class Violation(AssertionError):
+class BrokenPromiseError(AssertionError):
     """A promise that was broken."""
 
 
@@ -104,7 +105,7 @@ class World:
         return archive(self.scenario.archive)
 
     def run(self) -> None:
-        """Raises Violation."""
+        """Raises BrokenPromiseError."""
         chance = Random(f"world {self.scenario.seed}")
         scheduler = self.scheduler
         for _ in range(self.scenario.runs):
@@ -117,13 +118,29 @@ class World:
             self._go_on(scheduler.now + lasts, chance)
         self._come_to_rest()
 
-    def _start(self, chance: Random) -> SimProcess:
+    def run_alone(self) -> str:
+        """One run, to its end; its result."""
+        process = self._start(Random(0))
+        self._go_on(self.scheduler.now + 1e6, Random(0))
+        return self.results.get(process.name, "it does not end")
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Of the ledger."""
+        stored = self.storage.table(f"{ROOT}/{table}")
+        chunks: list[Chunk] = stored.content(stored.version) if stored.version >= 0 else []
+        return [row for chunk in chunks for row in chunk.rows()]
+
+    def new_process(self, chance: Random) -> SimProcess:
         number = len(self.processes)
         host = chance.choice(("a", "b"))
         identity = Process(f"host-{host} boot pid:[1]", 100 + number, 1000 + number)
         skew = (chance.random() - 0.5) * self.scenario.skew
         process = SimProcess(f"run {number} on {host}", identity, skew)
         self.processes.append(process)
+        return process
+
+    def _start(self, chance: Random) -> SimProcess:
+        process = self.new_process(chance)
         self.scheduler.note(f"{process.name}: starts")
         self.scheduler.start(process, lambda: self._apply(process))
         return process
@@ -152,7 +169,7 @@ class World:
         except Killed:
             self.results[process.name] = "killed"
             raise
-        except (PgoutputEtlError, StorageError, Conflict) as error:
+        except (PgoutputEtlError, StorageError, ConflictError) as error:
             result = f"{type(error).__name__}: {error}"
         except Exception as error:
             result = f"BUG {type(error).__name__}: {error}"
@@ -185,24 +202,17 @@ class World:
             self.folder.remove(self.receiver.compressing)
         self.storage.faults.chances = replace(self.storage.faults.chances, kill=0.0, pause=0.0, fail=0.0, lose=0.0)
         self.scheduler.now += 1000
-        process = self._start(Random(0))
-        self._go_on(self.scheduler.now + 1e6, Random(0))
-        result = self.results.get(process.name, "it does not end")
+        result = self.run_alone()
         if not result.startswith("done"):
-            raise Violation(f"a run after everything failed: {result}")
+            raise BrokenPromiseError(f"a run after everything failed: {result}")
         self._check()
         landed = len(self.archive.frames)
         if landed and self._reached() != landed:
-            raise Violation(f"{self._reached()} of {landed} messages were read after everything was done")
-
-    def _rows(self, table: str) -> list[dict[str, Any]]:
-        stored = self.storage.table(f"{ROOT}/{table}")
-        chunks: list[Chunk] = stored.content(stored.version) if stored.version >= 0 else []
-        return [row for chunk in chunks for row in chunk.rows()]
+            raise BrokenPromiseError(f"{self._reached()} of {landed} messages were read after everything was done")
 
     def _reached(self, batch: int | None = None) -> int:
         """The archive's messages in files up to a batch."""
-        rows = (row for row in self._rows("files") if batch is None or row["batch"] <= batch)
+        rows = (row for row in self.rows("files") if batch is None or row["batch"] <= batch)
         return max((self.receiver.reached.get(row["prefix_hash"], 0) for row in rows), default=0)
 
     def _check(self) -> None:
@@ -211,48 +221,46 @@ class World:
         if stored.version == self.checked:
             return
         self.checked = stored.version
-        rows = self._rows("batches")
+        rows = self.rows("batches")
         done = [row for row in rows if row["status"] == "done"]
         begun = [row for row in rows if row["status"] == "begun"]
         for kind in (done, begun):
             numbers = [row["batch"] for row in kind]
             if len(numbers) != len(set(numbers)):
-                raise Violation(f"a batch is recorded twice: {numbers}")
+                raise BrokenPromiseError(f"a batch is recorded twice: {numbers}")
         self.batches = len(done)
         for row in done:
             self._check_batch(row, next(other for other in begun if other["batch"] == row["batch"]))
 
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any]) -> None:
         number = row["batch"]
-        files = [file for file in self._rows("files") if file["batch"] == number]
+        files = [file for file in self.rows("files") if file["batch"] == number]
         read = {file["file"]: (file["offset"], file["consumed"]) for file in files}
         wanted = {file["file"]: (file["offset"], file["consumed"]) for file in begun["files"]}
         if read != wanted:
-            raise Violation(f"batch {number} began with {wanted} and ended with {read}")
+            raise BrokenPromiseError(f"batch {number} began with {wanted} and ended with {read}")
         for file in files:
-            accounted = sum(
-                file[name] or 0 for name in ("applied", "waiting", "aborted", "quarantined", "resent", "refused")
-            )
+            accounted = sum(file[name] or 0 for name in ACCOUNTS.values())
             size = file["consumed"] - file["offset"] if file["status"] == "read" else accounted
             if accounted != size:
-                raise Violation(f"batch {number}: {file['path']}: {accounted} of {size} bytes are in an account")
+                raise BrokenPromiseError(f"batch {number}: {file['path']}: {accounted} of {size} bytes accounted for")
         expected = self.archive.expected(self._reached(number))
         if row["last_commit_lsn"] != expected.lsn:
-            raise Violation(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
+            raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
         states = {state["oid"]: state for state in row["tables"]}
         for oid, rows in expected.tables.items():
             state = states.get(oid)
             if rows is None:
                 continue
             if state is None or state["status"] != "applied":
-                raise Violation(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
+                raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             if self._table_rows(state["path"], state["version"]) != rows:
-                raise Violation(f"batch {number}: {state['path']}, version {state['version']}, has other rows")
+                raise BrokenPromiseError(f"batch {number}: {state['path']}, version {state['version']}, has other rows")
 
     def _table_rows(self, path: str, version: int) -> tuple[str, ...]:
         table = self.storage.table(path)
         if version > table.version:
-            raise Violation(f"{path} has no version {version}")
+            raise BrokenPromiseError(f"{path} has no version {version}")
         content: Content = table.content(version)
         assert content.shape is not None or not content.rows
         return tuple(sorted(repr(target_row(row, content.shape)) for row in content.rows if content.shape is not None))

@@ -332,6 +332,19 @@ def test_a_session_that_is_sent_the_same_bytes_and_grows_past_those_of_the_one_b
 # Landed again
 
 
+def test_a_file_that_is_being_compressed_has_grown_since_it_was_read() -> None:
+    """Both it and its compressed copy are there, and the new part has a single message, which doesn't identify it."""
+    folder = LandingFolder()
+    folder.put("1.bin", landed(ONE[:-1]))
+    folder.run()
+    folder.put("1.bin", landed(ONE))
+    folder.put("1.bin.gz", gzip.compress(landed(ONE)))
+    found = folder.run()
+    assert (paths(found, FileStatus.DUPLICATE), read(found)) == (["1.bin.gz"], ["1.bin"])
+    folder.remove("1.bin")
+    assert read(folder.run()) == []
+
+
 def test_landed_again_under_another_name_or_compressed() -> None:
     folder = LandingFolder()
     content = landed([*ONE, *TWO])

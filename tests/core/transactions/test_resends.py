@@ -25,6 +25,7 @@ from tests.support.small_archives import (
     in_subtransaction,
     insert,
     prepared,
+    replayed,
     rollback_prepared,
     rows_of,
     segment,
@@ -206,3 +207,22 @@ def test_every_form_of_a_transaction_has_the_same_rows() -> None:
     assert rows_of(COMMITTED) == rows_of(IN_ONE_PIECE) == [("6", "a"), ("6", "b"), ("6", "c")]
     assert rows_of([*PREPARED, *commit_prepared(7, 30)]) == rows_of([*STREAMED_PREPARED, *commit_prepared(7, 30)])
     assert rows_of(KEPT) == [("8", "kept")]
+
+
+EMPTY = [*segment(5, first=True), *segment(5), *stream_commit(5, 15)]
+
+
+@pytest.mark.parametrize("cut", range(len(EMPTY) + 1))
+def test_an_empty_streamed_transaction_may_be_sent_for_the_first_time_after_later_ones(cut: int) -> None:
+    """The server streams it if its memory is short, and otherwise doesn't send it. Nobody looks for an earlier one."""
+    replay = replayed([*ONE, *TWO, *EMPTY[:cut]], EMPTY[cut:])
+    [empty] = [outcome for outcome in replay.assembly.outcomes if outcome.xid == 5]
+    assert (empty.status, empty.commit_lsn) == (TransactionStatus.RESENT, None)
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_a_streamed_transaction_with_changes_has_been_sent_before(cut: int) -> None:
+    changed = [*segment(5, first=True), *segment(5, insert("5", "a")), *stream_commit(5, 15)]
+    replay = replayed([*ONE, *TWO, *changed[:cut]], changed[cut:])
+    [other] = [outcome for outcome in replay.assembly.outcomes if outcome.xid == 5]
+    assert (other.status, other.commit_lsn) == (TransactionStatus.RESENT, 15)

@@ -1,0 +1,58 @@
+"""The decisions about claims as objects, without storage; tests/spark/ledger/test_claim_files.py has the storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from pgoutput_etl.ledger.claim_files import ClaimFiles
+
+
+@dataclass
+class Objects:
+    """vanished: names that are listed, and deleted before they are read."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    vanished: list[str] = field(default_factory=list)
+
+    def names(self, folder: str) -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        found = (name for name in (*self.texts, *self.vanished) if name.startswith(prefix))
+        return sorted({name.removeprefix(prefix).partition("/")[0] for name in found})
+
+    def read(self, name: str) -> str | None:
+        return self.texts.get(name)
+
+    def exists(self, name: str) -> bool:
+        return name in self.texts
+
+    def put(self, name: str, text: str, may_exist: bool) -> None:
+        assert may_exist or name not in self.texts
+        self.texts[name] = text
+
+    def can_put_once(self, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def put_once(self, name: str, text: str) -> bool:
+        return self.texts.setdefault(name, text) is text
+
+    def delete(self, name: str) -> None:
+        self.texts.pop(name, None)
+
+
+def row(batch: int, run: str = "mine") -> dict[str, Any]:
+    process = {"machine": "elsewhere boot pid:[1]", "pid": 4711, "started": 99}
+    return {"batch": batch, "attempt": 1, "run": run, **process, "status": "claimed", "at": datetime.now(timezone.utc)}
+
+
+def test_a_claim_that_another_run_deletes_between_listing_and_reading() -> None:
+    objects = Objects()
+    shop = ClaimFiles(objects, "shop", print)
+    mine = row(2)
+    assert shop.make(mine)
+    objects.vanished = ["shop/1.1.json", "other/1.1.json"]
+    assert shop.read(2) == [mine]
+    assert ClaimFiles(objects, "another", print, machine=shop.machine).read(1) == []
+    assert not shop.make(row(2, run="other")), "as it is taken"
+    assert shop.make(row(3)), "although another source has a claim that vanishes"

@@ -1,0 +1,93 @@
+"""The promises of docs/guarantees.md in thousands of simulated histories, and faults planted in the protocol, which must
+not go unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.runner import Tally, first_seed_that_finds, run_seed, run_seeds, shrink
+
+ROOT = Path(__file__).parents[2]
+SEEDS, OF_SOAK, AT_ONCE = 2_000, 40_000, 100
+
+# Seeds to look at, from 0 on. Most are found within a few.
+FOUND_WITHIN = 400
+FOUND_LATE = {
+    "rows of open transactions are deleted before the batch is done": 10_000,
+    "rows of open transactions are deleted by a run that looks at an older batch": 10_000,
+    "commits carry no identifier that a later run knows": 10_000,
+    "a run does not look at the ledger once it has the claim": 10_000,
+    "a claim's object is put without a condition": 10_000,
+    "a run does not check its claim": 10_000,
+}
+
+
+def check(tally: Tally) -> None:
+    assert tally.failures == {}, "python -m tests.simulation --seed N shows a seed"
+    assert tally.batches > AT_ONCE
+    assert {"kill", "pause", "fail", "lose"} <= tally.faults.keys()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_every_promise_is_kept(first: int) -> None:
+    check(run_seeds(range(first, first + AT_ONCE)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(SEEDS, OF_SOAK, AT_ONCE))
+def test_thousands_more(first: int) -> None:
+    check(run_seeds(range(first, first + AT_ONCE)))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(name, marks=pytest.mark.soak) if name in FOUND_LATE else name for name in MUTATIONS],
+)
+def test_a_planted_fault_is_found(mutation: str) -> None:
+    within = FOUND_LATE.get(mutation, FOUND_WITHIN)
+    assert first_seed_that_finds(mutation, range(within)) is not None
+
+
+def test_a_failing_seed_shrinks_to_the_faults_that_it_needs() -> None:
+    mutation = "an interrupted batch is finished with the files that are new now"
+    seed = first_seed_that_finds(mutation, range(FOUND_WITHIN))
+    assert seed is not None
+    needed = shrink(seed, mutation)
+    assert run_seed(seed, needed, mutation=mutation)[1] is not None
+    for fault in needed:
+        assert run_seed(seed, needed - {fault}, mutation=mutation)[1] is None
+    assert len(needed) < len(run_seed(seed, mutation=mutation)[0].storage.faults.happened) or len(needed) <= 1
+
+
+def digest_of_traces() -> str:
+    traces = (run_seed(seed, keeps_trace=True)[0].scheduler.trace for seed in range(40))
+    return hashlib.sha256("\n".join(line for trace in traces for line in trace).encode()).hexdigest()
+
+
+def test_a_seed_repeats_itself_in_another_process() -> None:
+    """Whatever the order of sets and dictionaries of strings is there."""
+    code = "from tests.simulation.test_simulation import digest_of_traces; print(digest_of_traces())"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == digest_of_traces()
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "10", "--processes", "1"])
+    assert main() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("10 seeds in")
+    assert "broken promises: 0" in said
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "3"])
+    assert main() == 0
+    assert "seed 3: every promise was kept" in capsys.readouterr().out
