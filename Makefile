@@ -19,7 +19,7 @@ pytest = $(venv)/bin/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --dur
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-servers lint docs bench soak matrix notebooks archive clean java
+.PHONY: help demo test test-servers lint docs bench soak simulate matrix notebooks archive clean java
 .NOTPARALLEL: # check for Java before installing anything
 
 help: ## list the targets
@@ -50,6 +50,9 @@ bench: java $(stamp) ## run the benchmarks: PARTS="decoding job" SCALE=0.1
 
 soak: java $(stamp) ## run the long tests that have not passed yet for this commit: SOAK=spark/long
 	$(venv)/bin/python -m tools.soak $(SOAK)
+
+simulate: $(stamp) ## run the simulation of nights that fail: SEEDS=100000 FIRST=0
+	$(venv)/bin/python -m tests.simulation --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
 
 matrix: java $(stamp) ## install and test the package with each supported Spark: SPARK=4.1
 	$(venv)/bin/python -m tools.matrix $(SPARK)

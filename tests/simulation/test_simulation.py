@@ -1,5 +1,6 @@
-"""The promises of docs/guarantees.md in thousands of simulated histories, and faults planted in the protocol, which must
-not go unnoticed."""
+"""The promises of docs/guarantees.md in thousands of simulated histories, and faults planted in the protocol.
+
+The simulation must find each of them."""
 
 from __future__ import annotations
 

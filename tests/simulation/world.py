@@ -56,12 +56,13 @@ class Scenario:
             lose=much if kinds in ("storage", "everything") else 0.0,
             switch=chance.choice((0.1, 0.5, 1.0)),
         )
+        is_atomic = chance.random() < 0.6
         return cls(
             seed,
             chance.randrange(ARCHIVES),
-            chance.random() < 0.6,
+            is_atomic,
             chance.choice((2, 3, 4, 6)),
-            chance.choice((0.0, 0.0, 20.0, 100.0)),
+            chance.choice((0.0, 0.0, 20.0, 120.0)) if not is_atomic else chance.choice((0.0, 20.0, 120.0, 900.0)),
             chance.random() < 0.3,
             chance.choice((0.0, 0.5)),
             chances,
@@ -229,8 +230,11 @@ class World:
             if len(numbers) != len(set(numbers)):
                 raise BrokenPromiseError(f"a batch is recorded twice: {numbers}")
         self.batches = len(done)
+        beginnings = {row["batch"]: row for row in begun}
         for row in done:
-            self._check_batch(row, next(other for other in begun if other["batch"] == row["batch"]))
+            if row["batch"] not in beginnings:
+                raise BrokenPromiseError(f"batch {row['batch']} is done, and its beginning was not recorded")
+            self._check_batch(row, beginnings[row["batch"]])
 
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any]) -> None:
         number = row["batch"]

@@ -28,6 +28,8 @@ from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
+_ATTEMPTS = 5  # to read files that a receiver renames meanwhile
+
 
 def apply(
     spark: SparkSession, config: Config, progress: Progress = no_progress, stages: StageTimer | None = None
@@ -77,8 +79,9 @@ def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSum
     return [summary]
 
 
-def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
-    """Closes each batch before it claims the next. Lists files again if those of a later batch have changed."""
+def _apply_new_files(run: Run, backlog: Backlog, attempts: int = _ATTEMPTS) -> list[RunSummary]:
+    """Closes each batch before it claims the next. Lists files again if they have changed since. attempts: at most
+    so many without a batch."""
     files = new_files(run.landing, backlog.index, backlog.listing)
     read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
     summaries: list[RunSummary] = []
@@ -88,8 +91,11 @@ def _apply_new_files(run: Run, backlog: Backlog) -> list[RunSummary]:
         try:
             summary, later = _claim_and_apply(run, backlog, batch, read)
         except FilesChangedError:
+            left = _ATTEMPTS if summaries else attempts - 1
+            if not left:
+                raise
             run.enter("look")
-            return summaries + _apply_new_files(run, find_backlog(run))
+            return summaries + _apply_new_files(run, find_backlog(run), left)
         summaries.append(summary)
         if later:
             run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
