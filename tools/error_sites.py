@@ -66,7 +66,7 @@ def _kind(call: ast.Call) -> str | None:
     match call.func:
         case ast.Name(id=name) if name in CLASSES and call.args:
             return name
-        case ast.Name(id="_RowError" | "RereadError" | "FilesChangedError") if (
+        case ast.Name(id="_RowError" | "RereadError" | "FilesChangedError") if call.args:  # become ArchiveErrors
             call.args
         ):  # ArchiveErrors, some once raised again
             return "ArchiveError"
