@@ -67,8 +67,6 @@ def _kind(call: ast.Call) -> str | None:
         case ast.Name(id=name) if name in CLASSES and call.args:
             return name
         case ast.Name(id="_RowError" | "RereadError" | "FilesChangedError") if call.args:  # become ArchiveErrors
-            call.args
-        ):  # ArchiveErrors, some once raised again
             return "ArchiveError"
         case ast.Attribute(attr=name) if name in _NODE_METHODS and len(call.args) == 1 and not call.keywords:
             return "ConfigError"
