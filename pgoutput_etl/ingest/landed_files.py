@@ -149,10 +149,10 @@ def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Lis
     if not files:
         return
     newest = max((file.path for file in files.values()), key=natural_order)
-    listed = {file.path for file in before.files()}
-    for path in sorted(file.path for file in after.files()):
-        is_new = path not in listed and uncompressed_name(path) not in listed
-        if is_new and natural_order(path) < natural_order(newest):
+    appeared = sorted(file.path for file in after.files_not_in(before))
+    before_compression = before.among([uncompressed_name(path) for path in appeared])
+    for path in appeared:
+        if uncompressed_name(path) not in before_compression and natural_order(path) < natural_order(newest):
             raise FilesChangedError(f"{path} has appeared before {newest} while files were read. Run again")
 
 

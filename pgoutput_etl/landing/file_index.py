@@ -70,6 +70,10 @@ class Listing:
         """The files with these paths."""
         return self.files(pc.is_in(self.table.column("path"), pa.array(sorted(paths), pa.string())))
 
+    def files_not_in(self, other: Listing) -> list[LandedFile]:
+        """The files with paths that another listing lacks."""
+        return self.files(pc.invert(pc.is_in(self.table.column("path"), other.table.column("path").combine_chunks())))
+
     def among(self, paths: Collection[str]) -> frozenset[str]:
         """The paths that exist."""
         return frozenset(file.path for file in self.named(paths))
