@@ -51,7 +51,7 @@ def _tables_before_the_batch() -> Any:
             begun()
         return results
 
-    return patch.multiple(LedgerBatches, begin=later), patch.object(Writer, "write", write_first)
+    return patch.object(LedgerBatches, "begin", later), patch.object(Writer, "write", write_first)
 
 
 def _new_files_in_an_interrupted_batch() -> Any:
@@ -108,7 +108,7 @@ def _everything_deleted_as_ended() -> Any:
 
 
 def _done_before_the_tables() -> Any:
-    """The tables' states are what the plan expects of them; they are written once the batch is done."""
+    """They are written once the batch is done, which names no version of them."""
     load, late = pipeline._load, list[Callable[[], Any]]()
     close = Ledger.close
 
@@ -130,12 +130,6 @@ def _no_look_at_the_ledger_after_the_claim() -> Any:
         with self.claims(progress).held(batch.number, progress, claim) as check:
             yield check
 
-    claims = LedgerBatches.claims
-    return patch.multiple(LedgerBatches, claimed=claimed, claims=claims), _with_ledgers(claimed)
-
-
-def _with_ledgers(claimed: Any) -> Any:
-    """Ledger takes its methods from the parts when it is made."""
     return patch.object(LedgerBatches, "claimed", claimed)
 
 

@@ -24,7 +24,7 @@ from tests.simulation.scheduler import SimMachine, SimPool
 from tests.simulation.storage import Commit, Writer
 from tests.support.nights import Block, events_in
 
-_FEW_STATEMENTS = 2  # of an ALTER TABLE that changes several columns
+_STATEMENTS = 2  # of the ALTER TABLEs for one change of columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class SimChanges:
 
 @dataclass(frozen=True, slots=True)
 class SimTargets:
-    """targets.Targets. has_metadata: False as on servers that keep no metadata of commits."""
+    """targets.Targets, for one process."""
 
     writer: Writer
     machine: SimMachine
@@ -125,8 +125,8 @@ class SimTargets:
             return
         metadata = asdict(replace(commit, step=f"{commit.step}:log"))
         if content.shape is not None:
-            for number in range(_FEW_STATEMENTS):
-                after = Content(None, rows) if number == _FEW_STATEMENTS - 1 else content
+            for number in range(_STATEMENTS):
+                after = Content(None, rows) if number == _STATEMENTS - 1 else content
                 self._alter(place, after, metadata)
 
     def _alter(self, place: str, after: Content, metadata: Mapping[str, Any]) -> None:
