@@ -165,7 +165,7 @@ def test_blocks_persisted_by_spark_have_no_hidden_value(nights: Nights, monkeypa
         persisted.append(scan(*arguments, **named))
         return persisted[-1]
 
-    monkeypatch.setattr("pgoutput_etl.ingest.landed_files.scan_files", remembered)
+    monkeypatch.setattr("pgoutput_etl.ingest.landing_folder.scan_files", remembered)
     with_rules(nights, f"{{match: public.t, {USES}}}")
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
     nights.job.run()
