@@ -44,12 +44,12 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
 def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
     if backlog.interrupted is not None:
         return _plan_interrupted(run, backlog, backlog.interrupted)
-    files, listing = new_files(run.landing, backlog.index, backlog.listing), backlog.listing
+    files = new_files(run.landing, backlog.index, backlog.listing)
     if not files:
-        remarks = tuple(map(tail_remark, backlog.index.tails(listing)))
+        remarks = tuple(map(tail_remark, backlog.index.tails(backlog.listing)))
         return replace(_nothing_new(run, backlog.last), files_not_read=remarks)
     run.progress(f"scanning {counted(len(files), 'file')}")
-    batch_files = read_files(run.landing, files, backlog.index, listing)
+    batch_files = read_files(run.landing, files, backlog.index, backlog.listing)
     if not batch_files.parts:
         batch_files.release()
         return replace(_nothing_new(run, backlog.last), files_not_read=batch_files.remarks)
