@@ -93,9 +93,11 @@ class Claims:
         self.report(mine, f"{attempt}")
         with machine.pool(1) as pool:
             confirmed = pool.submit(confirm)
-            holding.confirm()
+            others = holding.confirm()
         renewing = machine.start(holding.keep_renewing, "claim")
         try:
+            if others is not None and others.is_alive(now(machine), machine):
+                raise _taken(others, now(machine))  # it was believed dead, and has renewed its claim since
             confirmed.result()
             yield holding.check
         finally:
@@ -157,11 +159,14 @@ class HeldClaim:
         self.confirm()
         self.wall, self.steady = wall, steady
 
-    def confirm(self) -> None:
-        last = newest(self.claims.read(self.mine.batch))
+    def confirm(self) -> Claim | None:
+        """Returns the newest claim of another run. Raises RunError if it has taken over."""
+        rows = self.claims.read(self.mine.batch)
+        last = newest(rows)
         if last is None or last.run != self.mine.run:
             self.lost = _taken(last or self.mine, now(self.claims.machine))
             raise self.lost
+        return newest([row for row in rows if row["run"] != self.mine.run])
 
 
 def _first_line(error: Exception) -> str:

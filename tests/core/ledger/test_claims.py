@@ -163,6 +163,25 @@ def slept(monkeypatch: pytest.MonkeyPatch, for_how_long: timedelta) -> None:
     monkeypatch.setattr(time, "time", lambda: now + for_how_long.total_seconds())
 
 
+def test_a_run_stops_if_another_that_was_believed_dead_has_renewed_its_claim() -> None:
+    """The second run has read the claims before the renewal, and claims after it."""
+    rows = Rows()
+    rows.claimed(OTHERS, LEASE * 1.1)
+
+    def renewed_before_the_claim(row: Mapping[str, Any], batch: int, name: str) -> None:
+        if row["status"] == "claimed":
+            at = datetime.now(timezone.utc)
+            rows.append({**rows.rows[-1], "status": "renewed", "at": at}, 1, "1 renewed")
+        rows.append(row, batch, name)
+
+    claims_of_second = Claims(
+        lambda batch: [row for row in rows.rows if row["batch"] == batch], renewed_before_the_claim
+    )
+    with pytest.raises(RunError, match="process 4711 of elsewhere, last heard of 0 s ago"), claims_of_second.held(1):
+        pytest.fail("two runs would be at work")
+    assert [row["status"] for row in rows.rows] == ["claimed", "renewed", "claimed", "released"]
+
+
 def test_a_suspended_run_finds_that_another_run_has_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     with rows.claims().held(1) as check:
