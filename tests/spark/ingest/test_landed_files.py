@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.ingest import landed_files, landing_folder
-from pgoutput_etl.ingest.assemble import collect_scans
+from pgoutput_etl.ingest import landing_folder
+from pgoutput_etl.ingest.binary_files import scan_files
 from pgoutput_etl.ingest.listing import list_landing
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.landing.file_index import Listing
@@ -208,12 +208,12 @@ def test_a_file_that_vanishes_before_it_is_read(nights: Nights, monkeypatch: pyt
     (folder / "1.bin").write_bytes(sent(1))
     (folder / "2.bin").write_bytes(sent(2))
 
-    def cleaned_up(messages: Any) -> Any:
+    def cleaned_up(*arguments: Any) -> Any:
         (folder / "2.bin").unlink()
-        return collect_scans(messages)
+        return scan_files(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(landed_files, "collect_scans", cleaned_up)
+        patched.setattr(landing_folder, "scan_files", cleaned_up)
         with pytest.raises(ArchiveError, match=r"2\.bin: it can't be read"):
             nights.job.run()
     assert nights.ledger("batches") == []
