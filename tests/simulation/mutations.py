@@ -8,14 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
-from uuid import uuid4
 
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
 from pgoutput_etl.jobs.apply import pipeline
 from pgoutput_etl.jobs.run import find_backlog
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
-from pgoutput_etl.ledger.claim_files import ClaimFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.transactions import PendingTransactions
@@ -24,17 +22,6 @@ from tests.simulation.ledger import SimPending
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
-
-
-def _applications_of_the_run() -> Any:
-    """As if a write did not carry Delta's transaction identifier: no later run knows it."""
-    commit = Writer.commit
-
-    def unique(self: Writer, table: int | str, step: str) -> Any:
-        made = commit(self, table, step)
-        return replace(made, application=f"{made.application}:{uuid4().hex}")
-
-    return patch.object(Writer, "commit", unique)
 
 
 def _tables_before_the_batch() -> Any:
@@ -142,14 +129,11 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a batch is recorded after its tables are written": _tables_before_the_batch,
     "a batch is done before its files are recorded": _done_before_its_files,
     "a batch is done before its tables are written": _done_before_the_tables,
-    "commits carry no identifier that a later run knows": _applications_of_the_run,
     "an interrupted batch is finished with the files that are new now": _new_files_in_an_interrupted_batch,
     "rows of open transactions are deleted before the batch is done": _open_rows_deleted_first,
     "rows of open transactions are deleted by a run that looks at an older batch": _everything_deleted_as_ended,
     "nobody reads the claims": _claims_nobody_reads,
     "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
-    "a claim's object is put without a condition": lambda: patch.object(ClaimFiles, "_make", lambda *_: True),
-    "a run does not check its claim": lambda: patch.object(HeldClaim, "check", _nothing),
     "files that were renamed during the scan are applied": lambda: patch.object(
         landed_files, "_refuse_renamed", _nothing
     ),

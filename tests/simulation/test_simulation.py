@@ -23,11 +23,8 @@ FOUND_WITHIN, FOUND_LATE_WITHIN = 200, 10_000  # seeds, from 0 on
 FOUND_LATE = {
     "rows of open transactions are deleted before the batch is done",
     "rows of open transactions are deleted by a run that looks at an older batch",
-    "commits carry no identifier that a later run knows",
     "nobody reads the claims",
     "a run does not look at the ledger once it has the claim",
-    "a claim's object is put without a condition",
-    "a run does not check its claim",
     "files that were renamed during the scan are applied",
 }
 
