@@ -78,6 +78,12 @@ def _open_rows_deleted_first() -> Any:
 
 
 def _everything_deleted_as_ended() -> Any:
+    """By a run that, in addition, does not look once more whether another is alive."""
+    confirm = HeldClaim.confirm
+
+    def confirm_alone(self: HeldClaim) -> None:
+        confirm(self)
+
     def delete(self: PendingTransactions, assembly: Any, last: Any) -> None:  # noqa: ARG001
         rows = self.store.rows("open_transactions", ("file", "unit"))
         self.delete_closed({(row["file"], row["unit"]) for row in rows}, assembly)
@@ -91,7 +97,8 @@ def _everything_deleted_as_ended() -> Any:
             run.ledger.delete_ended(last)
         return backlog.after(last)
 
-    return patch.object(SimPending, "delete_ended", delete), patch.object(pipeline, "_find_backlog", hold)
+    looks = patch.object(HeldClaim, "confirm", confirm_alone)
+    return patch.object(SimPending, "delete_ended", delete), patch.object(pipeline, "_find_backlog", hold), looks
 
 
 def _done_before_the_tables() -> Any:
