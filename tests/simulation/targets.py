@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from pgoutput_etl.changes.window import Window
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.ingest.rows import MessageRows
@@ -43,11 +42,8 @@ class SimChanges:
     cutoffs: Mapping[int, Cutoff]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        events = events_in(self.blocks, self.statuses, self._window(task, span), span.shape)
+        events = events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
         return partial(self.targets.write_span, task.path, span.shape, events)
-
-    def _window(self, task: TableTask, span: SchemaSpan) -> Window:
-        return window_of(task, span, self.cutoffs)
 
 
 @dataclass(frozen=True, slots=True)
