@@ -19,10 +19,10 @@ from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
-from pgoutput_etl.scan.landed_tuples import TupleFile
+from pgoutput_etl.scan.landed_tuples import RereadError, TupleFile
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame, is_connect
-from pgoutput_etl.spark.workers import freeze_modules
+from pgoutput_etl.spark.workers import freeze_modules, is_first_scan
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
@@ -99,6 +99,10 @@ def scan_files(
 
     An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. Blocks
     leave unmasked tuples in local files, except with Spark Connect, whose client may read blocks and not the files.
+
+    Jobs within `first_scan` compute the blocks for the first time. Any later job that computes them does so because an
+    executor was lost with them. By then a file may be another one, so it is read again only if the task has its hash;
+    otherwise, and if it has changed, the job fails with a RereadError.
     """
     max_size = size_limit(spark)
     leaves_from = LEAVES_FROM if policy is None and not is_connect(spark) else None
@@ -106,12 +110,17 @@ def scan_files(
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
     def scan(files: Iterator[tuple[str, bytes]], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
+        is_first = is_first_scan()
         for path, content in files:
             task, local = pickle.loads(pickled[path]), local_path(path)
+            if not is_first and task.known_part is None:
+                raise RereadError(f"{path}: an executor was lost with the messages of this file. Run again")
             stay_from = None if local is None else leaves_from
             try:
                 scanned = scan_part(path, content, task, known, framing, salvages, max_size, False, stay_from)
             except ArchiveError as error:
+                if not is_first:
+                    raise RereadError(str(error)) from error
                 yield scan_error(error).note(task.number)
                 continue
             if local is not None and not scanned.has_tuples:

@@ -11,7 +11,7 @@ from pgoutput_etl.config.settings import Gaps
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.landing_folder import LandingFolder
-from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.ingest.listing import FilesChangedError, reading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -33,10 +33,6 @@ from pgoutput_etl.landing.sequence_gaps import missing_number
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
-
-
-class FilesChangedError(ArchiveError):
-    """Files have grown, or were renamed or removed, since they were listed or selected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +255,7 @@ def read_blocks(
 
 
 def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput:
-    with reading_files(tasks), blocks.in_even_tasks(tasks.values()):
+    with reading_files(tasks), blocks.computed_from(tasks.values()):
         output = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:

@@ -43,6 +43,10 @@ _UNREADABLE = (
 )
 
 
+class FilesChangedError(ArchiveError):
+    """Files have grown, or were renamed or removed, since they were listed, selected, or scanned."""
+
+
 def list_landing(spark: SparkSession, landing: str) -> Listing:
     """All files below a folder or matching a glob; none is read. Raises ConfigError if nothing exists there."""
     modified = F.unix_micros("modificationTime").alias("modified")
@@ -121,17 +125,21 @@ def _task_count(total: int, cores: int) -> int:
 
 
 @contextmanager
-def rereading_files() -> Iterator[None]:
-    """Turns a worker's RereadError, which Spark wraps, into an ArchiveError."""
+def rereading_files(paths: Iterable[str]) -> Iterator[None]:
+    """Turns errors about files that were scanned before into a FilesChangedError: a worker's RereadError, which Spark
+    wraps, and any error that one of these files can't be read."""
     try:
         yield
+    except RereadError as error:
+        raise FilesChangedError(str(error)) from error
     except ArchiveError:
         raise
     except Exception as error:
-        changed = _REREAD_ERROR.search(str(error))
-        if changed is None:
-            raise
-        raise ArchiveError(changed[1]) from error
+        if changed := _REREAD_ERROR.search(str(error)):
+            raise FilesChangedError(changed[1]) from error
+        if named := _unreadable_among(paths, str(error)):
+            raise FilesChangedError(_cant_be_read(named)) from error
+        raise
 
 
 @contextmanager
@@ -142,11 +150,20 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
-        text = str(error)
-        if not any(sign in text for sign in _UNREADABLE):
+        named = _unreadable_among(paths, str(error))
+        if named is None:
             raise
-        # Spark's errors may spell a path differently from its listings.
-        bare = {path: path.partition(":")[2].lstrip("/") or path for path in paths}
-        named = [path for path, part in bare.items() if part in text or quote(part) in text]
-        file = max(named, key=len, default="a landed file")
-        raise ArchiveError(f"{file}: it can't be read: it no longer exists, or this job may not read it") from error
+        raise ArchiveError(_cant_be_read(named or "a landed file")) from error
+
+
+def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
+    """The path that an error names, or an empty one; None if the error isn't about an unreadable file."""
+    if not any(sign in error for sign in _UNREADABLE):
+        return None
+    # Spark's errors may spell a path differently from its listings.
+    bare = {path: path.partition(":")[2].lstrip("/") or path for path in paths}
+    return max((path for path, part in bare.items() if part in error or quote(part) in error), key=len, default="")
+
+
+def _cant_be_read(file: str) -> str:
+    return f"{file}: it can't be read: it no longer exists, or this job may not read it"

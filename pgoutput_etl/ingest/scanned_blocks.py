@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.spark.connect import frame, is_connect
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import temporarily
+from pgoutput_etl.spark.workers import first_scan
 
 _FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
 
@@ -42,7 +43,8 @@ class ScannedBlocks:
     def of(cls, spark: SparkSession, scanned: DataFrame, size: int) -> ScannedBlocks:
         """Few blocks are collected now, in the scan's own job, because more jobs would take longer than the work."""
         if size <= _FEW_BYTES:
-            return cls(spark, local=scanned.toArrow())
+            with first_scan(spark):
+                return cls(spark, local=scanned.toArrow())
         return cls(spark, persist(scanned, StorageLevel.MEMORY_AND_DISK), size=size)
 
     @cached_property
@@ -56,11 +58,15 @@ class ScannedBlocks:
             return self.persisted
         return self.persisted.coalesce(max(self.spark.sparkContext.defaultParallelism, self.size // _PARTITION_BYTES))
 
-    def in_even_tasks(self, files: Iterable[ScanTask]) -> AbstractContextManager[None]:
-        """Within the context, Spark computes blocks of these files in tasks of the same size."""
+    @contextmanager
+    def computed_from(self, files: Iterable[ScanTask]) -> Iterator[None]:
+        """Within the context, Spark computes the blocks of these files for the first time, in tasks of the same
+        size."""
         if self.spark is None:
-            return nullcontext()
-        return temporarily(self.spark, even_tasks(self.spark, files))
+            yield
+            return
+        with temporarily(self.spark, even_tasks(self.spark, files)), first_scan(self.spark):
+            yield
 
     def of_kind(self, *kinds: BlockKind) -> DataFrame:
         return of_kind(self.frame, *kinds)

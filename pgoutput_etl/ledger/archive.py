@@ -35,6 +35,7 @@ from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, S
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.workers import first_scan
 from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
@@ -341,6 +342,6 @@ def _is_committed(commits: CommitRange) -> Column:
 
 def refuse_unreadable(rows: DataFrame) -> None:
     """Raises ArchiveError if a file of `rows` could not be read."""
-    with reading_files():
+    with reading_files(), first_scan(rows.sparkSession):
         errors = rows.where(F.col("tag") == ERROR_TAG).select("body").collect()
     refuse(ScanError.from_json(bytes(row["body"])).text for row in errors)

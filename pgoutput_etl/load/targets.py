@@ -20,6 +20,7 @@ from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
+from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings, writes_may_overlap
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
@@ -120,7 +121,9 @@ class DeltaChanges:
             events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+                return again_if_lost(
+                    lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+                )
 
             return write
         log = self.source.event_log(task, span)
@@ -128,7 +131,7 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return _WRITERS[task.mode](session, task.path, span.shape, log, before)
+                return again_if_lost(lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
 
         return write_in_mode
 

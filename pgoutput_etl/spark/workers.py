@@ -1,9 +1,14 @@
-"""Python workers of Spark, in which the functions of mapInArrow run."""
+"""Python workers of Spark, in which the functions of mapInArrow run, and what they know of their job."""
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
 
 _frozen = 0  # modules
 
@@ -15,3 +20,23 @@ def freeze_modules() -> None:
     if len(sys.modules) != _frozen:
         gc.freeze()
         _frozen = len(sys.modules)
+
+
+_FIRST_SCAN = "pgoutput_etl-first-scan"
+
+
+@contextmanager
+def first_scan(spark: SparkSession) -> Iterator[None]:
+    """Within the context, the thread's Spark jobs scan files for the first time. Jobs outside that scan files do so
+    because an executor was lost with what an earlier job scanned."""
+    spark.addTag(_FIRST_SCAN)
+    try:
+        yield
+    finally:
+        spark.removeTag(_FIRST_SCAN)
+
+
+def is_first_scan() -> bool:
+    """In a worker: whether its task belongs to a job within `first_scan`."""
+    context = TaskContext.get()
+    return context is not None and _FIRST_SCAN in (context.getLocalProperty("spark.job.tags") or "")

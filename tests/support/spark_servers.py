@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _STARTED_WITHIN = 180  # seconds, in which jars may have to be downloaded
 _STOPPED_WITHIN = 20
+_SMALL = {"SPARK_DAEMON_MEMORY": "256m"}
 
 
 def spark_home() -> Path:
@@ -40,6 +42,14 @@ def server(folder: Path, name: str, *command: str | Path, started: str, **variab
 
     Its output goes to `<name>.log`. The block begins when a line there matches `started`; yields the match.
     """
+    with _running(folder, name, *command, started=started, **variables) as (_, match):
+        yield match
+
+
+@contextmanager
+def _running(
+    folder: Path, name: str, *command: str | Path, started: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[bytes], re.Match[str]]]:
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -52,7 +62,7 @@ def server(folder: Path, name: str, *command: str | Path, started: str, **variab
             start_new_session=True,
         )
         try:
-            yield _wait_for(process, log, started)
+            yield process, _wait_for(process, log, started)
         finally:
             _stop(process)
 
@@ -79,23 +89,69 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@contextmanager
-def standalone_cluster(folder: Path, workers: int) -> Iterator[str]:
-    """A master and workers with one core each. Yields the master's URL. Executors work below `worker<n>`."""
+@dataclass(slots=True)
+class Cluster:
+    """A master and workers with one core each. url: of the master. workers: their processes by name. Executors work
+    below `folder/<worker>`."""
+
+    folder: Path
+    url: str
+    running: ExitStack
+    memory: str = "1g"
+    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started: int = 0
+
+    def start_worker(self) -> None:
+        name = f"worker{self.started}"
+        self.started += 1
+        options = ("--cores", "1", "--memory", self.memory, "--work-dir", str(self.folder / name))
+        worker = (*_started_by("org.apache.spark.deploy.worker.Worker"), *options, self.url)
+        variables = {**_SMALL, "SPARK_LOCAL_DIRS": str(self.folder / f"{name}.local")}
+        begun = "Successfully registered with master"
+        process, _ = self.running.enter_context(_running(self.folder, name, *worker, started=begun, **variables))
+        self.workers[name] = process
+
+    def kill_worker(self, name: str) -> None:
+        """Kills the worker and everything that it started, as if its machine were gone."""
+        process = self.workers.pop(name)
+        kill_tree(process.pid)
+        process.wait()
+
+
+def kill_tree(pid: int) -> None:
+    """Kills a process and everything below it. Stops parents first, so that they start nothing more."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    for child in children_of(pid):
+        kill_tree(child)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _started_by(server_class: str) -> tuple[str | Path, ...]:
     spark_class = spark_home() / "bin" / "spark-class"
-    small = {"SPARK_DAEMON_MEMORY": "256m"}
-    anywhere = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    return (spark_class, server_class, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+
+
+@contextmanager
+def standalone_cluster(folder: Path, workers: int, memory: str = "1g") -> Iterator[Cluster]:
+    """memory: of each worker."""
     with ExitStack() as running:
-        master = (spark_class, "org.apache.spark.deploy.master.Master", *anywhere)
+        master = _started_by("org.apache.spark.deploy.master.Master")
         started = r"Starting Spark master at (spark://\S+)"
-        url = running.enter_context(server(folder, "master", *master, started=started, **small))[1]
-        for number in range(workers):
-            name = f"worker{number}"
-            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / name))
-            worker = (spark_class, "org.apache.spark.deploy.worker.Worker", *anywhere, *options, url)
-            env = {**small, "SPARK_LOCAL_DIRS": str(folder / f"{name}.local")}
-            running.enter_context(server(folder, name, *worker, started="Successfully registered with master", **env))
-        yield url
+        url = running.enter_context(server(folder, "master", *master, started=started, **_SMALL))[1]
+        cluster = Cluster(folder, url, running, memory)
+        for _ in range(workers):
+            cluster.start_worker()
+        yield cluster
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
-from pgoutput_etl.ingest.landed_files import FileBatch, FilesChangedError, new_files, read_again, read_files, read_later
-from pgoutput_etl.ingest.listing import rereading_files
+from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
+from pgoutput_etl.ingest.listing import FilesChangedError, rereading_files
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize
@@ -28,7 +28,7 @@ from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
-_ATTEMPTS = 5  # to read files that a receiver renames meanwhile
+_ATTEMPTS = 5  # while files are renamed and machines are lost
 
 
 def apply(
@@ -47,16 +47,28 @@ def apply(
 
 
 def apply_run(run: Run) -> list[RunSummary]:
-    """As `apply`."""
-    run.enter("look")
-    backlog = _find_backlog(run)
+    """As `apply`. If files have changed since they were listed or scanned, or a machine was lost with what it had
+    scanned, starts again with what is left: files that are new now, or the rest of the batch that it was in."""
     summaries: list[RunSummary] = []
-    if backlog.interrupted is not None:
-        summaries += _finish_interrupted(run, backlog, backlog.interrupted)
+    failures = 0
+    while True:
+        finished = len(summaries)
         run.enter("look")
         backlog = _find_backlog(run)
-    summaries += _apply_new_files(run, backlog)
-    return summaries or [nothing_new(run, backlog.last, map(tail_remark, backlog.index.tails(backlog.listing)))]
+        try:
+            if backlog.interrupted is not None:
+                summaries += _finish_interrupted(run, backlog, backlog.interrupted)
+                continue
+            for summary in _apply_new_files(run, backlog):
+                summaries.append(summary)
+        except FilesChangedError as error:
+            failures = 1 if len(summaries) > finished else failures + 1
+            if failures == _ATTEMPTS:
+                raise
+            run.progress(f"starting again: {error}")
+            continue
+        tails = map(tail_remark, backlog.index.tails(backlog.listing))
+        return summaries or [nothing_new(run, backlog.last, tails)]
 
 
 def _find_backlog(run: Run) -> Backlog:
@@ -79,29 +91,19 @@ def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSum
     return [summary]
 
 
-def _apply_new_files(run: Run, backlog: Backlog, attempts: int = _ATTEMPTS) -> list[RunSummary]:
-    """Closes each batch before it claims the next. Lists files again if they have changed since. attempts: at most
-    so many without a batch."""
+def _apply_new_files(run: Run, backlog: Backlog) -> Iterator[RunSummary]:
+    """Closes each batch before it claims the next. Raises FilesChangedError."""
     files = new_files(run.landing, backlog.index, backlog.listing)
     read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
-    summaries: list[RunSummary] = []
-    later: Sequence[FileSelection] = ()
-    while later or (files and not summaries):
+    are_left = bool(files)
+    while are_left:
         batch = replace(Batch.after(backlog.last, {}), settings=settings_of(run.config))
-        try:
-            summary, later = _claim_and_apply(run, backlog, batch, read)
-        except FilesChangedError:
-            left = _ATTEMPTS if summaries else attempts - 1
-            if not left:
-                raise
-            run.enter("look")
-            return summaries + _apply_new_files(run, find_backlog(run), left)
-        summaries.append(summary)
-        if later:
+        summary, later = _claim_and_apply(run, backlog, batch, read)
+        yield summary
+        if are_left := bool(later):
             run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
             backlog = backlog.after(run.ledger.last_after(batch))
             read = partial(read_later, run.landing, later)
-    return summaries
 
 
 def _claim_and_apply(
@@ -116,12 +118,13 @@ def _claim_and_apply(
         try:
             with run.ledger.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
                 if batch.resumed:
-                    run.progress(f"batch {batch.number}: finishing the batch of a run that died")
+                    run.progress(f"batch {batch.number}: finishing what a run before has begun")
                 files = reading.result()
                 batch = replace(batch, files=files.parts)
                 if not batch.files:
                     return nothing_new(run, backlog.last, files.remarks), ()
-                return _apply_batch(run, batch, files, state_before.result(), check_claim), files.later
+                with rereading_files([part.path for part in files.parts.values()]):
+                    return _apply_batch(run, batch, files, state_before.result(), check_claim), files.later
         finally:
             reading.add_done_callback(_release)
 
@@ -139,8 +142,7 @@ def _apply_batch(
     plan = plan_batch(run, batch, files, assembly)
     run.enter("write")
     check_claim()
-    with rereading_files():
-        results = _load(run, plan, check_claim)
+    results = _load(run, plan, check_claim)
     check_claim()
     run.progress("writing the ledger")
     run.enter("ledger")

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from pgoutput_etl.ingest.landed_files import FilesChangedError, _refuse_renamed
+from pgoutput_etl.ingest.landed_files import _refuse_renamed
+from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.landing.file_index import Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile
 from pgoutput_etl.landing.incremental_scan import scan_part

@@ -95,7 +95,10 @@ def _assert_all_worked(folder: Path, applications: int) -> None:
 def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     files = files_of(SLOT)
     job = Job(spark, tmp_path, landing)
-    with standalone_cluster(tmp_path, workers=2) as master, connect_server(tmp_path, _server_settings(master)) as url:
+    with (
+        standalone_cluster(tmp_path, workers=2) as cluster,
+        connect_server(tmp_path, _server_settings(cluster.url)) as url,
+    ):
         _configured(job, **{"spark.remote": url, "spark.master": "local[2]"})
         with job.config.open("a") as config:
             config.write("tables: [{match: 'public.[!ae]*', skip: true}]\n")
@@ -113,8 +116,8 @@ def test_two_nights_through_a_connect_server_of_a_cluster(spark: SparkSession, t
 @pytest.mark.soak
 def test_a_standalone_cluster(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = _configured(Job(spark, tmp_path, landing))
-    with standalone_cluster(tmp_path, workers=2) as master:
-        _submit_two_nights(job, master)
+    with standalone_cluster(tmp_path, workers=2) as cluster:
+        _submit_two_nights(job, cluster.url)
 
     job.assert_equals(truth_tables(TRUTH), "random16")
     _assert_all_worked(tmp_path, applications=2)
@@ -126,11 +129,11 @@ def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
 ) -> None:
     files = files_of(SLOT)
     job = _configured(Job(spark, tmp_path, landing))
-    with standalone_cluster(tmp_path, workers=2) as master:
+    with standalone_cluster(tmp_path, workers=2) as cluster:
         _land(files[:5], landing)
-        first = _submit(job, master)
+        first = _submit(job, cluster.url)
         _land(files[5:], landing)
-        with connect_server(tmp_path, _server_settings(master)) as url:
+        with connect_server(tmp_path, _server_settings(cluster.url)) as url:
             second = _run(job, *APPLY, SPARK_REMOTE=url)
 
     assert (first["files"], second["files"]) == (5, 5)
@@ -149,8 +152,8 @@ def test_workers_with_only_a_python(spark: SparkSession, tmp_path: Path, landing
         "spark.pyspark.driver.python": sys.executable,
         "spark.executorEnv.PGOUTPUT_ETL_PYTHON": getattr(sys, "_base_executable", sys.executable),
     }
-    with standalone_cluster(tmp_path, workers=2) as master:
-        _submit_two_nights(job, master, **sent)
+    with standalone_cluster(tmp_path, workers=2) as cluster:
+        _submit_two_nights(job, cluster.url, **sent)
 
     job.assert_equals(truth_tables(TRUTH), "random16")
     _assert_all_worked(tmp_path, applications=2)

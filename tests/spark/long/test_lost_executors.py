@@ -1,0 +1,137 @@
+"""The nightly job on a cluster whose executors and workers are killed: each night finishes by itself, and is right.
+
+Tables and ledger must equal those of a run without faults, and the mirrors a replay of one change after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.conftest import SETTINGS
+from tests.support.busy_nights import MIRRORS, RULES, BusyNights
+from tests.support.fault_runs import FaultyJob, forget_files
+from tests.support.jobs import Job
+from tests.support.lost_machines import Killer
+from tests.support.spark_servers import Cluster, environment, standalone_cluster
+
+ROOT = Path(__file__).parents[3]
+LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
+ON_A_CLUSTER = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "700m",
+    "spark.pyspark.python": sys.executable,
+    "spark.ui.enabled": "false",
+    # The documented settings for machines that are lost often.
+    "spark.task.maxFailures": "20",
+    "spark.stage.maxConsecutiveAttempts": "20",
+}
+MORE = {
+    "as it is": {},
+    "dynamic allocation and speculation": {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.dynamicAllocation.cachedExecutorIdleTimeout": "4s",  # with the blocks that it has
+        "spark.speculation": "true",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.4",
+    },
+}
+# As if the night were larger: changes of a table are exchanged between executors before they are merged.
+EXCHANGED = """
+import sys
+from pgoutput_etl.load import change_source
+change_source.SINGLE_TASK_BYTES = 1 << 19
+from pgoutput_etl.launcher import run_job
+sys.exit(run_job("apply"))
+"""
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """The nightly job, submitted to a cluster."""
+
+    job: Job
+
+    def write_config(self) -> None:
+        self.job.write_config()
+        with self.job.config.open("a") as config:
+            config.write(f"spark: {json.dumps(LIGHT)}\n{RULES.replace('=', ': ', 1)}\n")
+
+    def start(self, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
+        script = self.job.folder / "exchanged.py"
+        script.write_text(EXCHANGED)
+        self.write_config()
+        settings = [part for name, value in {**ON_A_CLUSTER, **more}.items() for part in ("--conf", f"{name}={value}")]
+        command: list[str | Path] = [ROOT / "spark-submit.sh", "--master", cluster.url, *settings, script]
+        return subprocess.Popen(
+            [*command, "--config", self.job.config, "--json"],
+            cwd=ROOT,
+            env=environment(),
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def end(self, process: subprocess.Popen[str]) -> None:
+        try:
+            _, errors = process.communicate(timeout=900)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        (self.job.folder / "errors").write_text(errors)
+        assert process.returncode == 0, errors[-5000:]
+
+
+@pytest.fixture
+def undisturbed(spark: SparkSession, tmp_path: Path) -> FaultyJob:
+    """The same nights without faults, in the test's own session."""
+    folder = tmp_path / "undisturbed"
+    (folder / "landing").mkdir(parents=True)
+    return FaultyJob(Job(spark, folder, folder / "landing", [RULES]))
+
+
+@pytest.mark.parametrize("settings", MORE)
+@pytest.mark.parametrize("seed", range(3))
+def test_executors_and_workers_are_killed(
+    undisturbed: FaultyJob, tmp_path: Path, landing: Path, seed: int, settings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights = BusyNights(Random(seed))
+    job = Job(undisturbed.job.spark, tmp_path, landing, [RULES])
+    submitted = SubmittedJob(job)
+    with standalone_cluster(tmp_path, workers=2) as cluster:
+        killer = Killer(cluster, Random(seed))
+        for night in (nights.first, nights.second):
+            nights.land(night(), landing, undisturbed.job.landing)
+            undisturbed.run()
+            with killer.at_work():
+                submitted.end(submitted.start(cluster, **MORE[settings]))
+    with capsys.disabled():
+        print(f"\n{settings}, seed {seed}: killed {dict(killer.kills)}")  # noqa: T201
+    assert killer.kills.total() >= 5
+    forget_files(job.spark)
+    assert_as(FaultyJob(job), undisturbed, nights)
+
+
+def assert_as(disturbed: FaultyJob, undisturbed: FaultyJob, nights: BusyNights) -> None:
+    assert disturbed.tables() == undisturbed.tables()
+    disturbed.assert_as_replayed(nights.replay, only=MIRRORS)
+    statuses = sorted((row["batch"], row["status"]) for row in disturbed.ledger("batches"))
+    assert statuses == [(1, "begun"), (1, "done"), (2, "begun"), (2, "done")]
+    for table in ("transactions", "open_transactions", "relations"):
+        assert len(disturbed.ledger(table)) == len(undisturbed.ledger(table)), table
