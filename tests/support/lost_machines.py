@@ -20,14 +20,14 @@ class Killer:
     """Kills each executor once it has used a random amount of processor time, or its worker with it, or only one of its
     Python processes. A killed worker is replaced.
 
-    least, most: processor seconds of an executor with its Python processes. Its start takes about four. Seconds on the
+    least, most: processor seconds of an executor with its Python processes. Its start takes about three. Seconds on the
     clock would leave a busy machine no time for any work. kills: by kind.
     """
 
     cluster: Cluster
     random: Random
-    least: float = 8
-    most: float = 30
+    least: float = 3
+    most: float = 9
     kills: Counter[str] = field(default_factory=Counter)
     limits: dict[int, float] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -66,6 +66,22 @@ class Killer:
             self.limits[executor] = cpu_seconds(executor) + self.random.uniform(self.least, self.most)
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
+
+
+class Frozen:
+    """A worker and everything below it, stopped, as on a machine that can't be reached for a while."""
+
+    def __init__(self, worker: int) -> None:
+        self.processes = [worker, *below(worker)]
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
 
 
 def _executors_of(worker: int) -> list[int]:

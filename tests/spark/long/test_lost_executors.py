@@ -6,11 +6,10 @@ Tables and ledger must equal those of a run without faults, and the mirrors a re
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,8 +21,8 @@ from tests.conftest import SETTINGS
 from tests.support.busy_nights import MIRRORS, RULES, BusyNights
 from tests.support.fault_runs import FaultyJob, forget_files
 from tests.support.jobs import Job
-from tests.support.lost_machines import Killer
-from tests.support.spark_servers import Cluster, environment, standalone_cluster
+from tests.support.lost_machines import Frozen, Killer
+from tests.support.spark_servers import Cluster, environment, kill_tree, standalone_cluster
 
 ROOT = Path(__file__).parents[3]
 LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
@@ -48,11 +47,19 @@ MORE = {
         "spark.speculation.quantile": "0.4",
     },
 }
-# As if the night were larger: changes of a table are exchanged between executors before they are merged.
-EXCHANGED = """
+# As if the night were larger: changes of a table are exchanged between executors before they are merged. And as if the
+# driver ran on the machine of this name, where nobody knows the processes of other machines.
+SCRIPT = """
 import sys
+from dataclasses import replace
+from datetime import timedelta
+from pgoutput_etl import machine
+from pgoutput_etl.ledger import claims
 from pgoutput_etl.load import change_source
 change_source.SINGLE_TASK_BYTES = 1 << 19
+claims.LEASE, claims.RENEWAL = timedelta(seconds=20), timedelta(seconds=5)
+process = replace(machine.Process.current(), machine={machine!r})
+machine.Process.current = lambda: process
 from pgoutput_etl.launcher import run_job
 sys.exit(run_job("apply"))
 """
@@ -71,9 +78,10 @@ class SubmittedJob:
         with self.job.config.open("a") as config:
             config.write(f"spark: {json.dumps(LIGHT)}\n{RULES.replace('=', ': ', 1)}\n")
 
-    def start(self, cluster: Cluster, **more: str) -> subprocess.Popen[str]:
-        script = self.job.folder / "exchanged.py"
-        script.write_text(EXCHANGED)
+    def start(self, cluster: Cluster, machine: str = "here", **more: str) -> subprocess.Popen[str]:
+        """machine: the driver's."""
+        script = self.job.folder / f"{machine}.py"
+        script.write_text(SCRIPT.format(machine=machine))
         self.write_config()
         settings = [part for name, value in {**ON_A_CLUSTER, **more}.items() for part in ("--conf", f"{name}={value}")]
         command: list[str | Path] = [ROOT / "spark-submit.sh", "--master", cluster.url, *settings, script]
@@ -88,14 +96,22 @@ class SubmittedJob:
             stderr=subprocess.PIPE,
         )
 
-    def end(self, process: subprocess.Popen[str]) -> None:
+    def end(self, process: subprocess.Popen[str]) -> tuple[int, str]:
+        """The exit code, and what it wrote to standard error."""
         try:
             _, errors = process.communicate(timeout=900)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_tree(process.pid)
         (self.job.folder / "errors").write_text(errors)
-        assert process.returncode == 0, errors[-5000:]
+        return process.returncode, errors
+
+    def submit(self, cluster: Cluster, **more: str) -> None:
+        code, errors = self.end(self.start(cluster, **more))
+        assert code == 0, errors[-5000:]
+
+    def parquet_files(self) -> set[str]:
+        """Of the target tables, also those that no commit names."""
+        return {str(path) for path in (self.job.folder / "tables" / "public").rglob("*.parquet")}
 
 
 @pytest.fixture
@@ -120,10 +136,45 @@ def test_executors_and_workers_are_killed(
             nights.land(night(), landing, undisturbed.job.landing)
             undisturbed.run()
             with killer.at_work():
-                submitted.end(submitted.start(cluster, **MORE[settings]))
+                submitted.submit(cluster, **MORE[settings])
     with capsys.disabled():
         print(f"\n{settings}, seed {seed}: killed {dict(killer.kills)}")  # noqa: T201
     assert killer.kills.total() >= 5
+    forget_files(job.spark)
+    assert_as(FaultyJob(job), undisturbed, nights)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_driver_is_killed_while_a_machine_can_not_be_reached(
+    undisturbed: FaultyJob, tmp_path: Path, landing: Path, seed: int
+) -> None:
+    """The job is submitted again, on another machine, until the lease of the killed one has ended. Meanwhile the first
+    one's executor wakes up, in the middle of its writes."""
+    nights = BusyNights(Random(seed))
+    job = Job(undisturbed.job.spark, tmp_path, landing, [RULES])
+    submitted = SubmittedJob(job)
+    with standalone_cluster(tmp_path, workers=1) as cluster:
+        for night in (nights.first, nights.second):
+            nights.land(night(), landing, undisturbed.job.landing)
+            undisturbed.run()
+            before = submitted.parquet_files()
+            killed = submitted.start(cluster)
+            while submitted.parquet_files() == before:
+                assert killed.poll() is None, "the job ended too early"
+                time.sleep(0.05)
+            time.sleep(Random(seed).uniform(0, 1))
+            frozen = Frozen(cluster.workers.popitem()[1].pid)
+            kill_tree(killed.pid)
+            killed.wait()
+            cluster.start_worker()
+            waking = threading.Timer(Random(seed).uniform(25, 40), frozen.wake)
+            waking.start()
+            code, errors = 1, ""
+            while code == 1:
+                code, errors = submitted.end(submitted.start(cluster, "another"))
+                assert code == 0 or "another run is at work on this source" in errors, errors[-5000:]
+            waking.join()
+            assert frozen.processes, "an executor was asleep"
     forget_files(job.spark)
     assert_as(FaultyJob(job), undisturbed, nights)
 
