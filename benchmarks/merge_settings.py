@@ -31,6 +31,7 @@ _SHARE = 20  # one row in 20 changes
 _COLUMNS, _MANY_COLUMNS = 8, 60
 _CLUSTERS = 8
 _FEW = 200
+_BY_EXECUTORS, _ON_STORAGE = "kept by executors", "kept on storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Target:
 class Variant:
     """A way to apply changes to a target. how: merge, merge_updates, merge_inserts, delete_apart (by a second MERGE),
     append, overwrite; keys: narrow, clusters, uniform, updates, new; ranges: of keys, in the condition; lists_keys: the
-    condition has every key; share: one row in so many changes."""
+    condition has every key; share: one row in so many changes; computed: where the changes are kept once computed."""
 
     question: str
     name: str
@@ -59,6 +60,7 @@ class Variant:
     share: int = _SHARE
     lists_keys: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    computed: str = ""
 
     @property
     def count(self) -> int:
@@ -129,6 +131,13 @@ def variants(scale: float) -> list[Variant]:
         Variant("only updates, 60 columns: a DELETE clause", "no", wide, "updates", how="merge_updates"),
         *shuffle_variants,
         Variant("shuffle partitions", "200, AQE off", vectors, "uniform", settings=no_aqe),
+        *(
+            Variant(
+                f"changes of {target.columns} columns, computed once", name, target, "uniform", share=2, computed=name
+            )
+            for target in (vectors, wide)
+            for name in (_BY_EXECUTORS, _ON_STORAGE)
+        ),
         Variant("new rows only", "MERGE", vectors, "new"),
         Variant("new rows only", "MERGE that only inserts", vectors, "new", how="merge_inserts"),
         Variant("new rows only", "append", vectors, "new", how="append"),
@@ -153,6 +162,7 @@ def measure_merge_settings(scale: float, runs: int, progress: Progress) -> list[
     chosen = variants(scale)
     work = fresh(WORK / "merge")
     with session() as spark:
+        spark.sparkContext.setCheckpointDir(str(work / "checkpoints"))
         for target in {variant.target for variant in chosen}:
             progress(f"a table of {target.rows:,} rows: {target.name}")
             _make(spark, work, target)
@@ -246,6 +256,8 @@ def _apply(session: SparkSession, path: str, changes: DataFrame, variant: Varian
         rows = unchanged.unionByName(changes.where("_op <> 'D'").drop("_op"))
         rows.write.format("delta").mode("overwrite").save(path)
         return
+    if variant.computed:
+        changes = changes.localCheckpoint() if variant.computed == _BY_EXECUTORS else changes.checkpoint()
     condition = F.col("t.id") == F.col("s.id")
     if variant.ranges:
         keys = changes.select("id").toArrow().column(0)
