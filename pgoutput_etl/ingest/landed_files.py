@@ -47,21 +47,30 @@ class FileBatch:
     blocks: ScannedBlocks
     scan_output: ScanOutput
     parts: dict[int, FilePart]
-    read_again: Callable[[MaskingPolicy], ScannedBlocks]
+    read_again: Callable[[MaskingPolicy | None], ScannedBlocks]
     remarks: tuple[str, ...] = ()
     inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but will not be applied
     later: tuple[FileSelection, ...] = ()
-    _masked: list[ScannedBlocks] = field(default_factory=list)
+    _later_blocks: list[ScannedBlocks] = field(default_factory=list)
 
     def masked(self, policy: MaskingPolicy | None) -> ScannedBlocks:
         """The blocks of all rows. Raises ArchiveError if a file has changed since it was scanned."""
-        if policy is None:
-            return self.blocks
-        self._masked.append(self.read_again(policy))
-        return self._masked[-1]
+        return self.blocks if policy is None else self._blocks_again(policy)
+
+    def scanned_again(self) -> FileBatch:
+        """The same files once what was scanned is lost. Their hashes are known by now, so Spark itself may scan them
+        again from here on. Raises FilesChangedError."""
+        try:
+            return replace(self, blocks=self._blocks_again(None))
+        except ArchiveError as error:
+            raise FilesChangedError(str(error)) from error
+
+    def _blocks_again(self, policy: MaskingPolicy | None) -> ScannedBlocks:
+        self._later_blocks.append(self.read_again(policy))
+        return self._later_blocks[-1]
 
     def release(self) -> None:
-        for blocks in (self.blocks, *self._masked):
+        for blocks in (self.blocks, *self._later_blocks):
             blocks.release()
 
     def messages(self) -> dict[str, int]:
@@ -132,7 +141,7 @@ def read_files(
         return _read_selection(landing, steps)
     to_apply = output.select(selection.to_read)
     left_out = frozenset(task.number for task in tasks.values()) - to_apply.scans.keys()
-    again = partial(_read_masked, landing, selection.parts)
+    again = partial(_read_parts_again, landing, selection.parts)
     return FileBatch(blocks, to_apply, selection.parts, again, selection.remarks, left_out)
 
 
@@ -182,7 +191,7 @@ def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> F
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
     blocks, output = read_blocks(landing, tasks)
     parts = {n: with_scan(part, output.scans[n]) if n in output.scans else part for n, part in first.parts.items()}
-    again = partial(_read_masked, landing, parts)
+    again = partial(_read_parts_again, landing, parts)
     return FileBatch(blocks, output, parts, again, first.remarks, later=tuple(later))
 
 
@@ -228,14 +237,16 @@ def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBat
     blocks, output = read_blocks(landing, _tasks_again(parts))
     empty = {n: part for n, part in parts.items() if part.status == FileStatus.READ.value and not part.was_read}
     output.scans.update({n: nothing_to_read(n, part) for n, part in empty.items()})
-    return FileBatch(blocks, output, parts, partial(_read_masked, landing, parts))
+    return FileBatch(blocks, output, parts, partial(_read_parts_again, landing, parts))
 
 
 def _tasks_again(parts: Mapping[int, FilePart]) -> dict[str, ScanTask]:
     return {part.path: task_again(number, part) for number, part in parts.items() if part.was_read}
 
 
-def _read_masked(landing: LandingFolder, parts: Mapping[int, FilePart], policy: MaskingPolicy) -> ScannedBlocks:
+def _read_parts_again(
+    landing: LandingFolder, parts: Mapping[int, FilePart], policy: MaskingPolicy | None
+) -> ScannedBlocks:
     return read_blocks(landing, _tasks_again(parts), policy)[0]
 
 

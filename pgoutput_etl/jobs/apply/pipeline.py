@@ -139,7 +139,7 @@ def _apply_batch(
 ) -> RunSummary:
     run.progress(f"batch {batch.number}: applying {counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}")
     run.enter("prepare")
-    plan = plan_batch(run, batch, files, assembly)
+    plan = _plan(run, batch, files, assembly)
     run.enter("write")
     check_claim()
     results = _load(run, plan, check_claim)
@@ -153,6 +153,16 @@ def _apply_batch(
     result = BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts)
     run.ledger.close(batch, result, lambda: batch_metrics(run.lap(), plan.transactions(), results))
     return summarize(run, plan, results, accounts)
+
+
+def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
+    paths = [part.path for part in files.parts.values()]
+    try:
+        with rereading_files(paths):
+            return plan_batch(run, batch, files, assembly)
+    except FilesChangedError as error:
+        run.progress(f"scanning again: {error}")
+        return plan_batch(run, batch, files.scanned_again(), run.ledger.assembly(batch))
 
 
 def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[TableResult]:
