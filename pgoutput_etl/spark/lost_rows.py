@@ -1,4 +1,4 @@
-"""Repeats a write whose computed rows were lost with the executor that held them."""
+"""Recognizes work that was lost with an executor, and repeats writes whose computed rows were."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ T = TypeVar("T")
 # MERGE makes one, too.
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
+# A task failed too often (spark.task.maxFailures), at last because its executor was lost.
+_LOST_EXECUTOR = "ExecutorLostFailure"
+
 _ATTEMPTS = 8
+
+
+def was_lost(error: Exception) -> bool:
+    """True if Spark gave up a job because it lost executors."""
+    return _LOST_EXECUTOR in str(error)
 
 
 def again_if_lost(write: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.spark.lost_rows import was_lost
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
@@ -61,14 +62,21 @@ def apply_run(run: Run) -> list[RunSummary]:
                 continue
             for summary in _apply_new_files(run, backlog):
                 summaries.append(summary)
-        except FilesChangedError as error:
+        except Exception as error:
             failures = 1 if len(summaries) > finished else failures + 1
-            if failures == _ATTEMPTS:
+            reason = _reason_to_try_again(error)
+            if reason is None or failures == _ATTEMPTS:
                 raise
-            run.progress(f"starting again: {error}")
+            run.progress(f"starting again: {reason}")
             continue
         tails = map(tail_remark, backlog.index.tails(backlog.listing))
         return summaries or [nothing_new(run, backlog.last, tails)]
+
+
+def _reason_to_try_again(error: Exception) -> str | None:
+    if isinstance(error, FilesChangedError):
+        return str(error)
+    return "Spark gave up a job because it lost executors" if was_lost(error) else None
 
 
 def _find_backlog(run: Run) -> Backlog:
@@ -160,8 +168,11 @@ def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> Batch
     try:
         with rereading_files(paths):
             return plan_batch(run, batch, files, assembly)
-    except FilesChangedError as error:
-        run.progress(f"scanning again: {error}")
+    except Exception as error:
+        reason = _reason_to_try_again(error)
+        if reason is None:
+            raise
+        run.progress(f"scanning again: {reason}")
         return plan_batch(run, batch, files.scanned_again(), run.ledger.assembly(batch))
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pgoutput_etl.spark.lost_rows import again_if_lost
+from pgoutput_etl.spark.lost_rows import again_if_lost, was_lost
 
 LOST = "SparkException: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_1_0 not found!"
 
@@ -45,3 +45,9 @@ def test_it_ends() -> None:
     with pytest.raises(RuntimeError, match="CHECKPOINT"):
         again_if_lost(write)
     assert write.calls == 8
+
+
+def test_a_job_that_lost_its_executors() -> None:
+    aborted = "Job aborted due to stage failure: Task 0 in stage 39.0 failed 4 times, most recent failure: "
+    assert was_lost(RuntimeError(f"{aborted}Lost task 0.3: ExecutorLostFailure (executor 17 exited)"))
+    assert not was_lost(RuntimeError(f"{aborted}Lost task 0.3: disk full"))
