@@ -165,7 +165,7 @@ def test_a_driver_is_killed_while_a_machine_can_not_be_reached(
             time.sleep(Random(seed).uniform(0, 1))
             frozen = Frozen(cluster.workers.popitem()[1].pid)
             kill_tree(killed.pid)
-            killed.wait()
+            killed.communicate()
             cluster.start_worker()
             waking = threading.Timer(Random(seed).uniform(25, 40), frozen.wake)
             waking.start()
