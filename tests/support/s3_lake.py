@@ -53,6 +53,14 @@ class Done:
         return json.loads(self.output)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """All requests so far, as kinds and paths (/bucket/key), and the server's processor time in seconds."""
+
+    requests: list[tuple[str, str]]
+    processor_seconds: float
+
+
 @dataclass(slots=True)
 class Lake:
     url: str
@@ -78,15 +86,15 @@ class Lake:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{below}/")
         return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
 
-    def control(self, meet: str | None = None, conditional: bool = True) -> None:
+    def control(self, meet: str | None = None, conditional: bool = True, delay: float = 0.0) -> None:
         """See s3_server.Door."""
-        body = json.dumps({"meet": meet, "conditional": conditional}).encode()
+        body = json.dumps({"meet": meet, "conditional": conditional, "delay": delay}).encode()
         urlopen(Request(f"{self.url}{DOOR}", body, method="PUT")).close()
 
-    def requests(self) -> dict[str, int]:
+    def served(self) -> Served:
         with urlopen(f"{self.url}{DOOR}") as answer:
-            counts: dict[str, int] = json.load(answer)
-        return counts
+            found = json.load(answer)
+        return Served([(kind, path) for kind, path in found["requests"]], found["processor_seconds"])
 
     def start(self, job: str | Path, *arguments: str) -> subprocess.Popen[str]:
         """Starts a job by the documented command, in its own process group."""
