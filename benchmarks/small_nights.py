@@ -82,8 +82,8 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
 
 
 def small_night(night: int, tables: int) -> bytes:
-    """One file. Night 0 inserts some rows into each table, each later one updates them. Its last transaction began after
-    the next night's first one, as on any busy server."""
+    """One file. Night 0 inserts some rows into each table, later ones update them. Its last transaction began after the
+    next night's first one, as on any busy server."""
     change = update if night else insert
     messages = []
     for n in range(_ROWS):

@@ -1,8 +1,8 @@
 """An S3 server as a process: `python -m tests.support.s3_server` prints its port, and serves until its input ends.
 
-moto answers the requests. A wrapper, the Door, records them and serializes writes, as S3 orders concurrent writes. A PUT
-of JSON to /_door makes two writers meet, turns conditional writes off, or delays the answers; a GET of /_door returns
-the requests, and the server's processor time.
+moto answers the requests. A wrapper, the Door, records them and serializes writes, as S3 orders concurrent writes. A
+PUT of JSON to /_door makes two writers meet, turns conditional writes off, or delays the answers; a GET of /_door
+returns the requests and the server's processor time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 @dataclass
 class Door:
     """meet: a pattern of "METHOD /bucket/key"; the first two matching requests wait for each other, and are then
-    answered one after the other. conditional: False ignores If-None-Match. delay: seconds by which every answer is late;
-    concurrent requests wait at the same time. requests: the kind and the path of each, or the prefix that a LIST has."""
+    answered one after the other. conditional: False ignores If-None-Match. delay: seconds by which every answer is
+    late; concurrent requests wait at the same time. requests: the kind and path of each; a LIST has its prefix."""
 
     inside: Application
     meet: str | None = None

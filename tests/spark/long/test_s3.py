@@ -131,6 +131,38 @@ def test_two_drivers_that_append_at_once_lose_a_commit(s3: Lake, tmp_path: Path)
 
 
 @pytest.mark.soak
+def test_conditional_puts_refuse_the_second_of_two_commits(s3: Lake, tmp_path: Path) -> None:
+    """The setting of conf/s3.yaml: no commit is lost, also where a claim failed to keep a second driver away."""
+    script = tmp_path / "append.py"
+    script.write_text(APPEND)
+    flags = s3.config().spark["spark.hadoop.fs.s3a.performance.flags"]
+    append = (script, "--conf", f"spark.hadoop.fs.s3a.performance.flags={flags}", f"s3a://{BUCKET}/plain")
+    assert s3.end(s3.start(*append)).status == 0, s3.outputs[-1][-3000:]
+    s3.control(meet=f"PUT /{BUCKET}/plain/_delta_log/0+1.json")
+    both = [s3.start(*append) for _ in range(2)]
+    done = sorted((s3.end(process) for process in both), key=lambda d: d.status)
+    assert [d.status for d in done] == [0, 1], s3.outputs[-1][-3000:]
+    assert len(s3.rows("plain")) == 2
+
+
+@pytest.mark.soak
+def test_requests_for_each_table_and_for_known_files(s3: Lake) -> None:
+    """Bounds are what was counted; see ADR 31 before raising one."""
+    tables = range(4)
+    first = [*(table(oid=oid, name=f"t{oid}") for oid in tables), *(insert("1", "a", oid=oid) for oid in tables)]
+    s3.put(f"{LANDING}/0.copydata", copydata(transaction(1, 0x100, *first)))
+    s3.apply()
+    s3.put(f"{LANDING}/1.copydata", copydata(transaction(2, 0x200, *(update("1", "b", oid=oid) for oid in tables))))
+    before = len(s3.served().requests)
+    s3.apply()
+    paths = [path for _, path in s3.served().requests[before:]]
+    assert {name: values(s3, name) for name in ("t0", "t3")} == {"t0": [("1", "b")], "t3": [("1", "b")]}
+    assert sum(f"/{TABLES}/public/" in path for path in paths) <= len(tables) * 25
+    assert sum("/_pgoutput_etl/" in path for path in paths) <= 240
+    assert not any(path.endswith("/0.copydata") for path in paths)
+
+
+@pytest.mark.soak
 def test_a_killed_run_is_finished_by_the_next_one(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     killed = s3.start_job("apply")
