@@ -1,6 +1,6 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
-    python -m benchmarks [decoding typing job baselines small merge nights growth memory heap known] [--scale 0.1]
+    python -m benchmarks [decoding typing job baselines small late merge nights growth memory heap known] [--scale 0.1]
         [--runs 3] [--only pgbench]
 
 Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
@@ -161,12 +161,21 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return nights
 
 
+def late(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.late_storage import measure_late_storage
+
+    nights = measure_late_storage(options.scale, options.runs, progress)
+    show("Nights on S3 that answers late", nights)
+    return nights
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "typing": typing,
     "job": job,
     "baselines": baselines,
     "small": small,
+    "late": late,
     "merge": merge,
     "nights": nights,
     "growth": growth,

@@ -85,6 +85,17 @@ def _small(part: Part) -> str:
     return table(("session", "changed tables", "Spark jobs", "CPU seconds", "seconds"), rows)
 
 
+def _late(part: Part) -> str:
+    """In two tables, because one would be too wide."""
+    kinds = ("seconds", "server", "requests", "GET", "HEAD", "LIST", "PUT", "DELETE")
+    places = ("logs of tables", "data of tables", "ledger", "landing", "claims")
+    rows = [
+        [(f["night"], f["tables"], *(f[name] for name in names)) for f in part["found"]] for names in (kinds, places)
+    ]
+    by_kind = table(("night", "tables", "seconds", "server, CPU seconds", *kinds[2:]), rows[0])
+    return f"{by_kind}\n{table(('requests of a night', 'tables', *places), rows[1])}"
+
+
 def _terabyte(part: Part) -> str:
     """Only archives large enough for their bytes to dominate."""
     rows = []
@@ -134,6 +145,7 @@ _TABLES: dict[str, Callable[[Part], str]] = {
     "job": _job,
     "baselines": _baselines,
     "small": _small,
+    "late": _late,
     "terabyte": _terabyte,
     "merge": _merge,
     "growth": _growth,

@@ -81,8 +81,22 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
     return [*results, _separate(nights, runs)]
 
 
+def small_night(night: int, tables: int) -> bytes:
+    """One file. Night 0 inserts some rows into each table, later ones update them. Its last transaction began after the
+    next night's first one, as on any busy server."""
+    change = update if night else insert
+    messages = []
+    for n in range(_ROWS):
+        number = night * _ROWS + n + 1
+        rows = [change(str(n), f"night {night}", oid=oid) for oid in range(tables)]
+        relations = [table(oid=oid, name=f"t{oid}") for oid in range(tables)] if not n else []
+        xid = number + (n == _ROWS - 1) - (n == 0 and night > 0)
+        messages += transaction(xid, 1000 * number, *relations, *rows)
+    return copydata(messages)
+
+
 class _Nights:
-    """Lands one file per night. Its last transaction began after the next night's first one, as on any busy server."""
+    """Lands one file per night."""
 
     def __init__(self, landing: Path) -> None:
         self.landing, self.night = landing, 0
@@ -90,15 +104,7 @@ class _Nights:
     def land(self, tables: int) -> None:
         if not tables:
             return
-        change = update if self.night else insert
-        messages = []
-        for n in range(_ROWS):
-            number = self.night * _ROWS + n + 1
-            rows = [change(str(n), f"night {self.night}", oid=oid) for oid in range(tables)]
-            relations = [table(oid=oid, name=f"t{oid}") for oid in range(tables)] if not n else []
-            xid = number + (n == _ROWS - 1) - (n == 0 and self.night > 0)
-            messages += transaction(xid, 1000 * number, *relations, *rows)
-        (self.landing / f"{self.night:04}.bin").write_bytes(copydata(messages))
+        (self.landing / f"{self.night:04}.bin").write_bytes(small_night(self.night, tables))
         self.night += 1
 
 

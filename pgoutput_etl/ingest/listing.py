@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,6 +18,7 @@ from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.file_index import listed_files
 from pgoutput_etl.spark.platform import value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
@@ -26,6 +28,8 @@ _MOST_BYTES = 1 << 27  # of a task, as by default in Spark
 _OPENING_BYTES = 1 << 19  # that are read in about the time that opening a file and scanning a few messages take
 
 _CORES_OF_CONNECT = 8
+
+_FEW_FILES = 1000  # local ones; listing more takes less with a Spark job
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -48,15 +52,25 @@ class FilesChangedError(ArchiveError):
 
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All files below a folder or matching a glob; none is read. Raises ConfigError if nothing exists there."""
-    modified = F.unix_micros("modificationTime").alias("modified")
+    """All files below a folder or matching a glob, except empty ones; none is read. Raises ConfigError if nothing is
+    there."""
     try:
-        table = _binary_files(spark, landing).select("path", F.col("length").alias("size"), modified).toArrow()
+        files = _binary_files(spark, landing)
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise ConfigError(f"source.landing: {landing} does not exist") from None
         raise
-    return Listing(table.cast(LISTING_SCHEMA))
+    return Listing(_listed(files).cast(LISTING_SCHEMA))
+
+
+def _listed(files: DataFrame) -> pa.Table:
+    """By Spark's own listing: binaryFile asks for each file's status again, which is a request for each object."""
+    listed = listed_files(files, _FEW_FILES)
+    if listed is None:
+        modified = F.unix_micros("modificationTime").alias("modified")
+        return files.select("path", F.col("length").alias("size"), modified).toArrow()
+    rows = [{"path": path, "size": size, "modified": 1000 * time} for path, size, time in listed if size]
+    return pa.Table.from_pylist(rows, LISTING_SCHEMA)
 
 
 def list_names(spark: SparkSession, landing: str) -> list[str]:

@@ -32,9 +32,10 @@ _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at"
 class LedgerBatches:
     store: Store
 
-    def _numbers(self) -> tuple[int, int] | None:
-        """The newest batch and the newest that is done, 0 if none is. None before the first batch."""
-        batches = self.store.rows("batches", ("batch", "status"))
+    def _numbers(self, first: int = 0) -> tuple[int, int] | None:
+        """The newest batch and the newest that is done, 0 if none is; both from the number `first` on. None if there
+        is no batch."""
+        batches = self.store.rows("batches", ("batch", "status"), first)
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
@@ -113,7 +114,7 @@ class LedgerBatches:
         """
 
         def confirm() -> None:
-            numbers = self._numbers()
+            numbers = self._numbers(0 if last is None else last.number)  # few files: each takes requests
             newest = None if numbers is None else (numbers[0], numbers[0] != numbers[1])
             if (last and (last.number, last.resumed)) != newest:
                 raise RunError("another run has just finished; this run changes nothing. Run again")

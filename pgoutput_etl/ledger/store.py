@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Characters of a path that delta-rs takes for parts of a URL: it looks for /a%20b in /a b.
 _UNREADABLE = frozenset("%?#")
 
+_ONE_FILE = 10_000  # rows; Spark would write a file for each core
+
 # Raised by an append that lost to a concurrent one: both create the table, or both use one transaction identifier.
 # In Python none of these is a DeltaConcurrentModificationException.
 _CONFLICTS = (
@@ -103,6 +105,7 @@ class LedgerStore(Store):
         self.spark = spark
         self.root = root.rstrip("/")
         self._local = _local_reader(spark, self.root, source)
+        self._existing: set[str] = set()  # tables that were found: nobody drops one, and each look takes requests
 
     @property
     def is_local(self) -> bool:
@@ -116,7 +119,9 @@ class LedgerStore(Store):
         return f"{self.root}/{table}"
 
     def exists(self, table: str) -> bool:
-        return is_delta_table(self.spark, self.path(table))
+        if table not in self._existing and is_delta_table(self._quick, self.path(table)):
+            self._existing.add(table)
+        return table in self._existing
 
     def read(self, table: str) -> DataFrame:
         return self._load(self.spark, table) if self.exists(table) else frame(self.spark, SCHEMAS[table].empty_table())
@@ -130,7 +135,7 @@ class LedgerStore(Store):
         if self._local is not None:
             return self._local.columns_where(table, names, chosen)
         schema = pa.schema([SCHEMAS[table].field(name) for name in names])
-        if not is_delta_table(self._quick, self.path(table)):
+        if not self.exists(table):
             return schema.empty_table()
         rows = with_missing_columns(table, self._load(self._quick, table))
         return (rows if chosen.sql is None else rows.where(chosen.sql)).select(*names).toArrow()
@@ -156,7 +161,8 @@ class LedgerStore(Store):
 
             if append_once(self._local.url(table), rows, self.application(table, step), batch):
                 return
-        self.append(table, frame(self._quick, rows), batch, step)
+        few = frame(self._quick, rows)
+        self.append(table, few.coalesce(1) if rows.num_rows <= _ONE_FILE else few, batch, step)
 
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         return claim_files(self.spark, self.root, self.source, report, self.machine)

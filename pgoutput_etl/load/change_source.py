@@ -130,7 +130,7 @@ class ChangeBlocks:
         if not is_net and compaction.can_supersede(shape):
             events, is_net = compaction.without_superseded(events, shape)
         net = compaction.as_net(events, shape)
-        local = frame(self.rows.spark, pa.Table.from_batches([net if is_net else events]))
+        local = frame(self.rows.spark, pa.Table.from_batches([net if is_net else events])).coalesce(1)  # one file
         deletes = bool(pc.any(net.column("_delete")).as_py())
         ranges = ranges_of(events, shape)
         return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)

@@ -16,7 +16,7 @@ from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts, same_key
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
-from pgoutput_etl.load.rewrite import SMALL_ROWS, is_small, rewrite
+from pgoutput_etl.load.rewrite import SMALL_ROWS, rewrite, small_table
 from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
@@ -56,7 +56,8 @@ def write(
             return bag.write(session, path, shape, events, before)
         facts = _facts(session, path, shape, events, before, rows)
         net = _net(session, path, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
-        if size_matters(facts) and is_small(session, path, shape, rows):
+        small = small_table(session, path, shape, rows) if size_matters(facts) else None
+        if small is not None:
             few = net if events.is_local else _on_driver(session, net)
             net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
@@ -64,9 +65,9 @@ def write(
                 return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))
             case WriteMethod.APPEND:
                 return append(session, path, selected(net, net_values(shape)))
-            case WriteMethod.REWRITE:
+            case WriteMethod.REWRITE if small is not None:
                 with temporarily(session, FOR_FEW_ROWS):
-                    return rewrite(session, path, shape, net)
+                    return rewrite(session, path, small, shape, net)
             case _:
                 _merge(session, path, shape, net, events, is_few)
                 return write_result(session, path)

@@ -14,7 +14,7 @@ from pgoutput_etl.load.key_match import same_key
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
-from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of
+from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
 
 SMALL_ROWS = 50_000
 
@@ -26,21 +26,24 @@ _PATIENCE = 60  # seconds until Spark has reported what it counted; usually mill
 _TRACKED = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
 
-def is_small(spark: SparkSession, path: str, shape: TableShape, rows: int | None) -> bool:
-    """True if the table can be rewritten without loss, and in less time than a MERGE takes. rows: its row count, or
-    None if unknown."""
+def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | None) -> DataFrame | None:
+    """The table's rows, if it can be rewritten without loss and in less time than a MERGE takes; else None. rows: its
+    row count, or None if unknown."""
     if rows is None or rows > SMALL_ROWS:
-        return False
-    columns = read_table(spark, path).columns  # lists the log, before it is asked
-    if not has_bytes(spark, path, _SMALL_BYTES) or sorted(columns) != sorted(updated_values(shape)):
-        return False
+        return None
+    target = read_log(spark, path)  # lists the log, before it is asked
+    target = read_table(spark, path) if target is None else target
+    if not has_bytes(spark, path, _SMALL_BYTES) or sorted(target.columns) != sorted(updated_values(shape)):
+        return None
     properties = properties_of(spark, path)
-    return properties is not None and not any(properties.get(name, "").lower() == "true" for name in _TRACKED)
+    if properties is None or any(properties.get(name, "").lower() == "true" for name in _TRACKED):
+        return None
+    return target
 
 
-def rewrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> WriteResult:
-    """net: one row per key (net_effect.net_rows). Delta reads the table within the transaction that overwrites it."""
-    target = read_table(spark, path)
+def rewrite(spark: SparkSession, path: str, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
+    """target: from `small_table`. net: one row per key (net_effect.net_rows). Delta reads the target in the version
+    that its transaction overwrites, whatever was committed since `target` was made."""
     # Structs, because a column of the table may have any name.
     stored = target.select(F.struct(*(quoted(name) for name in target.columns)).alias("t"))
     joined = stored.join(net.select(F.struct("*").alias("s")), same_key(shape, {}), "full_outer")

@@ -7,13 +7,14 @@ caller asks the API.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.spark.connect import is_connect
@@ -30,6 +31,21 @@ class Commit:
     version: int
     operation: str
     metrics: Mapping[str, int]
+
+
+def read_log(spark: SparkSession, place: str) -> DataFrame | None:
+    """As `read_table`, without asking the storage first whether the folder has a table."""
+
+    def read(log: Any) -> DataFrame:
+        since = cast(Any, spark)._jvm.scala.Option.apply(now)
+        snapshot = log.update(False, since, getattr(log, "update$default$3")())  # lists the log unless it just did
+        defaults = [getattr(log, f"createRelation$default${number}")() for number in (1, 3, 4)]
+        some = cast(Any, spark)._jvm.scala.Option.apply(snapshot)
+        relation = log.createRelation(defaults[0], some, *defaults[1:])
+        return DataFrame(cast(Any, spark)._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+    now = round(time.time() * 1000)
+    return _of_log(spark, place, read)
 
 
 def newest_version(spark: SparkSession, place: str) -> int | None:

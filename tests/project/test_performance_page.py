@@ -21,6 +21,16 @@ def test_a_part_that_was_not_measured_keeps_its_figures() -> None:
     assert page(text, {}) == text
 
 
+def test_requests_are_written_by_kind_and_by_place() -> None:
+    text = "<!-- figures: late -->\n<!-- end -->\n"
+    kinds = {"seconds": 2.5, "server": 0.5, "requests": 9, "GET": 1, "HEAD": 2, "LIST": 3, "PUT": 2, "DELETE": 1}
+    places = {"logs of tables": 5, "data of tables": 1, "ledger": 2, "landing": 1, "claims": 0}
+    night = {"night": "changes", "tables": 20, **kinds, **places}
+    written = page(text, {"late": {"scale": 1, "runs": 1, "cores": 2, "found": [night]}})
+    assert "| changes | 20 | 2.5 | 0.5 | 9 | 1 | 2 | 3 | 2 | 1 |" in written
+    assert "| changes | 20 | 5 | 1 | 2 | 1 | 0 |" in written
+
+
 def test_a_terabyte_is_computed_from_large_archives_only() -> None:
     text = "<!-- figures: terabyte -->\n<!-- end -->\n"
     small, large = ({"scenario": name, "bytes": size, "job": 90.0} for name, size in (("a", 10**8), ("b", 10**9)))

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 BUCKET, LANDING, TABLES = "lake", "landing/shop", "tables"
 CLAIMS = f"{TABLES}/_pgoutput_etl/_claims"
 KEY, SECRET = "S3KEYMARKER7f", "s3secretmarker9d"
+CONFIG, KEYS = ROOT / "conf" / "s3.yaml", {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET}
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _WITHIN = 600  # seconds
 
@@ -51,6 +52,14 @@ class Done:
 
     def json(self) -> Any:
         return json.loads(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """All requests so far, as kinds and paths (/bucket/key), and the server's processor time in seconds."""
+
+    requests: list[tuple[str, str]]
+    processor_seconds: float
 
 
 @dataclass(slots=True)
@@ -78,15 +87,15 @@ class Lake:
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{below}/")
         return {entry["Key"]: entry["ETag"] for page in pages for entry in page.get("Contents", [])}
 
-    def control(self, meet: str | None = None, conditional: bool = True) -> None:
+    def control(self, meet: str | None = None, conditional: bool = True, delay: float = 0.0) -> None:
         """See s3_server.Door."""
-        body = json.dumps({"meet": meet, "conditional": conditional}).encode()
+        body = json.dumps({"meet": meet, "conditional": conditional, "delay": delay}).encode()
         urlopen(Request(f"{self.url}{DOOR}", body, method="PUT")).close()
 
-    def requests(self) -> dict[str, int]:
+    def served(self) -> Served:
         with urlopen(f"{self.url}{DOOR}") as answer:
-            counts: dict[str, int] = json.load(answer)
-        return counts
+            found = json.load(answer)
+        return Served([(kind, path) for kind, path in found["requests"]], found["processor_seconds"])
 
     def start(self, job: str | Path, *arguments: str) -> subprocess.Popen[str]:
         """Starts a job by the documented command, in its own process group."""
@@ -97,7 +106,7 @@ class Lake:
         small += ["--conf", "spark.hadoop.fs.s3a.path.style.access=true"]
         small += ["--conf", "spark.hadoop.fs.s3a.endpoint.region=us-east-1"]
         small += ["--packages", included, "--exclude-packages", excluded]
-        keys = {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET, "PYSPARK_PYTHON": sys.executable}
+        keys = {**KEYS, "PYSPARK_PYTHON": sys.executable}
         # Jobs without a configuration use Amazon's variables; credentials of this machine must not leak in.
         keys |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "PYTHONPATH": str(ROOT)}
         return subprocess.Popen(
@@ -120,13 +129,13 @@ class Lake:
         return self.end(self.start_job(name, *arguments))
 
     def start_job(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        return self.start(f"{name}.py", "--config", str(ROOT / "conf" / "s3.yaml"), "--json", *arguments)
+        return self.start(f"{name}.py", "--config", str(CONFIG), "--json", *arguments)
 
     def config(self) -> Config:
         """conf/s3.yaml, for jobs in this process."""
         spark = {"endpoint": self.url, "path.style.access": "true", "endpoint.region": "us-east-1"}
         overrides = [f"spark.spark.hadoop.fs.s3a.{name}={value}" for name, value in spark.items()]
-        return load_config(str(ROOT / "conf" / "s3.yaml"), overrides, {"S3_ACCESS_KEY": KEY, "S3_SECRET_KEY": SECRET})
+        return load_config(str(CONFIG), overrides, KEYS)
 
     def apply(self) -> dict[str, Any]:
         done = self.job("apply")

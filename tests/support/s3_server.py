@@ -1,7 +1,8 @@
 """An S3 server as a process: `python -m tests.support.s3_server` prints its port, and serves until its input ends.
 
-moto answers the requests. A wrapper, the Door, counts them and serializes writes, as S3 orders concurrent writes. A PUT
-of JSON to /_door makes two writers meet, or turns conditional writes off; a GET of /_door returns the counts.
+moto answers the requests. A wrapper, the Door, records them and serializes writes, as S3 orders concurrent writes. A
+PUT of JSON to /_door makes two writers meet, turns conditional writes off, or delays the answers; a GET of /_door
+returns the requests and the server's processor time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 import sys
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,12 +28,14 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 @dataclass
 class Door:
     """meet: a pattern of "METHOD /bucket/key"; the first two matching requests wait for each other, and are then
-    answered one after the other. conditional: False ignores If-None-Match."""
+    answered one after the other. conditional: False ignores If-None-Match. delay: seconds by which every answer is
+    late; concurrent requests wait at the same time. requests: the kind and path of each; a LIST has its prefix."""
 
     inside: Application
     meet: str | None = None
     conditional: bool = True
-    counts: Counter[str] = field(default_factory=Counter)
+    delay: float = 0.0
+    requests: list[tuple[str, str]] = field(default_factory=list)
     waiting: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
     writing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,8 +43,8 @@ class Door:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if path == DOOR:
             return self._control(environ, start_response)
-        with self.writing:
-            self.counts[_kind(method, environ.get("QUERY_STRING", ""))] += 1
+        self.requests.append(_request(method, path, environ.get("QUERY_STRING", "")))
+        time.sleep(self.delay)
         if method in ("GET", "HEAD"):
             return self.inside(environ, start_response)
         self._meet(f"{method} {path}")
@@ -58,17 +61,17 @@ class Door:
     def _control(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] == "PUT":
             body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
-            self.meet, self.conditional = body["meet"], body["conditional"]
+            self.meet, self.conditional, self.delay = body["meet"], body["conditional"], body["delay"]
             self.waiting.reset()
         start_response("200 OK", [("Content-Type", "application/json")])
-        return [json.dumps(self.counts).encode()]
+        return [json.dumps({"requests": self.requests, "processor_seconds": time.process_time()}).encode()]
 
 
-def _kind(method: str, query: str) -> str:
+def _request(method: str, path: str, query: str) -> tuple[str, str]:
     parameters = parse_qs(query, keep_blank_values=True)
     if method == "GET" and ("list-type" in parameters or "uploads" in parameters):
-        return "LIST"
-    return method
+        return "LIST", f"{path.rstrip('/')}/{parameters.get('prefix', [''])[0]}"
+    return method, path
 
 
 def main() -> None:
