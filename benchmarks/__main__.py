@@ -161,6 +161,17 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return nights
 
 
+def sizes(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.sizes import measure_sizes
+
+    nights = [asdict(night) for night in measure_sizes(options.scale, options.only, progress)]
+    show(
+        "One night of each size",
+        [{name: value for name, value in night.items() if name != "stages"} for night in nights],
+    )
+    return nights
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "typing": typing,
@@ -173,6 +184,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "memory": memory,
     "heap": heap,
     "known": known,
+    "sizes": sizes,
 }
 
 
