@@ -161,6 +161,14 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return nights
 
 
+def work(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.work import measure_work
+
+    nights = [asdict(night) for night in measure_work(options.scale, options.runs, options.only, progress)]
+    show("The work of nights on a cluster of one-core workers", nights)
+    return nights
+
+
 def sizes(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.sizes import measure_sizes
 
@@ -184,6 +192,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "memory": memory,
     "heap": heap,
     "known": known,
+    "work": work,
     "sizes": sizes,
 }
 

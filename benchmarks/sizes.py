@@ -154,6 +154,7 @@ SIZES: dict[str, tuple[str, _Prepare]] = {
 def measure_sizes(scale: float, only: Sequence[str], progress: Progress) -> list[SizedNight]:
     """only: names of SIZES; all if empty. Deletes what it wrote."""
     results = []
+    kept = _corpora()
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for name in only or SIZES:
             progress(name)
@@ -161,8 +162,13 @@ def measure_sizes(scale: float, only: Sequence[str], progress: Progress) -> list
                 results.append(pool.apply(_measure, (name, scale)))
             finally:
                 shutil.rmtree(_work(name), ignore_errors=True)
-                shutil.rmtree(BUILD / "corpora", ignore_errors=True)
+                for archive in _corpora() - kept:
+                    shutil.rmtree(archive, ignore_errors=True)
     return results
+
+
+def _corpora() -> set[Path]:
+    return {*(BUILD / "corpora").glob("*")}
 
 
 def _work(name: str) -> Path:
