@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_PYTHON = ("data sent to Python workers", "data returned from Python workers")
+_PYTHON_BYTES = "Python Bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
     """One attempt of a stage, by the metrics of its tasks. began: milliseconds since 1970. cpu: seconds of Java in
-    tasks, without Python workers. Bytes: shuffled (written for exchanges), read and written by Spark's readers and
-    writers of files, and collected (the tasks' results, which go to the driver)."""
+    tasks, without Python workers. Bytes: to and from Python workers, shuffled (written for exchanges), read and written
+    by Spark's readers and writers of files, and collected (the tasks' results, which go to the driver)."""
 
     began: int
     tasks: int
     cpu: float
+    python: int
     shuffled: int
     read: int
     written: int
@@ -68,7 +72,9 @@ def logged_work(folder: Path) -> LoggedWork:
                 info = event["Stage Info"]
                 began[info["Stage ID"], info["Stage Attempt ID"]] = info["Submission Time"]
             case "SparkListenerTaskEnd" if event.get("Task Metrics"):
-                stages.setdefault((event["Stage ID"], event["Stage Attempt ID"]), []).append(event["Task Metrics"])
+                python = sum(int(a["Update"]) for a in event["Task Info"]["Accumulables"] if a.get("Name") in _PYTHON)
+                task = {**event["Task Metrics"], _PYTHON_BYTES: python}
+                stages.setdefault((event["Stage ID"], event["Stage Attempt ID"]), []).append(task)
     return LoggedWork(tuple(jobs), tuple(_stage(began[key], tasks) for key, tasks in stages.items()))
 
 
@@ -83,6 +89,7 @@ def _stage(began: int, tasks: list[dict[str, Any]]) -> StageWork:
         began,
         len(tasks),
         sum(task["Executor CPU Time"] for task in tasks) / 1e9,
+        sum(task[_PYTHON_BYTES] for task in tasks),
         sum(task["Shuffle Write Metrics"]["Shuffle Bytes Written"] for task in tasks),
         sum(task["Input Metrics"]["Bytes Read"] for task in tasks),
         sum(task["Output Metrics"]["Bytes Written"] for task in tasks),

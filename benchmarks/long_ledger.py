@@ -1,7 +1,8 @@
 """A ledger of years: nights between the first one, which a run has applied, and the next.
 
-Each of these nights has read some files with some thousand transactions and changed every table. Rows are copies of
-those that the real run wrote, with other numbers, appended as a run appends them.
+Each of these nights has read some files with some thousand transactions and changed every table of the source, of which
+only those of the first night exist. Rows are copies of those that the real run wrote, with other numbers, appended as a
+run appends them.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ _METRICS = ("look", "read", "prepare", "write")
 
 @dataclass(frozen=True, slots=True)
 class LongLedger:
-    """root: of a ledger with one finished batch."""
+    """root: of a ledger with one finished batch. files: of a night. tables: of the source."""
 
     root: Path
+    files: int
+    tables: int
 
-    def grow(self, nights: int, files: int, progress: Callable[[str], None]) -> None:
-        """Appends `nights` finished batches of `files` files each."""
+    def grow(self, nights: int, progress: Callable[[str], None]) -> None:
+        """Appends finished batches."""
         batches, known, claims, transactions = (self._rows(n) for n in ("batches", "files", "claims", "transactions"))
         begun = next(row for row in batches if row["status"] == "begun")
         done = next(row for row in batches if row["status"] == "done")
         [file], [part] = known, begun["files"]
+        states, files = self._states(done["tables"]), self.files
         for night in range(nights):
             if night % 100 == 0:
                 progress(f"{night:,} of {nights:,} nights")
@@ -48,9 +52,14 @@ class LongLedger:
             self._append("batches", [{**begun, **at, "batch": batch, "files": parts}], batch, "begun")
             self._append("transactions", _transactions(transactions[0], batch, numbers), batch)
             self._append("files", [{**_file(file, number), "batch": batch} for number in numbers], batch)
-            tables = [{**table, "version": table["version"] + 1 + night} for table in done["tables"]]
+            tables = [{**table, "version": table["version"] + 1 + night} for table in states]
             after = {"batch": batch, "tables": tables, "metrics": json.dumps({"seconds": dict.fromkeys(_METRICS, 1.0)})}
             self._append("batches", [{**done, **at, **after}], batch, "done")
+
+    def _states(self, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The states of all tables: those that exist, and copies of the first under other names."""
+        copies = (_copy(states[0], number) for number in range(1, 1 + self.tables - len(states)))
+        return [*states, *copies]
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = pa.table(DeltaTable(str(self.root / table)).to_pyarrow_table()).to_pylist()
@@ -61,6 +70,13 @@ class LongLedger:
         source = content.column("source")[0].as_py()
         if not append_once(str(self.root / table), content, f"pgoutput_etl:{source}:{table}:{step}", batch):
             raise AssertionError(f"{table}: batch {batch} was not appended")
+
+
+def _copy(state: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The state of a table like this one, with another name and OID."""
+    names = {"oid": 1_000_000 + number, "table": f"copy_{number}"}
+    relation = json.dumps({**json.loads(state["relation"]), **names})
+    return {**state, **names, "relation": relation, "path": f"{state['path']}_{number}"}
 
 
 def _file(row: Mapping[str, Any], number: int) -> dict[str, Any]:

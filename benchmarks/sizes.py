@@ -123,10 +123,11 @@ def _large_table(spark: SparkSession, place: _Place, progress: Progress) -> _Pre
 
 def _ledger(nights: int, spark: SparkSession, place: _Place, progress: Progress) -> _Prepared:
     """One table changes, so that the ledger is most of the work."""
-    corpus = many_tables(_LEDGER_TABLES, _LEDGER_FILES, 1)
+    corpus = many_tables(2, _LEDGER_FILES, 1)
     linked(corpus.first, place.landing)
     place.run(spark, progress)
-    LongLedger(place.tables / "_pgoutput_etl").grow(scaled(nights, place.scale, 10), _LEDGER_FILES, progress)
+    ledger = LongLedger(place.tables / "_pgoutput_etl", _LEDGER_FILES, _LEDGER_TABLES)
+    ledger.grow(scaled(nights, place.scale, 10), progress)
     linked(corpus.second, place.landing)
     expected = expected_fingerprints(spark, corpus.tables)
     return _Prepared(corpus.landed, lambda spark: check_tables(spark, place.tables, corpus.tables, expected))

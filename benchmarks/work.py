@@ -36,9 +36,9 @@ class NightWork:
     """One night. cold: the session's first night of this kind; else it ran before, and code is compiled.
 
     CPU seconds: of the driver's two processes, of the executors' JVMs and of their Python workers. task_cpu: Java's in
-    tasks; single_cpu: of it, in stages of one task; single: the number of these stages. longest_single: the CPU seconds
-    of the longest. Bytes: shuffled, read and written by Spark, collected to the driver. objects: new ones below the
-    target and in the ledger.
+    tasks. single: the number of stages with one task; single_cpu: their seconds, in Java and, by the bytes that went to
+    and from it, in Python; longest_single: of the longest. Bytes: shuffled, read and written by Spark, collected to the
+    driver. objects: new ones below the target and in the ledger.
     """
 
     night: str
@@ -66,14 +66,6 @@ class NightWork:
     collected: int
     target_objects: int
     ledger_objects: int
-
-    @property
-    def driver(self) -> float:
-        return self.driver_python + self.driver_jvm
-
-    @property
-    def executor(self) -> float:
-        return self.executors + self.python_workers
 
 
 # Nights by name, for a scale. Two of a family differ in one size.
@@ -132,7 +124,7 @@ class _Measurement:
             measured = [self._measured(spark) for _ in range(1 + runs)]
         log = logged_work(self.work / "events")
         cold, *warm = (self._summary(night, log, night is measured[0]) for night in measured)
-        return [cold, sorted(warm, key=lambda night: night.driver + night.executor)[(runs - 1) // 2]]
+        return [cold, sorted(warm, key=lambda night: night.executors + night.python_workers)[(runs - 1) // 2]]
 
     def _run(self, spark: SparkSession) -> float:
         config = configured(
@@ -158,8 +150,9 @@ class _Measurement:
 
     def _summary(self, night: _Measured, log: LoggedWork, is_cold: bool) -> NightWork:
         work = log.between(night.began, night.ended)
-        single = [stage.cpu for stage in work.stages if stage.tasks == 1]
         landed, cpu, stages = self.corpus.landed, night.cpu, work.stages
+        per_byte = cpu[Role.WORKER] / max(sum(stage.python for stage in stages), 1)
+        single = [stage.cpu + stage.python * per_byte for stage in stages if stage.tasks == 1]
         return NightWork(
             self.name,
             self.workers,

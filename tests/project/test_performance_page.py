@@ -19,11 +19,3 @@ def test_figures_are_written_between_their_marks() -> None:
 def test_a_part_that_was_not_measured_keeps_its_figures() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert page(text, {}) == text
-
-
-def test_a_terabyte_is_computed_from_large_archives_only() -> None:
-    text = "<!-- figures: terabyte -->\n<!-- end -->\n"
-    small, large = ({"scenario": name, "bytes": size, "job": 90.0} for name, size in (("a", 10**8), ("b", 10**9)))
-    written = page(text, {"job": {"scale": 1, "runs": 2, "cores": 2, "found": [small, large]}})
-    assert "| b | 5.56 | 50 | 9 |" in written, "180 seconds of a core for a gigabyte"
-    assert "| a |" not in written
