@@ -164,7 +164,10 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
 def work(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.work import measure_work
 
-    nights = [asdict(night) for night in measure_work(options.scale, options.runs, options.only, progress)]
+    nights = []
+    for measured in measure_work(options.scale, options.runs, options.only, progress):
+        nights = [asdict(night) for night in measured]
+        _save(options, {"work": nights})
     show("The work of nights on a cluster of one-core workers", nights)
     return nights
 

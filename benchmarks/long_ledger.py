@@ -74,9 +74,10 @@ class LongLedger:
 
 def _copy(state: Mapping[str, Any], number: int) -> dict[str, Any]:
     """The state of a table like this one, with another name and OID."""
-    names = {"oid": 1_000_000 + number, "table": f"copy_{number}"}
+    name = f"copy_{number}"
+    names, folder = {"oid": 1_000_000 + number, "table": name}, state["path"].rpartition("/")[0]
     relation = json.dumps({**json.loads(state["relation"]), **names})
-    return {**state, **names, "relation": relation, "path": f"{state['path']}_{number}"}
+    return {**state, **names, "relation": relation, "path": f"{folder}/{name}"}
 
 
 def _file(row: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -80,19 +81,28 @@ NIGHTS: dict[str, Callable[[float], Corpus]] = {
     "tables": lambda scale: many_tables(scaled(60, scale, 8), 1),
     "tables, fewer": lambda scale: many_tables(scaled(10, scale, 2), 1),
 }
-_ON_ANY_NUMBER = "pgbench"  # the night that runs on every number of workers
+_ON_ANY_NUMBER = "pgbench, fewer messages"  # the night that runs on every number of workers
 
 
-def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progress) -> list[NightWork]:
+def measure_work(scale: float, runs: int, only: Sequence[str], progress: Progress) -> Iterator[list[NightWork]]:
+    """Yields what is known after each night. only: names of NIGHTS; all if empty."""
     nights = [(name, 2) for name in NIGHTS] + [(_ON_ANY_NUMBER, workers) for workers in WORKERS if workers != 2]
-    """only: names of NIGHTS; all if empty."""
-    results = []
+    results: list[NightWork] = []
     for name, workers in nights:
-        if only and name not in only:
-            continue
-        progress(f"{name}, on {workers} workers")
-        results += _Measurement(fresh(WORK / "work"), name, NIGHTS[name](scale), workers).nights(runs)
-    return results
+        if not only or name in only:
+            progress(f"{name}, on {workers} workers")
+            results = [*results, *measure_night(name, NIGHTS[name](scale), workers, runs, WORK / "work")]
+            yield results
+
+
+def measure_night(name: str, corpus: Corpus, workers: int, runs: int, work: Path) -> list[NightWork]:
+    """A cold night, and the median of `runs` warm ones, by their CPU seconds. The driver is a process of its own."""
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        return pool.apply(_measure, (name, corpus, workers, runs, fresh(work)))
+
+
+def _measure(name: str, corpus: Corpus, workers: int, runs: int, work: Path) -> list[NightWork]:
+    return _Measurement(work, name, corpus, workers).nights(runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +125,6 @@ class _Measurement:
     workers: int
 
     def nights(self, runs: int) -> list[NightWork]:
-        """A cold night, and the median of `runs` warm ones, by their CPU seconds."""
         with _cluster(self.work, self.workers) as spark:
             linked(self.corpus.first, self.work / "remote/landing")
             self._run(spark)
@@ -124,7 +133,8 @@ class _Measurement:
             measured = [self._measured(spark) for _ in range(1 + runs)]
         log = logged_work(self.work / "events")
         cold, *warm = (self._summary(night, log, night is measured[0]) for night in measured)
-        return [cold, sorted(warm, key=lambda night: night.executors + night.python_workers)[(runs - 1) // 2]]
+        in_order = sorted(warm, key=lambda night: night.executors + night.python_workers)
+        return [cold, *in_order[(runs - 1) // 2 :][:1]]
 
     def _run(self, spark: SparkSession) -> float:
         config = configured(
