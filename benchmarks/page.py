@@ -25,7 +25,6 @@ from benchmarks.model import (
 
 PAGE = ROOT / "docs/performance.md"
 DRAWING = ROOT / "docs/img/growth.svg"
-_KINDS = ("pgbench", "wide")  # of messages
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Part = Any  # one part of bench.json
@@ -120,7 +119,7 @@ def _work(part: Part) -> str:
 
 def _rates(part: Part) -> str:
     rows = []
-    for kind in _KINDS:
+    for kind in _kinds(part):
         rates = rates_of(_on_two(part), kind)
         for name, costs in (("executors", rates.parallel), ("one task", rates.single), ("driver", rates.driver)):
             rows.append((f"{kind}: {name}", costs.messages, costs.table, costs.file, costs.fixed))
@@ -129,7 +128,7 @@ def _rates(part: Part) -> str:
 
 def _terabyte(part: Part) -> str:
     rows = []
-    for kind in _KINDS:
+    for kind in _kinds(part):
         rates = rates_of(_on_two(part), kind)
         night = LargeNight(1e12 / rates.bytes_per_message, TERABYTE_TABLES, TERABYTE_FILES)
         for cores in (16, 64):
@@ -146,6 +145,11 @@ def _terabyte(part: Part) -> str:
         "dollars of requests",
     )
     return table(("a terabyte", *names), rows)
+
+
+def _kinds(part: Part) -> list[str]:
+    """The archives whose messages were counted."""
+    return [kind for kind in ("pgbench", "wide") if any(night["night"] == kind for night in part["found"])]
 
 
 def _on_two(part: Part) -> list[Any]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.checking import WrongResultError, check_tables, expected_fingerprints
-from benchmarks.corpora import BUILD, Corpus
+from benchmarks.corpora import Corpus
 from benchmarks.event_log import event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
 from benchmarks.landing_files import Landed
@@ -153,9 +153,8 @@ SIZES: dict[str, tuple[str, _Prepare]] = {
 
 
 def measure_sizes(scale: float, only: Sequence[str], progress: Progress) -> list[SizedNight]:
-    """only: names of SIZES; all if empty. Deletes what it wrote."""
+    """only: names of SIZES; all if empty. Deletes the tables that it wrote."""
     results = []
-    kept = _corpora()
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for name in only or SIZES:
             progress(name)
@@ -163,13 +162,7 @@ def measure_sizes(scale: float, only: Sequence[str], progress: Progress) -> list
                 results.append(pool.apply(_measure, (name, scale)))
             finally:
                 shutil.rmtree(_work(name), ignore_errors=True)
-                for archive in _corpora() - kept:
-                    shutil.rmtree(archive, ignore_errors=True)
     return results
-
-
-def _corpora() -> set[Path]:
-    return {*(BUILD / "corpora").glob("*")}
 
 
 def _work(name: str) -> Path:
