@@ -169,6 +169,28 @@ def late(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return nights
 
 
+def work(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.work import measure_work
+
+    nights = []
+    for measured in measure_work(options.scale, options.runs, options.only, progress):
+        nights = [asdict(night) for night in measured]
+        _save(options, {"work": nights})
+    show("The work of nights on a cluster of one-core workers", nights)
+    return nights
+
+
+def sizes(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.sizes import measure_sizes
+
+    nights = [asdict(night) for night in measure_sizes(options.scale, options.only, progress)]
+    show(
+        "One night of each size",
+        [{name: value for name, value in night.items() if name != "stages"} for night in nights],
+    )
+    return nights
+
+
 PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "decoding": decoding,
     "typing": typing,
@@ -182,6 +204,8 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "memory": memory,
     "heap": heap,
     "known": known,
+    "work": work,
+    "sizes": sizes,
 }
 
 

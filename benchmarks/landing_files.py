@@ -73,14 +73,18 @@ def land(folder: Path, blocks: Iterable[Block], framing: Framing, cuts: Sequence
     """Writes files that end after `cuts` messages, and one with the rest. Names sort in the order of writing."""
     folder.mkdir(parents=True)
     files = messages = size = 0
-    for data, count in _files(blocks, framing, cuts):
+    for parts, count in _files(blocks, framing, cuts):
         path = folder / f"{files:06}.bin"
-        path.write_bytes(data)
-        files, messages, size = files + 1, messages + count, size + len(data)
+        with path.open("wb") as file:
+            file.writelines(parts)
+        files, messages, size = files + 1, messages + count, size + path.stat().st_size
     return Landed(files, messages, size)
 
 
-def _files(blocks: Iterable[Block], framing: Framing, cuts: Sequence[int]) -> Iterator[tuple[bytes, int]]:
+def _files(
+    blocks: Iterable[Block], framing: Framing, cuts: Sequence[int]
+) -> Iterator[tuple[list[bytes | pa.Buffer], int]]:
+    """Each file's bytes, in parts, and the number of its messages."""
     head, tail = (_COPY_SIGNATURE, pack(">h", -1)) if framing is Framing.PGCOPY else (b"", b"")
     ends = iter(cuts)
     end = next(ends, sys.maxsize)
@@ -95,10 +99,10 @@ def _files(blocks: Iterable[Block], framing: Framing, cuts: Sequence[int]) -> It
             held.append(frames.buffers()[2].slice(int(offsets[at]), int(offsets[stop] - offsets[at])))
             count, at = count + stop - at, stop
             if written + count == end:
-                yield b"".join([head, *held, tail]), count
+                yield [head, *held, tail], count
                 held, count, written, end = [], 0, end, next(ends, sys.maxsize)
     if held:
-        yield b"".join([head, *held, tail]), count
+        yield [head, *held, tail], count
 
 
 def interleaved(kinds: Iterable[pa.Array], order: Ints) -> pa.Array:

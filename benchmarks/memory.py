@@ -5,54 +5,25 @@ All run on this machine under local[2], where one JVM is both driver and executo
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import psutil
 from pyspark.sql import SparkSession
 
 from benchmarks.corpora import Corpus
 from benchmarks.jobs import configured, run_job
+from benchmarks.processes import Peaks, Role, watched
 from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh, linked, session
 from benchmarks.wide_corpus import wide
 
 Progress = Callable[[str], None]
-_INTERVAL = 0.05  # seconds
 _ROWS_PER_MB = 900
 _MB_OF_ONE_FILE = (50, 200, 400)
 _MB_PER_FILE, _TIMES = 25, (1, 2, 4)
-
-
-@dataclass(slots=True)
-class Peaks:
-    """Bytes of resident memory. worker: of the largest Python worker; workers: of all together."""
-
-    jvm: int = 0
-    driver_python: int = 0
-    worker: int = 0
-    workers: int = 0
-
-    def update(self) -> None:
-        driver = psutil.Process()
-        sizes = [0]
-        self.driver_python = max(self.driver_python, driver.memory_info().rss)
-        for process in driver.children(recursive=True):
-            try:
-                name, size = process.name(), process.memory_info().rss
-            except psutil.NoSuchProcess:
-                continue
-            if name == "java":
-                self.jvm = max(self.jvm, size)
-            elif "python" in name:
-                sizes.append(size)
-        self.worker = max(self.worker, *sizes)
-        self.workers = max(self.workers, sum(sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +38,6 @@ class PeakMemory:
     jvm: float
     driver_python: float
     worker_per_file: float
-
-
-@contextmanager
-def watched() -> Iterator[Peaks]:
-    peaks, ended = Peaks(), threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_INTERVAL):
-            peaks.update()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peaks
-    finally:
-        ended.set()
-        thread.join()
 
 
 def measure_memory(scale: float, progress: Progress) -> tuple[list[PeakMemory], float]:
@@ -107,7 +61,8 @@ def _measure(series: str, rows: int, files: int) -> PeakMemory:
     with session() as spark:
         peaks = _peaks(spark, corpus)
     largest = max(path.stat().st_size for path in corpus.second.iterdir())
-    sizes = (corpus.landed.bytes, largest, peaks.worker, peaks.workers, peaks.jvm, peaks.driver_python)
+    by_role = (peaks.of(role) for role in (Role.WORKER, Role.DRIVER_JVM, Role.DRIVER_PYTHON))
+    sizes = (corpus.landed.bytes, largest, peaks.worker, *by_role)
     archive, file, worker, workers, jvm, python = (size / 1e6 for size in sizes)
     return PeakMemory(series, archive, file, worker, workers, jvm, python, worker / file)
 

@@ -6,17 +6,25 @@ Tables are between `<!-- figures: PART -->` and `<!-- end -->`; the text around 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.corpora import BUILD, ROOT
+from benchmarks.model import (
+    REQUESTS,
+    S3_PRICES,
+    TABLES_AT_A_TIME,
+    TERABYTE_FILES,
+    TERABYTE_TABLES,
+    LargeNight,
+    estimate,
+    rates_of,
+)
 
 PAGE = ROOT / "docs/performance.md"
 DRAWING = ROOT / "docs/img/growth.svg"
-_LARGE, _NIGHT = 200_000_000, 6  # bytes, hours
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Part = Any  # one part of bench.json
@@ -96,15 +104,77 @@ def _late(part: Part) -> str:
     return f"{by_kind}\n{table(('requests of a night', 'tables', *places), rows[1])}"
 
 
-def _terabyte(part: Part) -> str:
-    """Only archives large enough for their bytes to dominate."""
+def _work(part: Part) -> str:
+    """Warm nights; executors' seconds are of Java and Python."""
     rows = []
     for f in part["found"]:
-        if f["bytes"] >= _LARGE:
-            core_seconds = f["job"] * part["cores"]
-            hours = core_seconds / f["bytes"] * 1e12 / 3600
-            rows.append((f["scenario"], f["bytes"] / 1e6 / core_seconds, hours, math.ceil(hours / _NIGHT)))
-    return table(("", "MB/s of a core", "core hours for a terabyte", f"cores for one in {_NIGHT} hours"), rows)
+        if not f["cold"]:
+            executors = f["executors"] + f["python_workers"]
+            moved = (f[name] / 1e6 for name in ("read", "shuffled", "written", "collected"))
+            objects = f["target_objects"] + f["ledger_objects"]
+            driver = f["driver_python"] + f["driver_jvm"]
+            counts = (f["bytes"] / 1e6, f["jobs"], f["single"])
+            rows.append(
+                (f"{f['night']}, on {f['workers']}", *counts, executors, f["single_cpu"], driver, *moved, objects)
+            )
+    names = (
+        "MB landed",
+        "Spark jobs",
+        "stages of one task",
+        "CPU s of executors",
+        "of it in one task",
+        "CPU s of the driver",
+    )
+    return table(("night, on workers", *names, "MB read", "shuffled", "written", "to the driver", "new objects"), rows)
+
+
+def _rates(part: Part) -> str:
+    rows = []
+    for kind in _kinds(part):
+        rates = rates_of(_on_two(part), kind)
+        for name, costs in (("executors", rates.parallel), ("one task", rates.single), ("driver", rates.driver)):
+            rows.append((f"{kind}: {name}", costs.messages, costs.table, costs.file, costs.fixed))
+    return table(("CPU seconds", "a million messages", "a table", "a file", "a night"), rows)
+
+
+def _terabyte(part: Part) -> str:
+    rows = []
+    for kind in _kinds(part):
+        rates = rates_of(_on_two(part), kind)
+        night = LargeNight(1e12 / rates.bytes_per_message, TERABYTE_TABLES, TERABYTE_FILES)
+        for cores in (16, 64):
+            e = estimate(rates, night, cores, TABLES_AT_A_TIME, REQUESTS, S3_PRICES)
+            times = (seconds / 3600 for seconds in (e.parallel, e.single, e.driver, e.seconds))
+            rows.append((f"{kind}, {cores} cores", *times, 100 * e.serial, 1e6 / e.seconds / cores, e.dollars))
+    names = (
+        "hours in parallel",
+        "in one task",
+        "driver",
+        "hours at most",
+        "% serial",
+        "MB/s of a core",
+        "dollars of requests",
+    )
+    return table(("a terabyte", *names), rows)
+
+
+def _kinds(part: Part) -> list[str]:
+    """The archives whose messages were counted."""
+    return [kind for kind in ("pgbench", "wide") if any(night["night"] == kind for night in part["found"])]
+
+
+def _on_two(part: Part) -> list[Any]:
+    return [night for night in part["found"] if night["workers"] == 2]
+
+
+def _sizes(part: Part) -> str:
+    rows = []
+    for f in part["found"]:
+        memory = (f[name] / 1000 for name in ("total", "jvm", "workers", "driver_python"))
+        ledger = f["stages"]["read the ledger, list files"] + f["stages"]["write the ledger"]
+        rows.append((f["size"], f["bytes"] / 1e6, f["files"], f["seconds"], f["cpu"], f["jobs"], ledger, *memory))
+    names = ("MB landed", "files", "seconds", "CPU seconds", "Spark jobs", "s for the ledger")
+    return table(("", *names, "GB at peak", "of the JVM", "of workers", "of the driver's Python"), rows)
 
 
 def _merge(part: Part) -> str:
@@ -152,10 +222,13 @@ _TABLES: dict[str, Callable[[Part], str]] = {
     "memory": _memory,
     "heap": _heap,
     "known": _known,
+    "work": _work,
+    "rates": _rates,
+    "sizes": _sizes,
 }
 
 
-_PART_NAMES = {"terabyte": "job"}  # of tables that show another part's figures
+_PART_NAMES = {"terabyte": "work", "rates": "work"}  # of tables that show another part's figures
 
 
 def main() -> None:

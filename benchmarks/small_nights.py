@@ -6,19 +6,18 @@ warmed up; one more night is a job of its own, with the start of its session.
 
 from __future__ import annotations
 
-import json
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import psutil
-
 from benchmarks.corpora import ROOT
+from benchmarks.event_log import event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
+from benchmarks.processes import cpu_seconds
 from benchmarks.sessions import WORK, fresh, session
 from pgoutput_etl.console import no_progress
 from tests.support.small_archives import copydata, insert, table, transaction, update
@@ -53,17 +52,10 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
     work = fresh(WORK / "small")
     landing, events = work / "landing", work / "events"
     landing.mkdir()
-    events.mkdir()
     config = configured(landing, work / "tables")
     nights = _Nights(landing)
-    log = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
-    }
     measured = []
-    with session(settings=log) as spark:
+    with session(settings=event_log(events)) as spark:
         for tables in (_TABLES, *[1] * (_WARM_UP - 1)):
             progress("warming up")
             nights.land(tables)
@@ -72,10 +64,10 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
             for tables in (1, _TABLES, 0):
                 progress(f"run {run + 1} of {runs}: {tables} tables change")
                 nights.land(tables)
-                before, began = _cpu_seconds(), _now()
+                before, began = cpu_seconds().total(), now()
                 run_job(spark, config, no_progress)
-                measured.append(_Measured(tables, began, _now(), _cpu_seconds() - before))
-    jobs = list(_job_times(events))
+                measured.append(_Measured(tables, began, now(), cpu_seconds().total() - before))
+    jobs = logged_work(events).jobs
     results = [_summary(tables, measured, jobs) for tables in (1, _TABLES, 0)]
     progress("a job of its own")
     return [*results, _separate(nights, runs)]
@@ -108,7 +100,7 @@ class _Nights:
         self.night += 1
 
 
-def _summary(tables: int, measured: list[_Measured], jobs: list[int]) -> SmallNight:
+def _summary(tables: int, measured: list[_Measured], jobs: Sequence[int]) -> SmallNight:
     nights = [night for night in measured if night.tables == tables]
     counts = [sum(night.began <= job <= night.ended for job in jobs) for night in nights]
     seconds = median(night.ended - night.began for night in nights) / 1000
@@ -132,28 +124,3 @@ def _separate(nights: _Nights, runs: int) -> SmallNight:
 def _used_by_children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _cpu_seconds() -> float:
-    """Of this process and its descendants, including those that have ended."""
-    driver = psutil.Process()
-    total = 0.0
-    for process in (driver, *driver.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
-def _now() -> int:
-    return round(time.time() * 1000)
-
-
-def _job_times(events: Path) -> Iterator[int]:
-    [log] = events.iterdir()
-    for line in log.read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["Event"] == "SparkListenerJobStart":
-            yield event["Submission Time"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.file_index import listed_files
-from pgoutput_etl.spark.platform import value_of
+from pgoutput_etl.spark.platform import is_platform_session, value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
@@ -32,6 +33,15 @@ _CORES_OF_CONNECT = 8
 _FEW_FILES = 1000  # local ones; listing more takes less with a Spark job
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
+
+_LAND_SMALLER = (
+    "Land smaller files: rename the current file by its size and send SIGHUP, and pg_recvlogical starts a new one. An "
+    "existing file can be split between any two messages."
+)
+
+_COPIES_IN_JAVA = 2
+
+_SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
 
 _REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # of a worker
 
@@ -89,15 +99,38 @@ def size_limit(spark: SparkSession) -> int:
 
 
 def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
-    """Raises ArchiveError for a file that is too large for binaryFile."""
+    """Raises ArchiveError for a file that is too large for binaryFile, or for the memory that it takes there."""
     limit = size_limit(spark)
     for file in files:
         if file.size > limit:
             raise ArchiveError(
                 f"{file.path} has {file.size:,} bytes, and Spark's binaryFile carries at most {limit:,} "
-                f"({MAX_LENGTH}). Land smaller files: rename the current file by its size and send SIGHUP, and "
-                "pg_recvlogical starts a new one. An existing file can be split between any two messages."
+                f"({MAX_LENGTH}). {_LAND_SMALLER}"
             )
+        if file.size > _SURELY_FITS and not file.path.startswith("file:/"):
+            _check_memory(spark, file)
+
+
+def _check_memory(spark: SparkSession, file: LandedFile) -> None:
+    """A worker opens a local file itself. Any other comes through Java's heap, which holds it at least twice: as Hadoop
+    read it, and as a row. An executor without room for that dies, and with it the run, without naming the file."""
+    heap = _heap_of(spark)
+    if heap is not None and _COPIES_IN_JAVA * file.size > heap:
+        raise ArchiveError(
+            f"{file.path} has {file.size:,} bytes, and an executor with {heap:,} bytes of memory reads at most "
+            f"{heap // _COPIES_IN_JAVA:,} from storage other than its own disk (spark.executor.memory; without a "
+            f"cluster, spark.driver.memory). {_LAND_SMALLER}"
+        )
+
+
+def _heap_of(spark: SparkSession) -> int | None:
+    """Bytes of an executor's heap, or None if this session can't tell."""
+    if is_connect(spark) or is_platform_session():
+        return None
+    context = cast(Any, spark.sparkContext)
+    if context.master.startswith("local"):
+        return int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
+    return int(context._jsc.sc().executorMemory()) << 20
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:

@@ -32,18 +32,22 @@ _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at"
 class LedgerBatches:
     store: Store
 
-    def _numbers(self, first: int = 0) -> tuple[int, int] | None:
-        """The newest batch and the newest that is done, 0 if none is; both from the number `first` on. None if there
-        is no batch."""
-        batches = self.store.rows("batches", ("batch", "status"), first)
+    def _numbers(self, known: int = 0) -> tuple[int, int] | None:
+        """The newest batch and the newest that is done, 0 if none is. None before the first batch.
+
+        known: a batch that exists. Then only newer rows are read, and those of the batch before it, which may be the
+        newest that is done: each batch's rows are a file of their own until maintenance compacts them.
+        """
+        batches = self.store.rows("batches", ("batch", "status"), max(known - 1, 0))
         if not batches:
             return None
         done = [row["batch"] for row in batches if row["status"] == "done"]
         return max(row["batch"] for row in batches), max(done, default=0)
 
-    def last(self) -> Batch | None:
-        """The batch to finish, if one was begun; else the last that is done; None before the first."""
-        numbers = self._numbers()
+    def last(self, known: int = 0) -> Batch | None:
+        """The batch to finish, if one was begun; else the last that is done; None before the first. known: as in
+        `_numbers`."""
+        numbers = self._numbers(known)
         if numbers is None:
             return None
         newest, last_done = numbers
@@ -62,7 +66,7 @@ class LedgerBatches:
 
     def last_after(self, batch: Batch) -> Batch:
         """The batch, now done, as the run's next batch needs it. Raises RunError if another run came between."""
-        last = self.last()
+        last = self.last(batch.number)
         if last is None or (last.ledger_id, last.number, last.resumed) != (batch.ledger_id, batch.number, False):
             raise RunError(
                 f"another run has continued after batch {batch.number}; this run changes nothing more. Run again"
@@ -114,7 +118,7 @@ class LedgerBatches:
         """
 
         def confirm() -> None:
-            numbers = self._numbers(0 if last is None else last.number)  # few files: each takes requests
+            numbers = self._numbers(last.number if last else 0)
             newest = None if numbers is None else (numbers[0], numbers[0] != numbers[1])
             if (last and (last.number, last.resumed)) != newest:
                 raise RunError("another run has just finished; this run changes nothing. Run again")

@@ -29,11 +29,3 @@ def test_requests_are_written_by_kind_and_by_place() -> None:
     written = page(text, {"late": {"scale": 1, "runs": 1, "cores": 2, "found": [night]}})
     assert "| changes | 20 | 2.5 | 0.5 | 9 | 1 | 2 | 3 | 2 | 1 |" in written
     assert "| changes | 20 | 5 | 1 | 2 | 1 | 0 |" in written
-
-
-def test_a_terabyte_is_computed_from_large_archives_only() -> None:
-    text = "<!-- figures: terabyte -->\n<!-- end -->\n"
-    small, large = ({"scenario": name, "bytes": size, "job": 90.0} for name, size in (("a", 10**8), ("b", 10**9)))
-    written = page(text, {"job": {"scale": 1, "runs": 2, "cores": 2, "found": [small, large]}})
-    assert "| b | 5.56 | 50 | 9 |" in written, "180 seconds of a core for a gigabyte"
-    assert "| a |" not in written

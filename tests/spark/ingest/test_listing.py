@@ -1,4 +1,4 @@
-"""Spark's own listing of the landing folder and binaryFile's agree."""
+"""The landing folder's listing: Spark's own and binaryFile's agree, and sizes are checked before a file is read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.ingest import listing
-from pgoutput_etl.ingest.listing import list_landing
+from pgoutput_etl.ingest.listing import check_sizes, list_landing
 from pgoutput_etl.landing.fingerprint import LandedFile
 
 pytestmark = pytest.mark.spark
@@ -37,3 +37,24 @@ def test_both_ways_to_list_agree(
 def test_no_such_folder(spark: SparkSession, landing: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         list_landing(spark, f"{landing}/none")
+
+
+def test_a_file_that_does_not_fit_into_an_executor_is_refused_before_it_is_read(spark: SparkSession) -> None:
+    """Only on storage from which Java reads it: there, the executor would die without naming the file."""
+    jvm = spark._jvm
+    assert jvm is not None
+    heap = jvm.java.lang.Runtime.getRuntime().maxMemory()
+    size = min(heap // 2 + 1, 2**31 - 1)
+    assert 2 * size > heap, "the tests' driver has less than 4 GiB"
+
+    check_sizes(spark, [LandedFile("s3a://lake/a.bin", heap // 2, 0), LandedFile("file:/lake/b.bin", size, 0)])
+    with pytest.raises(
+        ArchiveError, match=rf"s3a://lake/b\.bin has {size:,} bytes.*at most {heap // 2:,}.*Land smaller"
+    ):
+        check_sizes(spark, [LandedFile("s3a://lake/a.bin", 1, 0), LandedFile("s3a://lake/b.bin", size, 0)])
+
+
+def test_two_gibibytes_are_too_many_on_any_storage(spark: SparkSession) -> None:
+    check_sizes(spark, [LandedFile("file:/lake/a.bin", 2**31 - 1, 0)])
+    with pytest.raises(ArchiveError, match=r"a\.bin has 2,147,483,648 bytes.*at most 2,147,483,647 .*Land smaller"):
+        check_sizes(spark, [LandedFile("file:/lake/a.bin", 2**31, 0)])

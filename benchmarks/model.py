@@ -1,0 +1,133 @@
+"""A model of large nights: from the work that was counted on this machine to hours and requests on a cluster.
+
+Work that is proportional to messages, tables or files is divided by the number of cores. Three things are not: the
+driver's work, the stages of a table that have a single task, and the longest task. The model adds them to the rest, as
+if nothing overlapped, so it names a time that a night does not exceed. Reading from the network, idle executors while a
+stage ends, and larger target tables are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_SIZES = ("messages", "tables", "files")
+_FEWER = "pgbench, fewer messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """CPU seconds: of a night (fixed), and for each million messages, table and file."""
+
+    fixed: float
+    messages: float
+    table: float
+    file: float
+
+    def of(self, night: LargeNight) -> float:
+        return self.fixed + self.messages * night.messages / 1e6 + self.table * night.tables + self.file * night.files
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a night of one kind costs. parallel: on executors, in tasks that can be many. driver: of its two processes.
+    single: in stages of one task, of which as many run at a time as tables are written. Bytes and messages: of the
+    counted archive. shuffled: bytes per byte landed."""
+
+    parallel: Costs
+    driver: Costs
+    single: Costs
+    bytes_per_message: float
+    shuffled: float
+
+
+@dataclass(frozen=True, slots=True)
+class LargeNight:
+    messages: float
+    tables: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests to storage, by price class: puts includes lists. Of a night, of each changed table, and of each file."""
+
+    puts: tuple[float, float, float]
+    gets: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Dollars per request."""
+
+    put: float
+    get: float
+
+
+# List prices of S3 Standard in us-east-1, November 2026: PUT, COPY, POST, LIST, and GET, SELECT.
+S3_PRICES = Prices(put=0.005 / 1000, get=0.0004 / 1000)
+
+# The night of a terabyte in the documentation. Files of 64 MB; tables at a time by the configuration's default.
+TERABYTE_TABLES, TERABYTE_FILES, TABLES_AT_A_TIME = 200, 15_625, 4
+
+# A first estimate from the objects that nights put on a file system (three requests to look for each, and a commit), to
+# be replaced by counts of requests on S3.
+REQUESTS = Requests(puts=(200, 20, 1.1), gets=(400, 60, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """seconds: at most. serial: the share of them that further cores do not shorten."""
+
+    cores: int
+    parallel: float
+    driver: float
+    single: float
+    requests: float
+    dollars: float
+
+    @property
+    def seconds(self) -> float:
+        return self.parallel + self.driver + self.single
+
+    @property
+    def serial(self) -> float:
+        return (self.driver + self.single) / self.seconds
+
+
+def rates_of(nights: Iterable[Mapping[str, Any]], kind: str) -> Rates:
+    """nights: of measure_work, as dictionaries, all on the same number of workers. kind: the archive whose messages are
+    to be multiplied, pgbench or wide."""
+    warm = {night["night"]: night for night in nights if not night["cold"]}
+    cold = {night["night"]: night for night in nights if night["cold"]}
+    large, small = warm[kind], cold[f"{kind}, fewer messages"]
+
+    def costs(seconds: Callable[[Mapping[str, Any]], float]) -> Costs:
+        def per(size: str, more: str, fewer: str) -> float:
+            further: int = warm[more][size] - warm[fewer][size]
+            return max((seconds(warm[more]) - seconds(warm[fewer])) / further, 0.0)
+
+        messages = per("messages", kind, f"{kind}, fewer messages") * 1e6
+        table, file = per("tables", "tables", "tables, fewer"), per("files", "pgbench, more files", _FEWER)
+        variable = Costs(0.0, messages, table, file).of(LargeNight(*(small[size] for size in _SIZES)))
+        return Costs(max(seconds(small) - variable, 0.0), messages, table, file)
+
+    return Rates(
+        costs(lambda night: night["executors"] + night["python_workers"] - night["single_cpu"]),
+        costs(lambda night: night["driver_python"] + night["driver_jvm"]),
+        costs(lambda night: night["single_cpu"]),
+        large["bytes"] / large["messages"],
+        large["shuffled"] / large["bytes"],
+    )
+
+
+def estimate(
+    rates: Rates, night: LargeNight, cores: int, tables_at_a_time: int, requests: Requests, prices: Prices
+) -> Estimate:
+    single = rates.single.of(night) / min(tables_at_a_time, cores)
+    sizes = (1, night.tables, night.files)
+    puts, gets = (sum(n * size for n, size in zip(kind, sizes, strict=True)) for kind in (requests.puts, requests.gets))
+    dollars = puts * prices.put + gets * prices.get
+    parallel = rates.parallel.of(night) / cores
+    return Estimate(cores, parallel, rates.driver.of(night), single, puts + gets, dollars)
