@@ -208,7 +208,7 @@ def _cluster(work: Path, workers: int) -> Iterator[SparkSession]:
     }
     (work / "cluster").mkdir()
     with (
-        standalone_cluster(work / "cluster", workers) as master,
-        session(memory="2g", settings={**settings, "spark.master": master}) as spark,
+        standalone_cluster(work / "cluster", workers) as cluster,
+        session(memory="2g", settings={**settings, "spark.master": cluster.url}) as spark,
     ):
         yield spark
