@@ -148,8 +148,9 @@ def test_two_drivers_that_append_at_once_keep_both_commits_with_conditional_puts
 def test_requests_for_each_table_and_for_known_files(s3: Lake) -> None:
     """Bounds are what was counted; see ADR 31 before raising one."""
     tables = range(4)
-    first = [*(table(oid=oid, name=f"t{oid}") for oid in tables), *(insert("1", "a", oid=oid) for oid in tables)]
-    s3.put(f"{LANDING}/0.copydata", copydata(transaction(1, 0x100, *first)))
+    described = [table(oid=oid, name=f"t{oid}") for oid in tables]
+    first = transaction(1, 0x100, *described, *(insert("1", "a", oid=oid) for oid in tables))
+    s3.put(f"{LANDING}/0.copydata", copydata(first))
     s3.apply()
     s3.put(f"{LANDING}/1.copydata", copydata(transaction(2, 0x200, *(update("1", "b", oid=oid) for oid in tables))))
     before = len(s3.served().requests)
