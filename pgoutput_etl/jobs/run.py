@@ -50,7 +50,7 @@ class Run:
     ) -> Run:
         ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
         landing, targets = SparkLandingFolder(spark, config), DeltaTargets(spark)
-        archive_of = partial(DeltaArchive, config, ledger, spark=spark)
+        archive_of = partial(DeltaArchive.of, spark, config, ledger)
         return cls(config, ledger, landing, targets, partial(background_jobs, spark), archive_of, progress, enter, lap)
 
     @property

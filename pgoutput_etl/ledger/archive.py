@@ -19,8 +19,11 @@ from pyspark.sql import DataFrame
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
-from pgoutput_etl.landing.fingerprint import FilePart
-from pgoutput_etl.landing.known_files import KnownFiles
+from pgoutput_etl.ingest.landed_files import find_parts
+from pgoutput_etl.ingest.landing_folder import LandingFolder
+from pgoutput_etl.landing.fingerprint import FilePart, LandedFile
+from pgoutput_etl.landing.known_files import KnownFiles, is_unchanged
+from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
@@ -69,6 +72,7 @@ class LedgerArchive(ABC):
     config: Config
     ledger: Ledger
     last: Batch
+    landing: LandingFolder
 
     @abstractmethod
     def reading(
@@ -228,6 +232,36 @@ class LedgerArchive(ABC):
             return files
         committed_later = self._files_committed_in(commits)
         return [file for file in files if file.number in committed_later or file.overlaps(commits)]
+
+    def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
+        """The files by their last known path; a file that was renamed or compressed since has another path now. others:
+        files that may be gone. Raises ArchiveError if one of `paths` is gone."""
+        needed = sorted(set(paths))
+        landed = {file.path: file for file in self.landing.listing().files()}
+        moved = self._moved([*needed, *others], landed)
+        files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
+        refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
+        self.landing.check_sizes(files.values())
+        return files
+
+    def _moved(self, paths: Iterable[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
+        """The new path of each file whose content is no longer, or not certainly, under its last known path. landed: by
+        path."""
+        known = self.prior_state
+        doubtful = {path for path in paths if path not in landed or not is_unchanged(landed[path], known)}
+        wanted = {root: path for root, path in known.names.items() if path in doubtful}
+        if not wanted:
+            return {}
+        parts: dict[int, FilePart] = {}
+        for number, root in sorted(known.roots.items()):
+            if root in wanted and known.parts[number].was_read:
+                parts[root] = replace(known.parts[number], path=wanted[root])
+        candidates = [
+            path
+            for path, file in landed.items()
+            if not is_unchanged(file, known) or known.roots[known.by_path[path][0]] in wanted
+        ]
+        return {wanted[root]: path for root, path in find_parts(self.landing, candidates, parts).items()}
 
     @cached_property
     def unread_roots(self) -> frozenset[int]:

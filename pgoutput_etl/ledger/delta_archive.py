@@ -13,14 +13,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.binary_files import scan_files
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
-from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
-from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask, task_again
+from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
+from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask, task_again
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.store import with_missing_columns
 from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
@@ -42,6 +45,10 @@ class DeltaArchive(LedgerArchive):
 
     ledger: DeltaLedger
     spark: SparkSession
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config, ledger: DeltaLedger, last: Batch) -> DeltaArchive:
+        return cls(config, ledger, last, SparkLandingFolder(spark, config), spark)
 
     def _read(self, table: str) -> DataFrame:
         return self.ledger.read_before(table, self._next)
@@ -100,16 +107,6 @@ class DeltaArchive(LedgerArchive):
         [exact] = own.where(condition).agg(aggregate("commit_lsn").alias("lsn")).collect()
         return lsn if exact["lsn"] is None else int(exact["lsn"])
 
-    def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
-        """The files by path. others: files that may be gone. Raises ArchiveError if one of `paths` is gone."""
-        landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing).files()}
-        wanted = sorted(set(paths))
-        gone = [path for path in wanted if path not in landed]
-        refuse(f"{path} no longer exists, but must be read again, unchanged" for path in gone)
-        files = {path: landed[path] for path in (*wanted, *others) if path in landed}
-        check_sizes(self.spark, files.values())
-        return files
-
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SparkRows]:
         """With the columns of `rows_with_status`."""
@@ -144,9 +141,9 @@ class DeltaArchive(LedgerArchive):
         for file in files:
             current = landed[file.path]
             part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
-            if all(file.path in tasks for tasks in rounds):
+            if all(part.path in tasks for tasks in rounds):
                 rounds.append({})
-            next(tasks for tasks in rounds if file.path not in tasks)[file.path] = task_again(file.number, part)
+            next(tasks for tasks in rounds if part.path not in tasks)[part.path] = task_again(file.number, part)
         blocks, framing = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source.framing
         for tasks in rounds:
             scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, policy=policy)

@@ -63,7 +63,7 @@ class SimRows:
 
 @dataclass(frozen=True)
 class SimArchive(LedgerArchive):
-    folder: SimLandingFolder
+    landing: SimLandingFolder
 
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SimRows]:
@@ -73,16 +73,16 @@ class SimArchive(LedgerArchive):
 
     def _blocks(self, files: Collection[ReadFile]) -> list[Block]:
         """Of changes. Raises ArchiveError."""
-        listed = {file.path: file for file in self.folder.listing().files()}
+        landed = self.landed(file.path for file in files)
         batches: list[pa.RecordBatch] = []
         for file in files:
-            landed = listed.get(file.path)
-            content = None if landed is None else self.folder.read(file.path)
-            if landed is None or content is None:
-                raise ArchiveError(f"{file.path} no longer exists, but must be read again, unchanged")
-            part = replace(file.part, path=file.path, size=landed.size, modified=landed.modified)
+            current = landed[file.path]
+            content = self.landing.read(current.path)
+            if content is None:
+                raise ArchiveError(f"{current.path}: it can't be read: it no longer exists")
+            part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
             task = task_again(file.number, part)
-            batches += scan_part(file.path, content, task, KnownContents({}), Framing.AUTO, True).batches
+            batches += scan_part(current.path, content, task, KnownContents({}), Framing.AUTO, True).batches
         packed = iterate_blocks(pack_blocks(batches, BlockKind.CHANGE))
         return [block for block in packed if block["kind"] == BlockKind.CHANGE.value]
 

@@ -79,12 +79,12 @@ class Jobs:
             with self.machine.pool(2) as pool:
                 yield SimBackground(pool)
 
-        archive_of = partial(SimArchive, self.config, self.ledger, folder=self.landing)
+        archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
         run = Run(self.config, self.ledger, self.landing, self.targets, background, archive_of)
         return ", ".join(str(summary.batch) for summary in apply_run(run))
 
     def backfill(self, request: BackfillRequest) -> str:
-        archive_of = partial(SimArchive, self.config, self.ledger, folder=self.landing)
+        archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
         return f"backfill {backfill_tables(archive_of, self.ledger, self.targets, request, no_progress).batch}"
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:

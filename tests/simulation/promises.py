@@ -177,9 +177,7 @@ class Promises:
         for state in row["tables"]:
             old, new = places.get(state["oid"]), (state["path"], state["version"])
             if old != new and (old is None or _rows_of(self._content(*old)) != _rows_of(self._content(*new))):
-                raise BrokenPromiseError(
-                    f"batch {row['batch']} changed {state['path']} without a beginning"
-                )
+                raise BrokenPromiseError(f"batch {row['batch']} changed {state['path']} without a beginning")
 
     def check_read(self, who: str, state: Mapping[str, Any], batch: int, content: Content) -> None:
         """Of a reader that reads while other processes work."""

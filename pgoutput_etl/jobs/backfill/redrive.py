@@ -91,8 +91,8 @@ class Redrive:
                 unpersist(changes)
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
-        """Every file whole, except for bytes added to the last file since the last batch, which are left to the
-        nightly job. A file of which nothing could be read may be missing."""
+        """Every file whole, by path. Bytes added to the last file since the last batch are left to the nightly job. A
+        file of which nothing could be read may be missing."""
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
         optional = [*(prior.names[root] for root in unread), *prior.unread]
@@ -104,8 +104,8 @@ class Redrive:
             number, is_last = numbers[path], last is not None and prior.roots[last] == numbers[path]
             is_newest = newest in (number, last if is_last else None)
             end = task_again(last, prior.parts[last]).end if is_last and last is not None else None
-            tasks[path] = ScanTask(number, landed[path].size, is_newest, None, end)
-        return tasks, landed
+            tasks[landed[path].path] = ScanTask(number, landed[path].size, is_newest, None, end)
+        return tasks, {file.path: file for file in landed.values()}
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
@@ -113,7 +113,7 @@ class Redrive:
         root = None if prior.last is None else prior.roots[prior.last]
         if root is None or root not in parts:
             return {}
-        _, before = prior.by_path[parts[root].path]
+        _, before = prior.by_path[prior.names[root]]
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
     def _rebuild(

@@ -46,7 +46,7 @@ def backfill(
     """
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
-    archive_of = partial(DeltaArchive, config, ledger, spark=spark)
+    archive_of = partial(DeltaArchive.of, spark, config, ledger)
     return backfill_tables(archive_of, ledger, DeltaTargets(spark), request, progress)
 
 

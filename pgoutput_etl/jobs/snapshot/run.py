@@ -58,7 +58,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     _finish_pending_snapshot(spark, config, ledger, progress)
-    archive = DeltaArchive(config, ledger, ledger.last_batch() or _NO_BATCH, spark)
+    archive = DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
     remarks = _refuse_lost_rows(archive, request)
     order, skipped = Staging(spark, config, archive, request, progress).run()
@@ -67,7 +67,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
         last = ledger.last_batch()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise RunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        archive = DeltaArchive(config, ledger, last or _NO_BATCH, spark)
+        archive = DeltaArchive.of(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
         batch = replace(Batch.after(last, {}), backfill=order.to_json())
         with ledger.claimed(last, batch, progress) as check_claim:
@@ -82,7 +82,7 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
-    return _checks(DeltaArchive(config, ledger, ledger.last_batch() or _NO_BATCH, spark), request)
+    return _checks(DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
 
 
 def _checks(archive: DeltaArchive, request: SnapshotRequest) -> CheckReport:
@@ -124,7 +124,7 @@ def finish_snapshot(
 ) -> SnapshotSummary:
     """Finishes the batch of a run that died."""
     with ledger.claimed(batch, batch, progress) as check_claim:
-        return _SnapshotLoad(DeltaArchive(config, ledger, batch, spark), order, batch, check_claim, progress).run(())
+        return _SnapshotLoad(DeltaArchive.of(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
 def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaLedger, progress: Progress) -> None:

@@ -78,7 +78,7 @@ def verify(
     server = None
     if request.jdbc is not None:
         server = Server(spark, request.jdbc, credentials(request.jdbc, os.environ), request.connections)
-    types = DeltaArchive(config, ledger, last, spark).user_types
+    types = DeltaArchive.of(spark, config, ledger, last).user_types
     with jdbc_errors():
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)

@@ -161,7 +161,7 @@ def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, mon
 
     last = DeltaLedger.at(job.spark, ledger_root(job), "test").last_batch()
     assert last is not None
-    archive = DeltaArchive(job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last, job.spark)
+    archive = DeltaArchive.of(job.spark, job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last)
     for minute in (1, 2, 4, 6, 7, 9):
         assert archive.first_commit(at(minute)) == minute * 0x100
         assert archive.last_commit(at(minute)) == minute * 0x100
