@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.ledger.as_of import tables_in
 from pgoutput_etl.ledger.claims import LEASE, RENEWAL
 from pgoutput_etl.replay.mirror import target_row
@@ -65,8 +66,8 @@ class Holders:
 
 @dataclass(slots=True)
 class Promises:
-    """done: the last finished batch that was checked; newest: its row in the ledger. tables: contents that were found
-    right, by path and version."""
+    """done: the last finished batch that was checked; newest: its row in the ledger. is_interrupted: a later batch was
+    begun. tables: contents that were found right, by path and version."""
 
     storage: Storage
     archive: Archive
@@ -75,6 +76,7 @@ class Promises:
     changes: int = 0
     done: int = 0
     newest: dict[str, Any] | None = None
+    is_interrupted: bool = False
     tables: dict[tuple[str, int], Content] = field(default_factory=dict)
 
     def after_step(self) -> None:
@@ -134,7 +136,7 @@ class Promises:
         for number in range(self.done + 1, len(done) + 1):
             self._check_batch(done[number], begun.get(number), done.get(number - 1))
         self.done = len(done)
-        self.newest = done.get(self.done)
+        self.newest, self.is_interrupted = done.get(self.done), max(begun, default=0) > self.done
 
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
         number = row["batch"]
@@ -157,6 +159,17 @@ class Promises:
             if state is None or state["status"] != "applied":
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             self._check_rows(f"batch {number}", state, rows)
+        if begun is not None and begun["backfill"] is not None:
+            self._check_rebuilt(number, BackfillOrder.from_json(begun["backfill"]), states)
+
+    def _check_rebuilt(self, number: int, order: BackfillOrder, states: Mapping[int, dict[str, Any]]) -> None:
+        """A rebuild replaces whatever another program has written."""
+        for oid in () if order.is_range else order.oids:
+            state = states.get(oid)
+            if state is None or state["status"] != "applied" or state["version"] < 0:
+                continue
+            if self._content(state["path"], state["version"]).is_foreign:
+                raise BrokenPromiseError(f"batch {number} has not rebuilt {state['path']}")
 
     def _check_files(self, number: int, files: list[dict[str, Any]], begun: dict[str, Any]) -> None:
         read = {file["file"]: (file["offset"], file["consumed"]) for file in files}
