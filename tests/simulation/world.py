@@ -108,7 +108,7 @@ class World:
                 self.receiver.act()
                 scheduler.now += chance.random() * 60
             self._between_runs(chance)
-            self._start(chance, Jobs.apply if number == 0 else self._job(chance))
+            self.start(chance, Jobs.apply if number == 0 else self._job(chance))
             lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
         self._come_to_rest()
@@ -149,7 +149,7 @@ class World:
 
     def run_alone(self, job: Callable[[Jobs], str] = Jobs.apply) -> str:
         """One run, to its end; its result."""
-        process = self._start(Random(0), job)
+        process = self.start(Random(0), job)
         self._go_on(self.scheduler.now + 1e6, Random(0))
         return self.results.get(process.name, "it does not end")
 
@@ -162,7 +162,7 @@ class World:
         self.processes.append(process)
         return process
 
-    def _start(self, chance: Random, job: Callable[[Jobs], str]) -> SimProcess:
+    def start(self, chance: Random, job: Callable[[Jobs], str]) -> SimProcess:
         process = self.new_process(chance)
         self.scheduler.note(f"{process.name}: starts")
         self.scheduler.start(process, lambda: self._run(process, job))
