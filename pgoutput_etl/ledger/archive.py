@@ -233,23 +233,27 @@ class LedgerArchive(ABC):
         committed_later = self._files_committed_in(commits)
         return [file for file in files if file.number in committed_later or file.overlaps(commits)]
 
-    def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
-        """The files by their last known path; a file that was renamed or compressed since has another path now. others:
-        files that may be gone. Raises ArchiveError if one of `paths` is gone."""
-        needed = sorted(set(paths))
+    def landed(
+        self, paths: Iterable[str], others: Iterable[str] = (), may_be_repaired: bool = False
+    ) -> dict[str, LandedFile]:
+        """The files by their last known path; a file that was renamed or compressed since has another path now.
+
+        others: files that may be gone. may_be_repaired: a file under its last known path counts, whatever its content
+        is now. Raises ArchiveError if one of `paths` is gone.
+        """
+        needed, known = sorted(set(paths)), self.prior_state
         landed = {file.path: file for file in self.landing.listing().files()}
-        moved = self._moved([*needed, *others], landed)
+        in_place = {path for path, file in landed.items() if may_be_repaired or is_unchanged(file, known)}
+        moved = self._moved({*needed, *others} - in_place, landed)
         files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
         refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
         self.landing.check_sizes(files.values())
         return files
 
-    def _moved(self, paths: Iterable[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
-        """The new path of each file whose content is no longer, or not certainly, under its last known path. landed: by
-        path."""
+    def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
+        """The new path of each of these files, as far as one has its content. landed: by path."""
         known = self.prior_state
-        doubtful = {path for path in paths if path not in landed or not is_unchanged(landed[path], known)}
-        wanted = {root: path for root, path in known.names.items() if path in doubtful}
+        wanted = {root: path for root, path in known.names.items() if path in paths}
         if not wanted:
             return {}
         parts: dict[int, FilePart] = {}

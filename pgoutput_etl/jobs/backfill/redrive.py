@@ -96,7 +96,7 @@ class Redrive:
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
         optional = [*(prior.names[root] for root in unread), *prior.unread]
-        landed = self.archive.landed(numbers.keys() - set(optional), optional)
+        landed = self.archive.landed(numbers.keys() - set(optional), optional, may_be_repaired=True)
         last = prior.last
         newest = max([-1 if last is None else last, *prior.unread.values()])
         tasks = {}
