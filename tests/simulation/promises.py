@@ -29,7 +29,8 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass(slots=True)
 class Holders:
-    """Which runs hold the source's claim, and since when. slack: seconds for which two may, as far as clocks differ."""
+    """Which runs hold the source's claim, and when they first checked it. slack: seconds for which two may, as far as
+    clocks differ."""
 
     scheduler: Scheduler
     slack: float
@@ -41,11 +42,11 @@ class Holders:
         @contextmanager
         def watched_claim(*arguments: Any) -> Iterator[Callable[[], None]]:
             with claimed(*arguments) as check:
-                self.since[process] = self.scheduler.now
 
                 def watched_check() -> None:
                     began = self.scheduler.now
                     check()
+                    self.since.setdefault(process, self.scheduler.now)
                     self._refuse_second(process, began)
 
                 try:
