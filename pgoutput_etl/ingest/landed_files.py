@@ -225,7 +225,7 @@ def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBat
     if moved:
         landed = {file.path: file for file in listing.files()}
         known = {_listed(part) for part in to_read.values()}
-        paths = _find(landing, [path for path, file in landed.items() if file not in known], moved)
+        paths = find_parts(landing, [path for path, file in landed.items() if file not in known], moved)
     for number, part in moved.items():
         if number not in paths:
             raise ArchiveError(
@@ -283,7 +283,7 @@ def _listed(part: FilePart) -> LandedFile:
     return LandedFile(part.path, part.size, part.modified)
 
 
-def _find(landing: LandingFolder, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
+def find_parts(landing: LandingFolder, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
     """Part number -> path of a file that begins with the part's content, preferably the file of the same name."""
     known = KnownContents.of(
         Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()

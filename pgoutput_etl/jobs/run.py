@@ -16,6 +16,7 @@ from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claims import Claim
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.targets import DeltaTargets, Targets
 from pgoutput_etl.machine import Machine
@@ -49,7 +50,7 @@ class Run:
     ) -> Run:
         ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
         landing, targets = SparkLandingFolder(spark, config), DeltaTargets(spark)
-        archive_of = partial(LedgerArchive, spark, config, ledger)
+        archive_of = partial(DeltaArchive.of, spark, config, ledger)
         return cls(config, ledger, landing, targets, partial(background_jobs, spark), archive_of, progress, enter, lap)
 
     @property

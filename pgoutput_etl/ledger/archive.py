@@ -1,4 +1,4 @@
-"""Reads parts of the archive again, with the help of the ledger.
+"""Earlier batches and the archive that they read, for reading parts of it again.
 
 The ledger has the files with a table's rows and the status of their transactions, which assembly of the whole archive
 decided. So only those files are read.
@@ -6,39 +6,31 @@ decided. So only those files are read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.binary_files import scan_files
-from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
-from pgoutput_etl.ingest.listing import check_sizes, list_landing, reading_files
-from pgoutput_etl.landing.fingerprint import FilePart, KnownContents, LandedFile, ScanTask, task_again
-from pgoutput_etl.landing.known_files import KnownFiles
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.landed_files import find_parts
+from pgoutput_etl.ingest.landing_folder import LandingFolder
+from pgoutput_etl.landing.fingerprint import FilePart, LandedFile
+from pgoutput_etl.landing.known_files import KnownFiles, is_unchanged
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.ledger.store import with_missing_columns
-from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
-from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import has_masks, masking_policy, scopes_of
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
-from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import read_table
-from pgoutput_etl.spark.workers import first_scan
 from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
-from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, Watermark
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -74,21 +66,61 @@ class ReadFile:
 
 
 @dataclass(frozen=True)
-class LedgerArchive:
+class LedgerArchive(ABC):
     """Everything read and assembled up to the last finished batch."""
 
-    spark: SparkSession
     config: Config
-    ledger: DeltaLedger
+    ledger: Ledger
     last: Batch
+    landing: LandingFolder
+
+    @abstractmethod
+    def reading(
+        self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange
+    ) -> AbstractContextManager[CommittedRows]:
+        """The committed changes of these relations in these files, until the end of the context.
+
+        Raises ArchiveError if a file is gone or has changed.
+        """
+
+    @abstractmethod
+    def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
+        """Blocks of the rows of open transactions, masked by `policy`: for when the ledger has them with other masks.
+        Raises ArchiveError if one of their files is gone or has changed."""
+
+    @abstractmethod
+    def first_commit(self, time: datetime) -> int:
+        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+
+    @abstractmethod
+    def last_commit(self, time: datetime) -> int:
+        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+
+    @abstractmethod
+    def _scopes(self) -> dict[FragmentId, int]:
+        """The scopes of ended transactions that have one."""
+
+    @abstractmethod
+    def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
+        """Every fragment in these files whose status the driver decided: file, unit, fate, xid, commit_lsn, commit_ts,
+        scope, aborted."""
+
+    @abstractmethod
+    def _files_committed_in(self, commits: CommitRange) -> set[int]:
+        """Numbers of the files with fragments of transactions that the driver saw commit in the range."""
+
+    @abstractmethod
+    def _check_readable(self, state: TableState) -> None:
+        """Raises RunError if Delta can no longer read the table's version."""
 
     @cached_property
     def _next(self) -> Batch:
         """The batch after the last finished one: it sees the ledger without an unfinished batch."""
         return self.last if self.last.resumed else replace(self.last, number=self.last.number + 1)
 
-    def _read(self, table: str) -> DataFrame:
-        return self.ledger.read_before(table, self._next)
+    def _files(self, *names: str) -> list[dict[str, Any]]:
+        """Columns of the ledger's `files`."""
+        return self.ledger.rows_before("files", names, self._next)
 
     @cached_property
     def _unmasked(self) -> Assembly:
@@ -111,9 +143,7 @@ class LedgerArchive:
         if not has_masks(self.config):
             return None
         assembly = self._unmasked
-        scoped = self._fragments().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
-        scopes = {(row["file"], row["unit"]): row["scope"] for row in scoped.collect()}
-        scopes |= scopes_of(assembly.open_outcomes())
+        scopes = self._scopes() | scopes_of(assembly.open_outcomes())
         return masking_policy(self.config, assembly.relations, self.user_types, scopes)
 
     @cached_property
@@ -127,15 +157,14 @@ class LedgerArchive:
     @cached_property
     def last_file(self) -> int:
         """The highest file number; -1 without files."""
-        [row] = self._read("files").agg(F.max("file").alias("file")).collect()
-        return -1 if row["file"] is None else int(row["file"])
+        return max((row["file"] for row in self._files("file")), default=-1)
 
     @cached_property
     def files(self) -> tuple[ReadFile, ...]:
-        rows = self._read("files").select("file", "changes", "first_commit_lsn", "last_commit_lsn").orderBy("file")
+        rows = self._files("file", "changes", "first_commit_lsn", "last_commit_lsn")
         known = self.prior_state
         files = []
-        for row in rows.toArrow().to_pylist():
+        for row in sorted(rows, key=lambda row: row["file"]):
             number, first = row["file"], row["first_commit_lsn"]
             part = known.parts[number]
             if part.was_read:
@@ -147,12 +176,10 @@ class LedgerArchive:
     @cached_property
     def commits(self) -> CommitRange | None:
         """From the first to the last commit in the files; None without any."""
-        [row] = (
-            self._read("files")
-            .agg(F.min("first_commit_lsn").alias("first"), F.max("last_commit_lsn").alias("last"))
-            .collect()
-        )
-        return None if row["first"] is None else CommitRange(row["first"], row["last"])
+        rows = self._files("first_commit_lsn", "last_commit_lsn")
+        ranges = [(row["first_commit_lsn"], row["last_commit_lsn"]) for row in rows]
+        known = [(first, last) for first, last in ranges if first is not None]
+        return CommitRange(min(first for first, _ in known), max(last for _, last in known)) if known else None
 
     def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
         """OID -> state that a rebuild starts from: at the given version, else after the table's snapshot, if it has one
@@ -175,14 +202,7 @@ class LedgerArchive:
                 "which it was complete is unknown. The ledger's table `batches` has the versions. A table with a "
                 "snapshot that old needs a new one"
             )
-        try:
-            read_table(self.spark, state.path, version).limit(1).collect()
-        except Exception as error:  # a missing file raises Java's own exception
-            condition = error.getCondition() if isinstance(error, PySparkException) else None
-            raise RunError(
-                f"{self.name(oid)} would start from its Delta version {version}, which can no longer be read "
-                f"({condition or type(error).__name__}). VACUUM may have removed its files: take a new snapshot of it"
-            ) from error
+        self._check_readable(state)
         return state
 
     def cutoff_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
@@ -204,104 +224,58 @@ class LedgerArchive:
         holders = {".".join(name): oid for name, oid in name_holders(self.last.tables, {}).items()}
         return {self.name(oid): oid for oid in without_rows} | holders
 
-    def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError without one."""
-        return self._commit(True, F.col("at") >= microseconds_of(time), f"--from-time: none at {time} or later")
-
-    def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError without one."""
-        return self._commit(False, F.col("at") <= microseconds_of(time), f"--to-time: none at {time} or before")
-
-    def _commit(self, first: bool, condition: Column, error: str) -> int:
-        """The first or last commit whose time `at` (microseconds since 2000-01-01 UTC) meets a condition. For a file
-        with trimmed transactions, the ledger has only those with the first and last time; if the result may be between
-        them, the file itself is read."""
-        aggregate = F.min if first else F.max
-        commits = self._read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
-        commits = commits.withColumn("at", F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).where(condition)
-        [row] = commits.agg(aggregate("commit_lsn").alias("lsn")).collect()
-        if row["lsn"] is None:
-            raise ConfigError(f"{error}, of the commits that were applied")
-        lsn, trimmed_to = int(row["lsn"]), self.ledger.trimmed_to()
-        if lsn > trimmed_to:
-            return lsn
-        beyond = CommitRange(0, lsn - 1) if first else CommitRange(lsn + 1, MAX_STORED_LSN)
-        inexact = commits.where(F.col("commit_lsn") <= trimmed_to).select("file").distinct().toArrow().to_pylist()
-        numbers = {trimmed["file"] for trimmed in inexact}
-        files = [file for file in self.files if file.number in numbers and file.overlaps(beyond)]
-        ends = message_rows(self._blocks(files, None), ["tag", "body", "commit_lsn", "commit_ts"])
-        refuse_unreadable(ends)
-        own = ends.where(F.col("tag") == "C").withColumn("at", F.col("commit_ts"))
-        [exact] = own.where(condition).agg(aggregate("commit_lsn").alias("lsn")).collect()
-        return lsn if exact["lsn"] is None else int(exact["lsn"])
-
     def files_with(self, oids: Iterable[int], commits: CommitRange) -> list[ReadFile]:
         """Files that may have changes of these relations by transactions with a commit in the range."""
         wanted = set(oids)
         files = [file for file in self.files if not wanted.isdisjoint(file.changes)]
         if commits.first == 0 and commits.last >= self.last.last_commit_lsn:
             return files
-        ended = self._fragments().where(_is_committed(commits)).select("file").distinct().collect()
-        committed_later = {row["file"] for row in ended}
+        committed_later = self._files_committed_in(commits)
         return [file for file in files if file.number in committed_later or file.overlaps(commits)]
 
-    def landed(self, paths: Iterable[str], others: Iterable[str] = ()) -> dict[str, LandedFile]:
-        """The files by path. others: files that may be gone. Raises ArchiveError if one of `paths` is gone."""
-        landed = {file.path: file for file in list_landing(self.spark, self.config.source.landing).files()}
-        wanted = sorted(set(paths))
-        gone = [path for path in wanted if path not in landed]
-        refuse(f"{path} no longer exists, but must be read again, unchanged" for path in gone)
-        files = {path: landed[path] for path in (*wanted, *others) if path in landed}
-        check_sizes(self.spark, files.values())
+    def landed(
+        self, paths: Iterable[str], others: Iterable[str] = (), may_be_repaired: bool = False
+    ) -> dict[str, LandedFile]:
+        """The files by their last known path; a file that was renamed or compressed since has another path now.
+
+        others: files that may be gone. may_be_repaired: a file under its last known path counts, whatever its content
+        is now. Raises ArchiveError if one of `paths` is gone.
+        """
+        needed, known = sorted(set(paths)), self.prior_state
+        landed = {file.path: file for file in self.landing.listing().files()}
+        in_place = {path for path, file in landed.items() if may_be_repaired or is_unchanged(file, known)}
+        moved = self._moved({*needed, *others} - in_place, landed)
+        files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
+        refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
+        self.landing.check_sizes(files.values())
         return files
+
+    def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
+        """The new path of each of these files, as far as one has its content. landed: by path."""
+        known = self.prior_state
+        wanted = {root: path for root, path in known.names.items() if path in paths}
+        if not wanted:
+            return {}
+        parts: dict[int, FilePart] = {}
+        for number, root in sorted(known.roots.items()):
+            if root in wanted and known.parts[number].was_read:
+                parts[root] = replace(known.parts[number], path=wanted[root])
+        candidates = [
+            path
+            for path, file in landed.items()
+            if not is_unchanged(file, known) or known.roots[known.by_path[path][0]] in wanted
+        ]
+        return {wanted[root]: path for root, path in find_parts(self.landing, candidates, parts).items()}
 
     @cached_property
     def unread_roots(self) -> frozenset[int]:
         """Numbers of the first parts of files without any readable message."""
-        rows = self._read("files").where(F.size(F.map_keys("messages")) > 0).select("file").toArrow().to_pylist()
         roots = self.prior_state.roots
-        return frozenset(self.prior_state.names) - {roots[row["file"]] for row in rows}
+        read = {roots[row["file"]] for row in self._files("file", "messages") if row["messages"]}
+        return frozenset(self.prior_state.names) - read
 
-    def committed(self, files: Iterable[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
-        """The committed change rows of these relations in these files, with the columns of `rows_with_status`.
-
-        Raises ArchiveError if a file is gone. A changed file gives a row for `refuse_unreadable`.
-        """
-        files, is_of_table = list(files), F.col("relation").isin(*oids)
-        blocks = self._blocks(files, self.masking_policy)
-        blocks = blocks.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))
-        rows = rows_with_status(blocks, self._statuses([file.number for file in files]))
-        is_change = F.col("tag").isin(*CHANGE_TAGS) & is_of_table & _is_committed(commits)
-        return rows.where(is_change | (F.col("tag") == ERROR_TAG))
-
-    def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
-        """Blocks of the rows of open transactions, masked by `policy`: for when the ledger has them with other masks.
-        Raises ArchiveError if one of their files is gone or has changed."""
-        numbers = {file for file, _ in fragments}
-        rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], policy))
-        refuse_unreadable(rows)
-        wanted = rows.where(F.col("tag").isin(*CHANGE_TAGS, LOGICAL_TAG))
-        own = F.broadcast(fragment_frame(self.spark, fragments))
-        return blocks_of(wanted.join(own, ["file", "unit"], "left_semi"), BlockKind.WAITING)
-
-    def _blocks(self, files: Collection[ReadFile], policy: MaskingPolicy | None) -> DataFrame:
-        landed = self.landed(file.path for file in files)
-        rounds: list[dict[str, ScanTask]] = []  # one scan reads each path once, so a file's parts need several
-        for file in files:
-            current = landed[file.path]
-            part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
-            if all(file.path in tasks for tasks in rounds):
-                rounds.append({})
-            next(tasks for tasks in rounds if file.path not in tasks)[file.path] = task_again(file.number, part)
-        blocks, framing = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source.framing
-        for tasks in rounds:
-            scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, policy=policy)
-            blocks = blocks.unionByName(scanned)
-        return blocks
-
-    def _statuses(self, files: Iterable[int]) -> StatusLookup:
+    def _statuses(self, files: Collection[int]) -> StatusLookup:
         """The status of every transaction with rows in these files, as the ledger recorded it."""
-        in_files = F.col("file").isin(*files)
         outcomes = [
             Outcome(
                 TransactionStatus(row["fate"]),
@@ -310,38 +284,12 @@ class LedgerArchive:
                 aborted_subxids=row["aborted"] or (),
                 **{name: row[name] for name in ("scope", "commit_lsn", "commit_ts")},
             )
-            for row in self._fragments().where(in_files).toArrow().to_pylist()
+            for row in self._outcomes(files)
         ]
-        marks = self._read("files").where(in_files).select("file", F.inline("watermarks")).toArrow().to_pylist()
-        watermarks = [Watermark(row["file"], row["stretch"], row["lsn"]) for row in marks]
-        return StatusLookup.of(outcomes, watermarks, origins=self.config.source.origins)
-
-    def _fragments(self) -> DataFrame:
-        """Every fragment whose status the driver decided. The current configuration says which origins are refused."""
-        origins, origin = self.config.source.origins, F.col("origin")
-        is_refused = origin.isin(*origins.skipped)  # NULL for a local transaction, which is never refused
-        if origins.accepted is not None:
-            is_refused |= ~origin.isin(*origins.accepted)
-        committed, refused = TransactionStatus.COMMITTED.value, TransactionStatus.REFUSED.value
-        status = F.when(~F.col("fate").isin(committed, refused), F.col("fate")).when(is_refused, refused)
-        ended = with_missing_columns("transactions", self._read("transactions")).select(
-            F.inline("units"),
-            status.otherwise(committed).alias("fate"),
-            (F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).alias("commit_ts"),
-            *("xid", "commit_lsn", "scope", "aborted"),
-        )
-        waiting = fragment_frame(self.spark, open_fragments(self._unmasked))
-        opened = waiting.withColumn("fate", F.lit(TransactionStatus.OPEN.value))
-        return ended.unionByName(opened, allowMissingColumns=True)
-
-
-def _is_committed(commits: CommitRange) -> Column:
-    is_within = F.col("commit_lsn").between(commits.first, commits.last)
-    return (F.col("fate") == TransactionStatus.COMMITTED.value) & is_within
-
-
-def refuse_unreadable(rows: DataFrame) -> None:
-    """Raises ArchiveError if a file of `rows` could not be read."""
-    with reading_files(), first_scan(rows.sparkSession):
-        errors = rows.where(F.col("tag") == ERROR_TAG).select("body").collect()
-    refuse(ScanError.from_json(bytes(row["body"])).text for row in errors)
+        marks = [
+            Watermark(row["file"], mark["stretch"], mark["lsn"])
+            for row in self._files("file", "watermarks")
+            if row["file"] in files
+            for mark in row["watermarks"] or ()
+        ]
+        return StatusLookup.of(outcomes, marks, origins=self.config.source.origins)

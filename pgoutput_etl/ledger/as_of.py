@@ -6,7 +6,7 @@ table's path and Delta version at that point. Later versions belong to an unfini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,21 +42,33 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
     """
     points = consistent_points(spark, state_root, source)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
-    chosen = points if wanted is None else points.where(F.col("last_commit_lsn") == wanted)
-    newest = chosen.orderBy(F.desc("batch")).limit(1).collect()
-    if not newest:
-        raise RunError(_missing(points, source, wanted))
-    point = newest[0].asDict(recursive=True)
-    at, displaced = point["last_commit_lsn"], f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
-    rows = [
-        (f"{row['schema']}.{row['table']}", row)
-        for row in point["tables"]
-        if not row["path"].startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
-    ]
+    ends = {row["batch"]: row["last_commit_lsn"] for row in points.select("batch", "last_commit_lsn").collect()}
+    batch = batch_at(ends, source, wanted)
+    [point] = points.where(F.col("batch") == batch).limit(1).collect()
+    rows = tables_in(point.asDict(recursive=True)["tables"], state_root)
     frames = {name: read_table(spark, row["path"], row["version"]) for name, row in rows if _exists(spark, row)}
     held = {name: row["last_commit_lsn"] for name, row in rows if row["status"] != APPLIED}
     applied = {name: row["last_commit_lsn"] for name, row in rows if row["status"] == APPLIED}
-    return Tables(frames, at, held, {name: lsn for name, lsn in applied.items() if lsn > at})
+    return Tables(frames, ends[batch], held, {name: lsn for name, lsn in applied.items() if lsn > ends[batch]})
+
+
+def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> int:
+    """The last batch that ended at a commit LSN; the last one without. ends: LSNs of all batches that are done, by
+    number. Raises RunError, with the nearest possible LSNs, if no batch did."""
+    batches = [batch for batch, end in ends.items() if lsn is None or end == lsn]
+    if not batches:
+        raise RunError(_missing(ends.values(), source, lsn))
+    return max(batches)
+
+
+def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables to read as of a batch, each with its name. states: of all its tables, as the ledger has them."""
+    displaced = f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
+    return [
+        (f"{row['schema']}.{row['table']}", row)
+        for row in states
+        if not row["path"].startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
+    ]
 
 
 def consistent_points(spark: SparkSession, state_root: str, source: str) -> DataFrame:
@@ -73,12 +85,13 @@ def _exists(spark: SparkSession, row: Mapping[str, Any]) -> bool:
     return row["version"] >= 0 and (row["status"] == APPLIED or is_delta_table(spark, row["path"]))
 
 
-def _missing(points: DataFrame, source: str, wanted: int | None) -> str:
+def _missing(ends: Collection[int], source: str, wanted: int | None) -> str:
     if wanted is None:
         return f"no batch of {source} is done yet"
-    before = F.max(F.when(F.col("last_commit_lsn") < wanted, F.col("last_commit_lsn"))).alias("before")
-    after = F.min(F.when(F.col("last_commit_lsn") > wanted, F.col("last_commit_lsn"))).alias("after")
-    [near] = points.agg(before, after).collect()
+    near = (
+        max((end for end in ends if end < wanted), default=None),
+        min((e for e in ends if e > wanted), default=None),
+    )
     nearest = " and ".join(format_lsn(lsn) for lsn in near if lsn is not None)
     return (
         f"no batch of {source} ended at {format_lsn(wanted)}; the nearest that did: {nearest or 'none'}. "

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from pgoutput_etl.errors import RunError
@@ -86,6 +87,11 @@ class LedgerBatches:
         rows = self.store.rows("batches", ("status", "tables"), batch, batch + 1)
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: table_state(table) for table in tables}
+
+    def done_at(self) -> list[tuple[int, datetime]]:
+        """The number of each batch that is done, and when it was."""
+        done = [row for row in self.store.rows("batches", ("batch", "status", "at")) if row["status"] == "done"]
+        return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in done]
 
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
         """The claims of a batch and its neighbors: another run may still hold the batch before, or already the next."""

@@ -26,7 +26,6 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
@@ -52,9 +51,10 @@ class Ledger:
         self._batches = batches = LedgerBatches(store)
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after = batches.state_at, batches.states_after
-        self.claims, self.claimed = batches.claims, batches.claimed
+        self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
         self._files = files = LedgerFiles(store)
         self.path_of, self.file_index = files.path_of, files.index
+        self.rows_before = store.rows_before
         self._history = history = LedgerHistory(store)
         self.assembly = history.assembly
         self.append_relations, self.append_types = history.append_relations, history.append_types
@@ -66,6 +66,11 @@ class Ledger:
         self._quarantine = quarantine
         self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
         self.leftovers = quarantine.leftovers
+
+    @property
+    def has_one_driver(self) -> bool:
+        """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
+        return self._batches.store.claim_files() is not None
 
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))
@@ -118,7 +123,7 @@ class Ledger:
         Everything else stays as the last batch left it."""
         self._history.append_schema_changes(batch, schema_changes)
         if rebuilt:
-            self.mark_redriven(batch, F.col("relation").isin(*rebuilt))
+            self.mark_redriven(batch, rebuilt)
         after = {**batch.tables, **tables}.values()
         reached = batch.last_commit_lsn
         if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
@@ -141,15 +146,9 @@ class DeltaLedger(Ledger):
 
     def __init__(self, store: LedgerStore) -> None:
         super().__init__(store, LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store))
-        self._store = store
         self.spark, self.root = store.spark, store.root
         self.path, self.read, self.read_before = store.path, store.read, store.read_before
 
     @classmethod
     def at(cls, spark: SparkSession, root: str, source: str) -> DeltaLedger:
         return cls(LedgerStore(spark, root, source))
-
-    @property
-    def has_one_driver(self) -> bool:
-        """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
-        return self._store.claim_files() is not None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
-from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.quarantine import parts_of_transactions, unreadable
@@ -49,13 +48,17 @@ class LedgerQuarantine:
         rows = [{"file": number, "path": file.path, "reason": file.reason} for number, file in refused]
         self.store.append_rows("quarantine", rows, batch.number, "files")
 
-    def mark_redriven(self, batch: Batch, condition: Column) -> None:
-        """Marks rows of earlier batches as redriven by this one."""
+    def mark_redriven(self, batch: Batch, relations: Iterable[int], with_bytes: bool = False) -> None:
+        """Marks rows of earlier batches as redriven by this one. relations: OIDs of tables; with_bytes: also rows about
+        bytes and files."""
         if self.store.exists("quarantine"):
             is_before = (F.col("source") == self.store.source) & (F.col("batch") < batch.number)
-            is_open = is_before & F.col("redriven").isNull() & condition
+            is_chosen = F.col("relation").isin(*relations)
+            if with_bytes:
+                is_chosen = F.col("relation").isNull() | is_chosen
             table = delta_table(self.store.spark, self.store.path("quarantine"))
-            table.update(is_open, {"redriven": F.lit(batch.number).cast("long")})
+            number = F.lit(batch.number).cast("long")
+            table.update(is_before & F.col("redriven").isNull() & is_chosen, {"redriven": number})
 
     def has_lost_bytes(self) -> bool:
         """True if quarantine has bytes that were neither sent again nor redriven."""

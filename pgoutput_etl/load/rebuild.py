@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.ingest.rows import count_changes
-from pgoutput_etl.load.change_source import ChangeRows
-from pgoutput_etl.load.targets import DeltaChanges
+from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
@@ -28,7 +23,6 @@ class Rebuild:
     scratch: a folder for tables that need more than one commit.
     """
 
-    spark: SparkSession
     config: Config
     assembly: Assembly
     tables: Mapping[int, TableState]
@@ -37,15 +31,13 @@ class Rebuild:
     writer: Writer
     scratch: str
 
-    def missing_rows(self, rows: DataFrame) -> DataFrame:
+    def missing_rows(self, rows: CommittedRows) -> CommittedRows:
         """The rows that were committed after the state each table starts from."""
-        for oid, state in self.since.items():
-            rows = rows.where((F.col("relation") != oid) | (F.col("commit_lsn") > state.last_commit_lsn))
-        return rows
+        return rows.after({oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
         self,
-        rows: DataFrame,
+        rows: CommittedRows,
         oids: Iterable[int],
         places: Mapping[int, str],
         cutoffs: Mapping[int, Cutoff] | None = None,
@@ -53,7 +45,7 @@ class Rebuild:
         """rows: the result of missing_rows. places: paths by OID; a table without a path and without rows is left
         out."""
         relations, since, cutoffs = self.assembly.relations, self.since, cutoffs or {}
-        counts = count_changes(rows, relations)
+        counts = rows.counts(relations)
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}
         changes = {oid: counts.get(oid, TableChanges(oid)) for oid in oids if oid in included}
         cutoffs = {oid: cutoff for oid, cutoff in cutoffs.items() if oid in oids}
@@ -68,11 +60,11 @@ class Rebuild:
             plan.tasks[n] = replace(task, path=places.get(task.oid, task.path), moved_from=moved_from)
         return plan
 
-    def write(self, plan: TablePlan, rows: DataFrame) -> tuple[list[TableResult], list[TableResult]]:
+    def write(self, plan: TablePlan, rows: CommittedRows) -> tuple[list[TableResult], list[TableResult]]:
         """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
         scratch folder first."""
         tasks = [self._task(task) for task in plan.tasks]
-        results = self.writer.write(TablePlan(tasks, plan.held), DeltaChanges(self.spark, ChangeRows(rows)))
+        results = self.writer.write(TablePlan(tasks, plan.held), self.writer.targets.archived_changes(rows))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
         rebuilt, unchanged = [], []

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import append, history, merge, soft_delete
 from pgoutput_etl.load import commit as delta_commit
-from pgoutput_etl.load.change_source import ChangeBlocks, ChangeSource
+from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
+from pgoutput_etl.load.net_effect import all_of, event_key_parts
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
@@ -62,6 +66,12 @@ class Targets(Protocol):
         self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
     ) -> Changes: ...
 
+    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> Changes:
+        """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
+        ...
+
+    def exists(self, place: str) -> bool: ...
+
     def check_exists(self, place: str) -> None:
         """Raises TableError if the table is gone."""
         ...
@@ -105,6 +115,15 @@ class Targets(Protocol):
 
 def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
     return events
+
+
+def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
+    """All events of keys that have an event within these commits; their net effect is the row's current state."""
+    parts = event_key_parts(shape)
+    within = events.where(F.col("_lsn").between(*commits))
+    changed = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
+    same = all_of(part.eqNullSafe(F.col(f"_k{n}")) for n, part in enumerate(parts))
+    return events.join(changed, same, "left_semi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +176,14 @@ class DeltaTargets:
         changes = ChangeBlocks(rows, cutoffs)
         changes.prepare(tasks)
         return DeltaChanges(self.spark, changes)
+
+    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> DeltaChanges:
+        assert isinstance(rows, SparkRows)
+        event_filter = _all_events if commits is None else partial(_events_of_changed_rows, commits)
+        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
+
+    def exists(self, place: str) -> bool:
+        return is_delta_table(self.spark, place)
 
     def check_exists(self, place: str) -> None:
         delta_commit.check_target_exists(self.spark, place)

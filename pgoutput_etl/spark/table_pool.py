@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
@@ -24,20 +24,21 @@ def _never(_: object) -> bool:
 
 @dataclass(slots=True)
 class TablePool:
-    """limit: tables at a time; one with Spark Connect. verb: of the progress lines, such as "verifying".
+    """threads: tables at a time. verb: of the progress lines, such as "verifying". pool: makes that many threads."""
 
-    Threads share the session. Work that needs settings gets a session of its own from `session_settings`.
-    """
-
-    spark: SparkSession
-    limit: int
+    threads: int
     verb: str
     progress: Progress
+    pool: Callable[[int], Executor] = ThreadPoolExecutor
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
-    @property
-    def threads(self) -> int:
-        return self.limit if writes_may_overlap(self.spark) else 1
+    @classmethod
+    def of(cls, spark: SparkSession, limit: int, verb: str, progress: Progress) -> TablePool:
+        """limit: tables at a time; one with Spark Connect.
+
+        Threads share the session. Work that needs settings gets a session of its own from `session_settings`.
+        """
+        return cls(limit if writes_may_overlap(spark) else 1, verb, progress)
 
     def map(
         self,
@@ -59,7 +60,7 @@ class TablePool:
 
         results: dict[int, R] = {}
         alone = [i for i, table in enumerate(tables) if runs_alone(table)]
-        with ThreadPoolExecutor(self.threads) as pool:
+        with self.pool(self.threads) as pool:
             futures: dict[int, Future[R]] = {
                 i: pool.submit(run, table) for i, table in enumerate(tables) if i not in alone
             }

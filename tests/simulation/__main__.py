@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from multiprocessing import get_context
 
 from tests.simulation.runner import Tally, run_seed, run_seeds, shrink
 
-_AT_ONCE = 200
+_AT_ONCE = 50
 
 
 def main() -> int:
@@ -36,18 +37,29 @@ def main() -> int:
     for seed in sorted(tally.failures)[:3]:
         print(file=sys.stderr)
         _explain(seed)
-    return 1 if tally.failures else 0
+    return 1 if tally.failures or tally.seeds < arguments.seeds else 0
 
 
 def _run(seeds: range, processes: int) -> Tally:
+    """Of those seeds that are done when it is interrupted."""
     tally = Tally()
     parts = [seeds[at : at + _AT_ONCE] for at in range(0, len(seeds), _AT_ONCE)]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run_seeds, part) for part in parts]):
-            tally.merge(done.result())
-            print(f"\r{tally.seeds:,} of {len(seeds):,} seeds, {len(tally.failures)} failed", end="", file=sys.stderr)
+    with ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts_to_main) as pool:
+        try:
+            for done in as_completed([pool.submit(run_seeds, part) for part in parts]):
+                tally.merge(done.result())
+                print(
+                    f"\r{tally.seeds:,} of {len(seeds):,} seeds, {len(tally.failures)} failed", end="", file=sys.stderr
+                )
+        except KeyboardInterrupt:
+            print("\ninterrupted: this is the result so far", end="", file=sys.stderr)
+            pool.shutdown(wait=False, cancel_futures=True)
     print(file=sys.stderr)
     return tally
+
+
+def _leave_interrupts_to_main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _print(tally: Tally, seconds: float) -> None:

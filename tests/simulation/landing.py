@@ -184,7 +184,7 @@ class SimLandingFolder:
 
     def _scanned(self, tasks: Mapping[str, ScanTask], known: KnownContents) -> Iterator[pa.RecordBatch]:
         for path, task in tasks.items():
-            content = self._read(path)
+            content = self.read(path)
             if content is None:
                 raise ArchiveError(f"{path}: it can't be read: it no longer exists, or this job may not read it")
             try:
@@ -195,7 +195,7 @@ class SimLandingFolder:
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         matches: dict[int, list[str]] = {}
         for path in paths:
-            content = self._read(path)
+            content = self.read(path)
             if content is None:
                 continue
             try:
@@ -206,5 +206,5 @@ class SimLandingFolder:
                 matches.setdefault(match.prefix.number, []).append(path)
         return matches
 
-    def _read(self, path: str) -> bytes | None:
+    def read(self, path: str) -> bytes | None:
         return self.storage.read(self.process, f"read {path}", lambda: self.folder.files.get(path, (None,))[0])

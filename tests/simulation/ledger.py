@@ -24,9 +24,9 @@ from pgoutput_etl.ledger.transactions import BatchHistory, LedgerTransactions, P
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, FragmentId, TransactionStatus
+from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TRIMMED, FragmentId, TransactionStatus
 from tests.simulation.scheduler import SimMachine
-from tests.simulation.storage import Commit, ConflictError, Storage, Writer
+from tests.simulation.storage import Commit, ConflictError, Kind, Storage, Writer
 
 T = TypeVar("T")
 
@@ -124,8 +124,8 @@ class SimStore(Store):
         transaction = (self.application(table, step), batch)
 
         def prepare(content: list[Chunk] | None) -> Commit:
-            is_new = content is None
-            return Commit("append", lambda old: [*(old or ()), chunk], transaction, None, True, is_new)
+            kind = Kind.METADATA if content is None else Kind.APPEND
+            return Commit("append", kind, lambda old: [*(old or ()), chunk], transaction)
 
         for attempt in range(20):
             try:
@@ -134,6 +134,19 @@ class SimStore(Store):
             except ConflictError:
                 if attempt == 19:
                     raise
+
+    def delete(self, table: str, is_obsolete: Callable[[dict[str, Any]], bool]) -> None:
+        def remaining(content: list[Chunk] | None) -> list[Chunk]:
+            chunks = []
+            for chunk in content or ():
+                kept = [not is_obsolete(row) for row in chunk.rows()]
+                if any(kept):
+                    whole = all(kept)
+                    rows = chunk.table if whole else chunk.table.filter(pa.array(kept, pa.bool_()))
+                    chunks.append(chunk if whole else Chunk(chunk.batch, rows))
+            return chunks
+
+        self.writer.commit(f"{ROOT}/{table}", lambda _: Commit("DELETE", Kind.CHANGE, remaining))
 
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         if self.storage.is_atomic:
@@ -156,9 +169,10 @@ class SimHistory(BatchHistory):
         before = self.transactions.store.rows("transactions", ("fate", "xid", "commit_lsn"), 0, self.batch.number)
         known = {(row["xid"], row["commit_lsn"]) for row in (*before, *ours) if row["fate"] in ONCE_COMMITTED}
         lsns = {lsn for _, lsn in known}
+        trimmed = max((row["commit_lsn"] for row in before if row["fate"] == TRIMMED), default=0)
         for row in sorted(ours, key=lambda row: (row["file"] or 0, row["commit_lsn"])):
             is_known = row["commit_lsn"] in lsns if row["xid"] is None else (row["xid"], row["commit_lsn"]) in known
-            if row["fate"] == TransactionStatus.RESENT.value and not is_known:
+            if row["fate"] == TransactionStatus.RESENT.value and row["commit_lsn"] > trimmed and not is_known:
                 return row["file"], row["xid"], row["commit_lsn"]
         return None
 
@@ -215,17 +229,8 @@ class SimPending(PendingTransactions):
         if not ended:
             return
 
-        def remaining(content: list[Chunk] | None) -> list[Chunk]:
-            chunks = []
-            for chunk in content or ():
-                kept = [(row["file"], row["unit"]) not in ended for row in chunk.rows()]
-                table = chunk.table.filter(pa.array(kept, pa.bool_()))
-                if len(table):
-                    chunks.append(Chunk(chunk.batch, table))
-            return chunks
-
         store = cast(SimStore, self.store)
-        store.writer.commit(f"{ROOT}/open_transactions", lambda _: Commit("delete", remaining, None))
+        store.delete("open_transactions", lambda row: (row["file"], row["unit"]) in ended)
 
 
 class SimQuarantine(LedgerQuarantine):
@@ -236,6 +241,27 @@ class SimQuarantine(LedgerQuarantine):
             if t.status == "held" and t != batch.tables.get(t.oid)
         ]
         self.store.append_rows("quarantine", [*held, *damage_rows(result.scans, path_of)], batch.number)
+
+    def mark_redriven(self, batch: Batch, relations: Iterable[int], with_bytes: bool = False) -> None:
+        """With one commit, as an UPDATE."""
+        assert not with_bytes, "no redrive in this simulation"
+        oids, store = set(relations), cast(SimStore, self.store)
+
+        def mark(content: list[Chunk] | None) -> list[Chunk]:
+            chunks = []
+            for chunk in content or ():
+                rows = [
+                    {**row, "redriven": batch.number}
+                    if row["batch"] < batch.number and row["redriven"] is None and row["relation"] in oids
+                    else row
+                    for row in chunk.rows()
+                ]
+                chunks.append(Chunk(chunk.batch, pa.Table.from_pylist(rows, SCHEMAS["quarantine"])))
+            return chunks
+
+        path = f"{ROOT}/quarantine"
+        if store.writer.read_version(path) >= 0:
+            store.writer.commit(path, lambda _: Commit("UPDATE", Kind.CHANGE, mark))
 
 
 def sim_ledger(storage: Storage, machine: SimMachine) -> Ledger:

@@ -9,16 +9,26 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
 from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.jobs.backfill import run as backfill
+from pgoutput_etl.jobs.maintain import run as maintenance
+from pgoutput_etl.jobs.maintain.retention import RetentionRule
+from pgoutput_etl.jobs.maintain.run import _Maintenance
 from pgoutput_etl.jobs.run import find_backlog
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.transactions import PendingTransactions
-from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.writer import TableResult, Writer
+from tests.simulation import jobs
 from tests.simulation.ledger import SimPending
+from tests.simulation.targets import SimTargets
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
@@ -131,6 +141,103 @@ def _claims_nobody_reads() -> Any:
     return patch.object(Claims, "refuse_others", lambda *_: None), patch.object(HeldClaim, "confirm", _nothing)
 
 
+def _backfill_done_before_its_tables() -> Any:
+    """It names the versions from before, and the tables are written after it."""
+    write, close = Rebuild.write, Ledger.close_backfill
+    late: list[Callable[[], Any]] = []
+
+    def writes_later(self: Rebuild, plan: Any, rows: Any) -> Any:
+        late.append(partial(write, self, plan, rows))
+        states = [self.tables[task.oid] for task in plan.tasks if task.oid in self.tables]
+        summaries = [TableSummary(state.schema, state.table, state.path, state.version) for state in states]
+        return [TableResult(state, summary) for state, summary in zip(states, summaries, strict=True)], []
+
+    def closes(self: Ledger, *arguments: Any) -> None:
+        close(self, *arguments)
+        while late:
+            late.pop()()
+
+    return patch.object(Rebuild, "write", writes_later), patch.object(Ledger, "close_backfill", closes)
+
+
+def _interrupted_backfills_count_as_done() -> Any:
+    def finish(archive: Any, targets: Any, progress: Any) -> Any:  # noqa: ARG001
+        with archive.ledger.claimed(archive.last, archive.last, progress):
+            archive.ledger.close_backfill(archive.last, {}, [], [])
+
+    return patch.object(pipeline, "finish_backfill", finish), patch.object(backfill, "finish_backfill", finish)
+
+
+def _no_look_at_the_ledger_by_a_backfill() -> Any:
+    """Each process has a ledger of its own, whose method can be replaced."""
+    run_batch = backfill._run_batch
+
+    def unconfirmed(archive: Any, targets: Any, order: Any, batch: Any, progress: Any) -> Any:
+        ledger, claimed = archive.ledger, archive.ledger.claimed
+        last = ledger.last_batch()
+        if not last.resumed:
+            batch = replace(batch, number=last.number + 1)
+            ledger.claimed = lambda _, *arguments: claimed(last, *arguments)
+        return run_batch(archive, targets, order, batch, progress)
+
+    return patch.object(backfill, "_run_batch", unconfirmed)
+
+
+def _only_changes_within_the_range() -> Any:
+    archived_changes = SimTargets.archived_changes
+
+    def within(self: SimTargets, rows: Any, commits: Any = None) -> Any:
+        if commits is not None:
+            rows = replace(rows, commits=CommitRange(rows.commits.first, min(rows.commits.last, commits[1])))
+        return archived_changes(self, rows, commits)
+
+    return patch.object(SimTargets, "archived_changes", within)
+
+
+def _vacuum_before_the_versions_are_recorded() -> Any:
+    compact = _Maintenance._compact_target
+
+    def compact_and_vacuum(self: _Maintenance, state: Any) -> Any:
+        done = compact(self, state)
+        self.upkeep.table(state.path).vacuum(self.request.keep_days * 24)
+        return done
+
+    return patch.object(_Maintenance, "_compact_target", compact_and_vacuum)
+
+
+def _interrupted_batches_do_not_stop_maintenance() -> Any:
+    def why(ledger: Any, last: Any) -> Any:
+        try:
+            ledger.claims().refuse_others(last.number + 1)
+        except RunError as error:
+            return str(error)
+        return None
+
+    return patch.object(maintenance, "_why_targets_are_skipped", why)
+
+
+def _maintenance_claims_nothing() -> Any:
+    maintain = maintenance.maintain_tables
+
+    @contextmanager
+    def unclaimed(*_: Any) -> Iterator[Callable[[], None]]:
+        yield lambda: None
+
+    def without_a_claim(upkeep: Any, ledger: Any, *arguments: Any) -> Any:
+        ledger.claimed = unclaimed
+        return maintain(upkeep, ledger, *arguments)
+
+    why = patch.object(maintenance, "_why_targets_are_skipped", lambda _, last: "a batch" if last.resumed else None)
+    return patch.object(jobs, "maintain_tables", without_a_claim), why
+
+
+def _claims_that_count_are_deleted() -> Any:
+    def rules(last: int, *_: Any) -> tuple[RetentionRule, ...]:
+        return (RetentionRule("claims", "batch", last + 2),)
+
+    return patch.object(maintenance, "retention_rules", rules)
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "a batch is not recorded before its tables are written": lambda: patch.object(LedgerBatches, "begin", _nothing),
     "a batch is recorded after its tables are written": _tables_before_the_batch,
@@ -143,5 +250,23 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a run does not look at the ledger once it has the claim": _no_look_at_the_ledger_after_the_claim,
     "files that were renamed during the scan are applied": lambda: patch.object(
         landed_files, "_refuse_renamed", _nothing
+    ),
+    "a run does not check its claim before it writes": lambda: patch.object(HeldClaim, "check", _nothing),
+    "a backfill is done before its tables are written": _backfill_done_before_its_tables,
+    "an interrupted backfill counts as done": _interrupted_backfills_count_as_done,
+    "a backfill does not look at the ledger once it has the claim": _no_look_at_the_ledger_by_a_backfill,
+    "a backfill reads files under the names that they had": lambda: patch.object(
+        LedgerArchive, "_moved", lambda *_: {}
+    ),
+    "the repair of a range of commits applies only their changes": _only_changes_within_the_range,
+    "VACUUM runs before the new versions are recorded": _vacuum_before_the_versions_are_recorded,
+    "maintenance goes on although a batch was interrupted": _interrupted_batches_do_not_stop_maintenance,
+    "maintenance claims nothing": _maintenance_claims_nothing,
+    "maintenance records what another program has written": lambda: patch.object(
+        maintenance, "is_as_recorded", lambda _: True
+    ),
+    "claims that count are deleted": _claims_that_count_are_deleted,
+    "old transactions are deleted without a record": lambda: patch.object(
+        Ledger, "record_trimmed", _nothing, create=True
     ),
 }

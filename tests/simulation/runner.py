@@ -26,7 +26,7 @@ class Tally:
 
     def add(self, world: World, failure: str | None) -> None:
         self.seeds += 1
-        self.batches += world.batches
+        self.batches += world.promises.done
         self.effects += world.storage.effects
         self.faults.update(kind for _, kind in world.storage.faults.happened)
         self.ends.update(_kind_of(result) for result in world.results.values())

@@ -163,10 +163,10 @@ class SimPool(Executor):
         self.futures.append(future)
 
         def work() -> None:
+            if self.running >= self.workers:
+                self.scheduler.wait(self.process, lambda: self.running < self.workers or future.cancelled())
             if not future.set_running_or_notify_cancel():
                 return
-            if self.running >= self.workers:
-                self.scheduler.wait(self.process, lambda: self.running < self.workers)
             self.running += 1
             try:
                 result = fn(*args, **kwargs)
@@ -183,7 +183,8 @@ class SimPool(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        assert not cancel_futures
+        for future in self.futures if cancel_futures else ():
+            future.cancel()
         if wait and not all(future.done() for future in self.futures):
             self.scheduler.wait(self.process, lambda: all(future.done() for future in self.futures))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
@@ -14,6 +15,10 @@ T = TypeVar("T")
 
 class ConflictError(OSError):
     """Another commit won, and this one can't be made after it."""
+
+
+class FilesRemovedError(Exception):
+    """VACUUM has removed files of the version that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Storage:
     tables: dict[str, DeltaTable] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
     effects: int = 0
+    changes: int = 0  # attempts to put a commit
 
     def table(self, path: str) -> DeltaTable:
         return self.tables.setdefault(path, DeltaTable(path))
@@ -126,18 +132,40 @@ class Storage:
         raise Killed
 
 
+class Kind(Enum):
+    """What a commit does, as far as others conflict with it."""
+
+    APPEND = "it read nothing, and adds rows"
+    CHANGE = "it read the table, and replaces files"
+    COMPACT = "it replaces files by others with the same rows"
+    METADATA = "it creates the table, or changes its columns or all of its files"
+    MARK = "it changes nothing: the beginning or the end of VACUUM"
+
+    def conflicts_with(self, winner: Kind) -> bool:
+        """True if a commit of this kind can't be made after `winner`, which it didn't see."""
+        if Kind.MARK in (self, winner):
+            return False
+        if Kind.METADATA in (self, winner):
+            return True
+        return self is Kind.CHANGE or (self is Kind.COMPACT and winner is not Kind.APPEND)
+
+    @property
+    def removes_files(self) -> bool:
+        """Taken for more than Delta does: a MERGE keeps files, and ALTER TABLE keeps all."""
+        return self not in (Kind.APPEND, Kind.MARK)
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """change: from the table's content before it. is_append: it read nothing. is_metadata: it created the table, or
-    changed its columns or all of its files."""
+    """change: from the table's content before it. at: seconds since 1970, by the clock of the commit's machine."""
 
     operation: str
+    kind: Kind
     change: Callable[[Any], Any]
-    transaction: tuple[str, int] | None
+    transaction: tuple[str, int] | None = None
     metadata: Mapping[str, Any] | None = None
-    is_append: bool = False
-    is_metadata: bool = False
     result: tuple[int, int, int] = (0, 0, 0)
+    at: float = 0.0
 
     @property
     def application(self) -> str | None:
@@ -146,15 +174,24 @@ class Commit:
 
 @dataclass(slots=True)
 class DeltaTable:
-    """The commits of a table, and its content after each."""
+    """The commits of a table, and its content after each. removed: versions whose files VACUUM has removed. lost: how
+    often a commit took the place of another one."""
 
     path: str
     commits: list[Commit] = field(default_factory=list)
     contents: list[Any] = field(default_factory=list)
+    removed: set[int] = field(default_factory=set)
+    lost: int = 0
 
     @property
     def version(self) -> int:
         return len(self.commits) - 1
+
+    def read(self, version: int) -> Any:
+        """As `content`, by a reader that needs the version's files. Raises FilesRemovedError."""
+        if version in self.removed:
+            raise FilesRemovedError(f"{self.path}: VACUUM has removed files of version {version}")
+        return self.content(version)
 
     def content(self, version: int) -> Any:
         for number in range(len(self.contents), version + 1):
@@ -177,10 +214,24 @@ class DeltaTable:
                 return False
             self.commits[version] = commit  # as an object on S3: the commit that was there is lost
             del self.contents[version:]
+            self.removed -= set(range(version, len(self.commits)))
+            self.lost += 1
             return True
         assert version == len(self.commits)
         self.commits.append(commit)
         return True
+
+    def expired(self, newest: int, expiry: float) -> set[int]:
+        """The versions before `newest` with files that it doesn't use, and that were taken out of use before `expiry`,
+        as far as they are still there."""
+        found: set[int] = set()
+        removed_at: float | None = None
+        for version in range(newest, -1, -1):
+            if removed_at is not None and removed_at < expiry:
+                found.add(version)
+            if self.commits[version].kind.removes_files:
+                removed_at = self.commits[version].at
+        return found - self.removed
 
 
 @dataclass(slots=True)
@@ -200,6 +251,7 @@ class Writer:
         table = self.storage.table(path)
         read = self.read_version(path)
         commit = prepare(table.content(read) if read >= 0 else None)
+        commit = replace(commit, at=self.storage.scheduler.now + self.process.skew)
         if table.has_transaction(read, commit.transaction):
             return None
         version = read + 1
@@ -207,16 +259,34 @@ class Writer:
             winner = table.commits[version]
             if winner.application is not None and winner.application == commit.application:
                 raise ConflictError(f"{path}: a concurrent commit with the same transaction identifier")
-            if winner.is_metadata or commit.is_metadata or not commit.is_append:
+            if commit.kind.conflicts_with(winner.kind):
                 raise ConflictError(f"{path}: a concurrent commit")
             version += 1
         return version
 
+    def vacuum(self, path: str, hours: int) -> None:
+        """Removes files that the version read doesn't use, and that were taken out of use so many hours ago."""
+        table = self.storage.table(path)
+        newest = self.read_version(path)
+        expiry = self.storage.scheduler.now + self.process.skew - hours * 3600
+        if self.storage.is_atomic:  # on S3, Delta doesn't mark it in the log
+            self.commit(path, lambda _: Commit("VACUUM START", Kind.MARK, lambda content: content))
+
+        def remove() -> None:
+            table.removed |= table.expired(newest, expiry)
+
+        self.storage.write(self.process, f"vacuum {path}", remove)
+        if self.storage.is_atomic:
+            self.commit(path, lambda _: Commit("VACUUM END", Kind.MARK, lambda content: content))
+
     def _put(self, table: DeltaTable, version: int, commit: Commit) -> bool:
         what = f"commit {table.path} {version} {commit.operation}"
-        if self.storage.is_atomic:
-            return self.storage.write(self.process, what, lambda: table.put(version, commit, only_if_absent=True))
-        if self.storage.read(self.process, what, lambda: version <= table.version):
+        storage = self.storage
+
+        def put() -> bool:
+            storage.changes += 1
+            return table.put(version, commit, only_if_absent=storage.is_atomic)
+
+        if not storage.is_atomic and storage.read(self.process, what, lambda: version <= table.version):
             return False
-        self.storage.write(self.process, what, lambda: table.put(version, commit, only_if_absent=False))
-        return True
+        return storage.write(self.process, what, put)

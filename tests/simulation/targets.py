@@ -9,18 +9,20 @@ from typing import Any
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
+from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.targets import SpanWrite
-from pgoutput_etl.replay.mirror import Row, migrated_rows, rows_under
+from pgoutput_etl.replay.mirror import KeyedRows, Row, migrated_rows, rows_under
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.simulation.archive import SimRows
 from tests.simulation.scheduler import SimMachine, SimPool
-from tests.simulation.storage import Commit, Writer
+from tests.simulation.storage import Commit, Kind, Writer
 from tests.support.nights import Block, events_in
 
 _STATEMENTS = 2  # of the ALTER TABLEs for one change of columns
@@ -28,10 +30,12 @@ _STATEMENTS = 2  # of the ALTER TABLEs for one change of columns
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """A table's rows, as events of the shape that they were written under."""
+    """A table's rows, as events of the shape that they were written under. is_foreign: another program has changed
+    them since the job wrote all of them."""
 
     shape: TableShape | None
     rows: tuple[Row, ...]
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,29 @@ class SimChanges:
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         events = events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
+        return partial(self.targets.write_span, task.path, span.shape, events)
+
+
+@dataclass(frozen=True, slots=True)
+class SimArchivedChanges:
+    """commits: as targets.Targets.archived_changes."""
+
+    targets: SimTargets
+    rows: SimRows
+    commits: tuple[int, int] | None
+
+    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        window = window_of(task, span, {})
+        first, last = self.rows.range_of(task.oid)
+        begin = (first, -(1 << 62), 0)
+        start = begin if window.start is None else max(window.start, begin)
+        window = replace(window, start=start, cutoff=last + 1)
+        events = events_in(self.rows.blocks, self.rows.statuses, window, span.shape)
+        if self.commits is not None:
+            key = KeyedRows(span.shape).key
+            first, last = self.commits
+            changed = {key(event) for event in events if first <= event["_lsn"] <= last}
+            events = [event for event in events if key(event) in changed]
         return partial(self.targets.write_span, task.path, span.shape, events)
 
 
@@ -67,6 +94,13 @@ class SimTargets:
     def batch_changes(self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]) -> SimChanges:
         blocks = rows.collect_changes([task.oid for task in tasks]).to_pylist()
         return SimChanges(self, blocks, rows.statuses, cutoffs)
+
+    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> SimArchivedChanges:
+        assert isinstance(rows, SimRows)
+        return SimArchivedChanges(self, rows, commits)
+
+    def exists(self, place: str) -> bool:
+        return self.writer.read_version(place) >= 0
 
     def check_exists(self, place: str) -> None:
         if self.writer.read_version(place) < 0:
@@ -94,20 +128,20 @@ class SimTargets:
 
     def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
         self.writer.read_version(old_place)
-        moved: Content = self.writer.storage.table(old_place).content(old_version)
-        self._commit(place, commit, lambda _: moved, True, (len(moved.rows), 0, 0))
+        moved: Content = self.writer.storage.table(old_place).read(old_version)
+        self._commit(place, commit, lambda _: moved, Kind.METADATA, (len(moved.rows), 0, 0))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
         shape = self._newest(place).shape
-        self._commit(place, commit, lambda _: Content(shape, ()), False)
+        self._commit(place, commit, lambda _: Content(shape, ()), Kind.CHANGE)
 
     def restore(self, place: str, version: int | None) -> None:
         newest = self.writer.read_version(place)
         if newest < 0 or (version is not None and newest <= version):
             return
         table = self.writer.storage.table(place)
-        before = Content(table.content(newest).shape, ()) if version is None else table.content(version)
-        self.writer.commit(place, lambda _: Commit("restore", lambda _: before, None, is_metadata=True))
+        before = Content(table.content(newest).shape, ()) if version is None else table.read(version)
+        self.writer.commit(place, lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""
@@ -117,16 +151,16 @@ class SimTargets:
             migration.check_key()
         rows = tuple(migrated_rows(content.rows, migration))
         if len(rows) % 2:
-            self._commit(place, commit, lambda _: Content(None, rows), True)
+            self._commit(place, commit, lambda _: Content(None, rows, content.is_foreign), Kind.METADATA)
             return
         metadata = asdict(replace(commit, step=f"{commit.step}:log"))
         if content.shape is not None:
             for number in range(_STATEMENTS):
-                after = Content(None, rows) if number == _STATEMENTS - 1 else content
+                after = Content(None, rows, content.is_foreign) if number == _STATEMENTS - 1 else content
                 self._alter(place, after, metadata)
 
     def _alter(self, place: str, after: Content, metadata: Mapping[str, Any]) -> None:
-        self.writer.commit(place, lambda _: Commit("alter", lambda _: after, None, metadata, is_metadata=True))
+        self.writer.commit(place, lambda _: Commit("ALTER TABLE", Kind.METADATA, lambda _: after, None, metadata))
 
     def write_span(
         self,
@@ -149,11 +183,12 @@ class SimTargets:
             rows = tuple(table.events())
             had = 0 if is_new or content is None else len(content.rows)
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
-            return Content(shape, rows)
+            return Content(shape, rows, had > 0 and content is not None and content.is_foreign)
 
         read = self.writer.storage.table(place)
         apply(read.content(read.version) if read.version >= 0 else None)
-        self._commit(place, commit, apply, is_new, (counts[0], counts[1], counts[2]))
+        kind = Kind.METADATA if is_new else Kind.CHANGE
+        self._commit(place, commit, apply, kind, (counts[0], counts[1], counts[2]))
         return self.last_result(place)
 
     def _commit(
@@ -161,11 +196,11 @@ class SimTargets:
         place: str,
         commit: DeltaTransaction,
         change: Any,
-        is_metadata: bool,
+        kind: Kind,
         result: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
         transaction = (f"{commit.application}:{commit.step}", commit.batch)
-        made = Commit(commit.step, change, transaction, asdict(commit), False, is_metadata, result)
+        made = Commit(commit.step, kind, change, transaction, asdict(commit), result)
         self.writer.commit(place, lambda _: made)
 
     def _newest(self, place: str) -> Content:

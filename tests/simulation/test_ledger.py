@@ -21,4 +21,4 @@ def test_a_runs_leftovers_are_deleted_and_the_rows_of_a_later_batch_stay() -> No
         store.append_rows("open_transactions", [{"file": file, "unit": 1}], batch)
     done = Batch("ledger", 1, {}, False, None, {}, 0)
     sim_ledger(world.storage, machine).delete_ended(done)
-    assert [(row["batch"], row["file"]) for row in world.rows("open_transactions")] == [(2, 5)]
+    assert [(row["batch"], row["file"]) for row in world.promises.rows("open_transactions")] == [(2, 5)]

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
 
-from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.jobs.apply.pipeline import apply_run
-from pgoutput_etl.jobs.run import Run
-from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.machine import Process
-from pgoutput_etl.replay.mirror import target_row
-from pgoutput_etl.transactions.outcome import ACCOUNTS
 from tests.simulation.archives import ARCHIVES, Archive, archive
-from tests.simulation.landing import Folder, Receiver, SimLandingFolder
-from tests.simulation.ledger import ROOT, SOURCE, Chunk, sim_ledger
-from tests.simulation.scheduler import Killed, Scheduler, SimMachine, SimPool, SimProcess, StorageError
-from tests.simulation.storage import Chances, ConflictError, Faults, Storage, Writer
-from tests.simulation.targets import Content, SimTargets
+from tests.simulation.jobs import Jobs
+from tests.simulation.landing import Folder, Receiver
+from tests.simulation.promises import UNCHECKED, BrokenPromiseError, Holders, Promises
+from tests.simulation.scheduler import Killed, Scheduler, SimMachine, SimProcess, StorageError
+from tests.simulation.storage import Chances, Commit, ConflictError, Faults, Kind, Storage
+from tests.simulation.targets import Content
 
-CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
+DAY = 86_400.0
 
-
-class BrokenPromiseError(AssertionError):
-    """A promise that was broken."""
+SAME_CLOCKS = 20.0  # seconds; less than a lease is longer than the time after which a run checks its claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,12 @@ class Scenario:
     tears: float
     chances: Chances
     max_transactions: int | None
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if no machine and no storage fails, and clocks agree."""
+        chances = self.chances
+        return not (chances.kill or chances.pause or chances.fail or chances.lose or self.skew > SAME_CLOCKS)
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -71,14 +69,6 @@ class Scenario:
 
 
 @dataclass(slots=True)
-class SimBackground:
-    pool: SimPool
-
-    def start(self, work: Callable[[], Any]) -> Any:
-        return self.pool.submit(work)
-
-
-@dataclass(slots=True)
 class World:
     scenario: Scenario
     allowed: frozenset[int] | None = None
@@ -87,10 +77,10 @@ class World:
     storage: Storage = field(init=False)
     folder: Folder = field(init=False)
     receiver: Receiver = field(init=False)
+    holders: Holders = field(init=False)
+    promises: Promises = field(init=False)
     processes: list[SimProcess] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
-    checked: int = -1
-    batches: int = 0
 
     def __post_init__(self) -> None:
         scenario, seed = self.scenario, self.scenario.seed
@@ -100,6 +90,9 @@ class World:
         self.folder = Folder(self.scheduler)
         chance = Random(f"receiver {seed}")
         self.receiver = Receiver(self.folder, self.archive, chance, scenario.renames, scenario.tears)
+        self.promises = Promises(self.storage, self.archive, self.receiver)
+        unseen = UNCHECKED.total_seconds() if scenario.skew > SAME_CLOCKS else 0.0
+        self.holders = Holders(self.scheduler, unseen)
 
     @property
     def archive(self) -> Archive:
@@ -109,27 +102,56 @@ class World:
         """Raises BrokenPromiseError."""
         chance = Random(f"world {self.scenario.seed}")
         scheduler = self.scheduler
-        for _ in range(self.scenario.runs):
+        for number in range(self.scenario.runs):
             self.receiver.grow(chance.choice((1, 3, 10)))
             for _ in range(chance.randrange(8)):
                 self.receiver.act()
                 scheduler.now += chance.random() * 60
-            self._start(chance)
+            self._between_runs(chance)
+            self.start(chance, Jobs.apply if number == 0 else self._job(chance))
             lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
         self._come_to_rest()
 
-    def run_alone(self) -> str:
+    def _between_runs(self, chance: Random) -> None:
+        """Days may pass, and another program may change a table. On S3, a run that was stopped for days does not go on:
+        its commit could take the place of another one (docs/storage.md)."""
+        if chance.random() < 0.2:
+            if not self.storage.is_atomic:
+                self._kill_all()
+            self.scheduler.now += chance.choice((2.0, 8.0)) * DAY
+        is_idle = all(process.is_dead for process in self.processes) and not self.promises.is_interrupted
+        if chance.random() < 0.2 and is_idle:
+            self._change_a_table(chance)
+
+    def _change_a_table(self, chance: Random) -> None:
+        newest = self.promises.newest
+        paths = [state["path"] for state in newest["tables"] if state["version"] >= 0] if newest is not None else []
+        if paths:
+            path = chance.choice(sorted(paths))
+            table = self.storage.table(path)
+
+            def delete_some(content: Content) -> Content:
+                return Content(content.shape, content.rows[::2], is_foreign=True)
+
+            self.scheduler.note(f"another program deletes rows of {path}")
+            commit = Commit("DELETE", Kind.CHANGE, delete_some, at=self.scheduler.now)
+            table.put(table.version + 1, commit, only_if_absent=True)
+
+    def _job(self, chance: Random) -> Callable[[Jobs], str]:
+        kind, own = chance.random(), Random(chance.random())
+        if kind < 0.4:
+            return Jobs.apply
+        if kind < 0.7:
+            last = self.archive.expected(len(self.archive.frames)).lsn
+            return lambda jobs: jobs.some_backfill(own, last)
+        return Jobs.maintain if kind < 0.93 else Jobs.read
+
+    def run_alone(self, job: Callable[[Jobs], str] = Jobs.apply) -> str:
         """One run, to its end; its result."""
-        process = self._start(Random(0))
+        process = self.start(Random(0), job)
         self._go_on(self.scheduler.now + 1e6, Random(0))
         return self.results.get(process.name, "it does not end")
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """Of the ledger."""
-        stored = self.storage.table(f"{ROOT}/{table}")
-        chunks: list[Chunk] = stored.content(stored.version) if stored.version >= 0 else []
-        return [row for chunk in chunks for row in chunk.rows()]
 
     def new_process(self, chance: Random) -> SimProcess:
         number = len(self.processes)
@@ -140,33 +162,17 @@ class World:
         self.processes.append(process)
         return process
 
-    def _start(self, chance: Random) -> SimProcess:
+    def start(self, chance: Random, job: Callable[[Jobs], str]) -> SimProcess:
         process = self.new_process(chance)
         self.scheduler.note(f"{process.name}: starts")
-        self.scheduler.start(process, lambda: self._apply(process))
+        self.scheduler.start(process, lambda: self._run(process, job))
         return process
 
-    def _apply(self, process: SimProcess) -> None:
+    def _run(self, process: SimProcess, job: Callable[[Jobs], str]) -> None:
         machine = SimMachine(self.scheduler, process, self.processes)
-        merge = Merge(max_transactions=self.scenario.max_transactions)
-        config = replace(CONFIG, merge=merge)
-
-        @contextmanager
-        def background() -> Iterator[SimBackground]:
-            with machine.pool(2) as pool:
-                yield SimBackground(pool)
-
-        run = Run(
-            config,
-            sim_ledger(self.storage, machine),
-            SimLandingFolder(config, self.folder, self.storage, process),
-            SimTargets(Writer(self.storage, process), machine),
-            background,
-            _no_archive,
-        )
+        jobs = Jobs.of(self.scenario.max_transactions, self.folder, machine, self.holders, self.promises)
         try:
-            summaries = apply_run(run)
-            result = f"done: {', '.join(str(summary.batch) for summary in summaries)}"
+            result = f"done: {job(jobs)}"
         except Killed:
             self.results[process.name] = "killed"
             raise
@@ -180,6 +186,8 @@ class World:
         self.results[process.name] = result
         self.scheduler.note(f"{process.name}: {result}")
         process.is_dead = True
+        if self.scenario.is_quiet and result.startswith("ConflictError"):  # as claims keep runs apart
+            raise BrokenPromiseError(f"a run failed although storage and machines worked: {result}")
 
     def _go_on(self, until: float, chance: Random) -> None:
         """Lets things happen until a time."""
@@ -189,86 +197,36 @@ class World:
                 self.receiver.act()
             if not scheduler.step(until):
                 return
-            self._check()
+            self.promises.after_step()
 
-    def _come_to_rest(self) -> None:
-        """Everything has landed, no other process is left, and storage works: a last run finishes the work."""
+    def _kill_all(self) -> None:
         for process in self.processes:
             if not process.is_dead:
                 self.scheduler.kill(process)
         self._go_on(self.scheduler.now + 600, Random(0))
+
+    def _come_to_rest(self) -> None:
+        """Everything has landed, no other process is left, and storage works: a last run finishes the work, and
+        backfills repair what another program has changed."""
+        self._kill_all()
         while not self.receiver.is_done:
             self.receiver.grow(1000)
         if self.receiver.compressing is not None:
             self.folder.remove(self.receiver.compressing)
         self.storage.faults.chances = replace(self.storage.faults.chances, kill=0.0, pause=0.0, fail=0.0, lose=0.0)
         self.scheduler.now += 1000
-        result = self.run_alone()
+        self._finish(Jobs.apply)
+        foreign = self.promises.foreign_tables()
+        if foreign:
+            self._finish(lambda jobs: jobs.backfill(BackfillRequest(tuple(foreign))))
+            left = self.promises.foreign_tables()
+            if left:
+                raise BrokenPromiseError(f"after a backfill, {', '.join(left)} has rows of another program")
+        if self.scenario.seed % 4 == 0:
+            self._finish(Jobs.maintain)
+        self.promises.at_rest()
+
+    def _finish(self, job: Callable[[Jobs], str]) -> None:
+        result = self.run_alone(job)
         if not result.startswith("done"):
             raise BrokenPromiseError(f"a run after everything failed: {result}")
-        self._check()
-        landed = len(self.archive.frames)
-        if landed and self._reached() != landed:
-            raise BrokenPromiseError(f"{self._reached()} of {landed} messages were read after everything was done")
-
-    def _reached(self, batch: int | None = None) -> int:
-        """The archive's messages in files up to a batch."""
-        rows = (row for row in self.rows("files") if batch is None or row["batch"] <= batch)
-        return max((self.receiver.reached.get(row["prefix_hash"], 0) for row in rows), default=0)
-
-    def _check(self) -> None:
-        """Checks the promises each time a batch is done."""
-        stored = self.storage.table(f"{ROOT}/batches")
-        if stored.version == self.checked:
-            return
-        self.checked = stored.version
-        rows = self.rows("batches")
-        done = [row for row in rows if row["status"] == "done"]
-        begun = [row for row in rows if row["status"] == "begun"]
-        for kind in (done, begun):
-            numbers = [row["batch"] for row in kind]
-            if len(numbers) != len(set(numbers)):
-                raise BrokenPromiseError(f"a batch is recorded twice: {numbers}")
-        self.batches = len(done)
-        beginnings = {row["batch"]: row for row in begun}
-        for row in done:
-            if row["batch"] not in beginnings:
-                raise BrokenPromiseError(f"batch {row['batch']} is done, and its beginning was not recorded")
-            self._check_batch(row, beginnings[row["batch"]])
-
-    def _check_batch(self, row: dict[str, Any], begun: dict[str, Any]) -> None:
-        number = row["batch"]
-        files = [file for file in self.rows("files") if file["batch"] == number]
-        read = {file["file"]: (file["offset"], file["consumed"]) for file in files}
-        wanted = {file["file"]: (file["offset"], file["consumed"]) for file in begun["files"]}
-        if read != wanted:
-            raise BrokenPromiseError(f"batch {number} began with {wanted} and ended with {read}")
-        for file in files:
-            accounted = sum(file[name] or 0 for name in ACCOUNTS.values())
-            size = file["consumed"] - file["offset"] if file["status"] == "read" else accounted
-            if accounted != size:
-                raise BrokenPromiseError(f"batch {number}: {file['path']}: {accounted} of {size} bytes accounted for")
-        expected = self.archive.expected(self._reached(number))
-        if row["last_commit_lsn"] != expected.lsn:
-            raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
-        states = {state["oid"]: state for state in row["tables"]}
-        for oid, rows in expected.tables.items():
-            state = states.get(oid)
-            if rows is None:
-                continue
-            if state is None or state["status"] != "applied":
-                raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
-            if self._table_rows(state["path"], state["version"]) != rows:
-                raise BrokenPromiseError(f"batch {number}: {state['path']}, version {state['version']}, has other rows")
-
-    def _table_rows(self, path: str, version: int) -> tuple[str, ...]:
-        table = self.storage.table(path)
-        if version > table.version:
-            raise BrokenPromiseError(f"{path} has no version {version}")
-        content: Content = table.content(version)
-        assert content.shape is not None or not content.rows
-        return tuple(sorted(repr(target_row(row, content.shape)) for row in content.rows if content.shape is not None))
-
-
-def _no_archive(batch: Batch) -> Any:
-    raise AssertionError(f"batch {batch.number}: no backfill in this simulation")

@@ -31,7 +31,7 @@ def test_results_keep_the_order_and_large_tables_run_alone(spark: SparkSession) 
         running.discard(name)
         return spark.range(len(name)).count()
 
-    pool = TablePool(spark, 2, "verifying", lines.append)
+    pool = TablePool.of(spark, 2, "verifying", lines.append)
     names = ["large", "a", "bb", "ccc", "dddd"]
     assert pool.map(names, str, work, lambda name: name == "large") == [5, 1, 2, 3, 4]
     assert (most, beside_large) == (2, set())
@@ -49,5 +49,5 @@ def test_the_first_error_ends_the_work(spark: SparkSession) -> None:
         raise ValueError(f"{number}")
 
     with pytest.raises(ValueError, match="0"):
-        TablePool(spark, 1, "verifying", lambda _: None).map(range(50), str, work)
+        TablePool.of(spark, 1, "verifying", lambda _: None).map(range(50), str, work)
     assert len(begun) < 50

@@ -93,7 +93,7 @@ def _find_backlog(run: Run) -> Backlog:
 def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSummary]:
     if batch.backfill is not None:
         run.enter("finish_backfill")
-        finish_backfill(run.archive_of(batch), run.progress)
+        finish_backfill(run.archive_of(batch), run.targets, run.progress)
         return []
     summary, _ = _claim_and_apply(run, backlog, batch, partial(read_again, run.landing, batch.files))
     return [summary]

@@ -14,11 +14,9 @@ from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
 from pgoutput_etl.ledger.archive import LedgerArchive
-from pgoutput_etl.load.evolve import applications
-from pgoutput_etl.load.targets import DeltaTargets
+from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.location import target_name
 from pgoutput_etl.targets.plan import HeldTable, TableChanges
 
@@ -28,6 +26,7 @@ class SideBuild:
     """Builds tables in a folder of their own. It reads the ledger but writes nothing to it."""
 
     archive: LedgerArchive
+    targets: Targets
     order: BackfillOrder
     progress: Progress
     folder: str
@@ -40,9 +39,7 @@ class SideBuild:
         root, path_of = self.folder.rstrip("/"), partial(archive.ledger.path_of, last)
         ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
         batch = replace(last, ledger_id=ledger_id, resumed=False, last_commit_lsn=through)
-        writer = Writer(
-            DeltaTargets(archive.spark), archive.config, batch, through, _check_no_claim, path_of, self.progress
-        )
+        writer = Writer(self.targets, archive.config, batch, through, _check_no_claim, path_of, self.progress)
         with archive_rebuild(archive, self.order, oids, writer, f"{root}/_rebuilt") as (rebuild, rows, files):
             cut_off = archive.cutoff_before(oids, through)
             plan = rebuild.plan(rows, [oid for oid in oids if oid not in cut_off], {})
@@ -62,10 +59,10 @@ class SideBuild:
 
     def _refuse_other_table(self, path: str, oid: int) -> None:
         """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
-        if not is_delta_table(self.archive.spark, path):
+        if not self.targets.exists(path):
             return
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
-        if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in applications(self.archive.spark, path)):
+        if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in self.targets.applications(path)):
             raise RunError(f"the table at {path} was not written by an earlier backfill of this table")
 
 

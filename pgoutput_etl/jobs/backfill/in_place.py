@@ -6,28 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ingest.rows import count_changes
+from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile, refuse_unreadable
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.load.change_source import ChangeRows
-from pgoutput_etl.load.net_effect import all_of, event_key_parts
-from pgoutput_etl.load.targets import DeltaChanges, DeltaTargets
+from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 
@@ -37,6 +29,7 @@ class InPlaceBackfill:
     """A batch that rebuilds or repairs tables at their current paths."""
 
     archive: LedgerArchive
+    targets: Targets
     order: BackfillOrder
     progress: Progress
     batch: Batch
@@ -66,11 +59,9 @@ class InPlaceBackfill:
         """Reads the commits from the range's first one to the last applied one."""
         archive, commits = self.archive, CommitRange(self.order.first_lsn or 0, self.batch.last_commit_lsn)
         files = archive.files_with(oids, commits)
-        rows = persist(archive.committed(files, oids, commits), StorageLevel.DISK_ONLY)
-        try:
-            refuse_unreadable(rows)
+        with archive.reading(files, oids, commits) as rows:
             tasks: dict[int, TableTask] = {}
-            counts = count_changes(rows, archive.relations)
+            counts = rows.counts(archive.relations)
             for oid in oids:
                 if oid in counts:
                     task = self._task(oid, counts[oid])
@@ -79,8 +70,6 @@ class InPlaceBackfill:
                     else:
                         reasons[oid] = task
             return self._write(tasks, rows, reasons, {oid: [f for f in files if oid in f.changes] for oid in tasks})
-        finally:
-            unpersist(rows)
 
     def _task(self, oid: int, changes: TableChanges) -> TableTask | str:
         """The task to merge, or why the table must be rebuilt whole."""
@@ -109,7 +98,7 @@ class InPlaceBackfill:
     def _write(
         self,
         tasks: dict[int, TableTask],
-        rows: DataFrame | None,
+        rows: CommittedRows | None,
         reasons: Mapping[int, str | None],
         files: dict[int, list[ReadFile]],
     ) -> BackfillSummary:
@@ -128,16 +117,13 @@ class InPlaceBackfill:
                     results = [unchanged_result(result, batch.tables) for result in unchanged]
                     return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.oid not in paths]
-                refuse_existing_rows(
-                    DeltaTargets(archive.spark), TablePlan([replace(task, state=None) for task in new])
-                )
+                refuse_existing_rows(self.targets, TablePlan([replace(task, state=None) for task in new]))
             self.check_claim()
             archive.ledger.begin(batch)
             rebuilt, unchanged = rebuild.write(plan, missing_rows)
             results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
             if rows is not None:
-                event_filter = partial(_events_of_changed_rows, self.order.commits(batch.last_commit_lsn))
-                changes = DeltaChanges(archive.spark, ChangeRows(rows), event_filter)
+                changes = self.targets.archived_changes(rows, self.order.commits(batch.last_commit_lsn))
                 repaired = self._writer().write(TablePlan(list(tasks.values())), changes)
                 results += [unchanged_result(r, batch.tables) if r.state.status == HELD else r for r in repaired]
             self.progress("writing the ledger")
@@ -150,18 +136,7 @@ class InPlaceBackfill:
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
         through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
-        return Writer(
-            DeltaTargets(archive.spark), archive.config, batch, through, self.check_claim, path_of, self.progress
-        )
-
-
-def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
-    """All events of keys that have an event within these commits; their net effect is the row's current state."""
-    parts = event_key_parts(shape)
-    within = events.where(F.col("_lsn").between(*commits))
-    changed = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
-    same = all_of(part.eqNullSafe(F.col(f"_k{n}")) for n, part in enumerate(parts))
-    return events.join(changed, same, "left_semi")
+        return Writer(self.targets, archive.config, batch, through, self.check_claim, path_of, self.progress)
 
 
 def _new_schema_changes(

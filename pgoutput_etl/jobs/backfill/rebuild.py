@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-
+from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile, refuse_unreadable
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.plan import TableState
 
 
@@ -37,20 +34,15 @@ def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_pla
 @contextmanager
 def archive_rebuild(
     archive: LedgerArchive, order: BackfillOrder, oids: Sequence[int], writer: Writer, scratch: str
-) -> Iterator[tuple[Rebuild, DataFrame, list[ReadFile]]]:
+) -> Iterator[tuple[Rebuild, CommittedRows, list[ReadFile]]]:
     """A rebuild of these tables through the writer's last commit, the rows that it needs, and their files."""
     since = archive.since(order.since_version, oids)
     commits = _missing_commits(oids, since, writer.last_commit_lsn)
     files = archive.files_with(oids, commits)
-    rows = persist(archive.committed(files, oids, commits), StorageLevel.DISK_ONLY)
-    spark, config, tables = archive.spark, archive.config, archive.last.tables
-    rebuild = Rebuild(spark, config, archive.assembly, tables, since, writer.progress, writer, scratch)
-    try:
-        if oids:
-            refuse_unreadable(rows)
+    config, tables = archive.config, archive.last.tables
+    rebuild = Rebuild(config, archive.assembly, tables, since, writer.progress, writer, scratch)
+    with archive.reading(files, oids, commits) as rows:
         yield rebuild, rebuild.missing_rows(rows), files
-    finally:
-        unpersist(rows)
 
 
 def _missing_commits(oids: Iterable[int], since: Mapping[int, TableState], last: int) -> CommitRange:

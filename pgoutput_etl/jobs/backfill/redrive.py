@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.executors import rows_with_status
 from pgoutput_etl.ingest.landed_files import read_blocks
 from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
@@ -27,8 +28,8 @@ from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import whole_file
-from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
@@ -50,7 +51,7 @@ class Redrive:
     """Rebuilds all held tables and the tables that the ledger doesn't know yet; all tables if earlier runs left files
     unread."""
 
-    archive: LedgerArchive
+    archive: DeltaArchive
     batch: Batch
     check_claim: Callable[[], None]
     progress: Progress
@@ -90,12 +91,12 @@ class Redrive:
                 unpersist(changes)
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
-        """Every file whole, except for bytes added to the last file since the last batch, which are left to the
-        nightly job. A file of which nothing could be read may be missing."""
+        """Every file whole, by path. Bytes added to the last file since the last batch are left to the nightly job. A
+        file of which nothing could be read may be missing."""
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
         optional = [*(prior.names[root] for root in unread), *prior.unread]
-        landed = self.archive.landed(numbers.keys() - set(optional), optional)
+        landed = self.archive.landed(numbers.keys() - set(optional), optional, may_be_repaired=True)
         last = prior.last
         newest = max([-1 if last is None else last, *prior.unread.values()])
         tasks = {}
@@ -103,8 +104,8 @@ class Redrive:
             number, is_last = numbers[path], last is not None and prior.roots[last] == numbers[path]
             is_newest = newest in (number, last if is_last else None)
             end = task_again(last, prior.parts[last]).end if is_last and last is not None else None
-            tasks[path] = ScanTask(number, landed[path].size, is_newest, None, end)
-        return tasks, landed
+            tasks[landed[path].path] = ScanTask(number, landed[path].size, is_newest, None, end)
+        return tasks, {file.path: file for file in landed.values()}
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
@@ -112,7 +113,7 @@ class Redrive:
         root = None if prior.last is None else prior.roots[prior.last]
         if root is None or root not in parts:
             return {}
-        _, before = prior.by_path[parts[root].path]
+        _, before = prior.by_path[prior.names[root]]
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
     def _rebuild(
@@ -127,14 +128,14 @@ class Redrive:
         applied = [oid for oid in batch.tables if oid not in held]
         is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
         committed = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
-        applicable = before_cutoffs(archive.spark, committed, cutoffs)
+        applicable = SparkRows(before_cutoffs(archive.spark, committed, cutoffs))
         writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
         scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        rebuild = Rebuild(archive.spark, archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
-        applicable = rebuild.missing_rows(applicable)
+        rebuild = Rebuild(archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
+        missing = rebuild.missing_rows(applicable)
         paths = {oid: state.path for oid, state in held.items() if state.path}
         oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
-        plan = rebuild.plan(applicable, oids, paths, cutoffs)
+        plan = rebuild.plan(missing, oids, paths, cutoffs)
         plan.held += [
             HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
             for oid, state in worse.items()
@@ -145,7 +146,7 @@ class Redrive:
             )
         self.check_claim()
         archive.ledger.begin(batch)
-        rebuilt, unchanged = rebuild.write(plan, applicable)
+        rebuilt, unchanged = rebuild.write(plan, missing)
         results = [*rebuilt, *(_with_new_reason(result, batch.tables) for result in unchanged)]
 
         self.progress("writing the ledger")
@@ -168,7 +169,7 @@ class Redrive:
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
         batch = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in vanished})
         ledger = self.archive.ledger
-        ledger.mark_redriven(batch, F.col("relation").isNull() | F.col("relation").isin(*redriven))
+        ledger.mark_redriven(batch, redriven, with_bytes=True)
         ledger.record_ahead(batch, rows, before, statistics)
         ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, statistics.accounts()))
         return results, plan.skipped, assembly.last_commit_lsn

@@ -9,8 +9,9 @@ if it dies. It reads no new files and doesn't move the LSN through which all tab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -29,7 +30,9 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
 from pgoutput_etl.jobs.snapshot.run import finish_snapshot
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
+from pgoutput_etl.load.targets import DeltaTargets, Targets
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import HELD
 
@@ -43,24 +46,36 @@ def backfill(
     """
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    archive_of = partial(DeltaArchive.of, spark, config, ledger)
+    return backfill_tables(archive_of, ledger, DeltaTargets(spark), request, progress)
+
+
+def backfill_tables(
+    archive_of: Callable[[Batch], LedgerArchive],
+    ledger: Ledger,
+    targets: Targets,
+    request: BackfillRequest,
+    progress: Progress,
+) -> BackfillSummary:
+    """As `backfill`. archive_of: what earlier batches read, as a batch sees it."""
     last = ledger.last_batch()
     if last is not None and last.resumed and last.backfill is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
-        finish_backfill(LedgerArchive(spark, config, ledger, last), progress)
+        finish_backfill(archive_of(last), targets, progress)
         last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
-        raise RunError(f"no batch of {config.source.name} has been applied", next_job=("apply",))
-    archive = LedgerArchive(spark, config, ledger, last)
+        raise RunError(f"no batch of {ledger.source} has been applied", next_job=("apply",))
+    archive = archive_of(last)
     oids = _matching_oids(archive, request.tables)
     order, not_built = _possible(archive, _order(archive, oids, request), request)
     if request.into is not None:
-        return replace(SideBuild(archive, order, progress, request.into).run(), not_built=not_built)
+        return replace(SideBuild(archive, targets, order, progress, request.into).run(), not_built=not_built)
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
-        return BackfillSummary(config.source.name, 0, last.last_commit_lsn, len(file_paths(archive.files)))
-    summary = _run_batch(archive, order, replace(Batch.after(last, {}), backfill=order.to_json()), progress)
-    return replace(summary, not_built=not_built)
+        return BackfillSummary(ledger.source, 0, last.last_commit_lsn, len(file_paths(archive.files)))
+    batch = replace(Batch.after(last, {}), backfill=order.to_json())
+    return replace(_run_batch(archive, targets, order, batch, progress), not_built=not_built)
 
 
 def _possible(
@@ -97,20 +112,24 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     return BackfillOrder(oids, first, last, request.since_version, redrive)
 
 
-def finish_backfill(archive: LedgerArchive, progress: Progress) -> BackfillSummary:
+def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress) -> BackfillSummary:
     """Finishes the last batch, a backfill of a run that died."""
     batch, source = archive.last, archive.config.source.name
     snapshot = SnapshotOrder.from_json(batch.backfill or "{}")
     if snapshot is not None:
+        assert isinstance(archive, DeltaArchive)
         finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
         return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
-    return _run_batch(archive, BackfillOrder.from_json(batch.backfill or ""), batch, progress)
+    return _run_batch(archive, targets, BackfillOrder.from_json(batch.backfill or ""), batch, progress)
 
 
-def _run_batch(archive: LedgerArchive, order: BackfillOrder, batch: Batch, progress: Progress) -> BackfillSummary:
+def _run_batch(
+    archive: LedgerArchive, targets: Targets, order: BackfillOrder, batch: Batch, progress: Progress
+) -> BackfillSummary:
     with archive.ledger.claimed(archive.last, batch, progress) as check_claim:
         if not order.anew:
-            return InPlaceBackfill(archive, order, progress, batch, check_claim).run()
+            return InPlaceBackfill(archive, targets, order, progress, batch, check_claim).run()
+        assert isinstance(archive, DeltaArchive)
         batch = replace(batch, since=batch.number)
         results, skipped, lsn = Redrive(archive, batch, check_claim, progress).run()
         files = {result.state.oid: list(archive.files) for result in results}

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
@@ -34,15 +33,13 @@ from pgoutput_etl.jobs.maintain.retention import (
     retention_rules,
     zorder_columns,
 )
-from pgoutput_etl.jobs.maintain.table_upkeep import CONFLICTS, DeltaFolder
+from pgoutput_etl.jobs.maintain.upkeep import DeltaUpkeep, TableUpkeep, Upkeep
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.ledger.tables import SCHEMAS
-from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.machine import now
 from pgoutput_etl.spark.delta_history import is_as_recorded
-from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
 T = TypeVar("T")
 
@@ -53,24 +50,27 @@ def maintain(spark: SparkSession, config: Config, request: MaintainRequest, prog
     """Leaves tables and ledger consistent wherever it dies. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    return maintain_tables(DeltaUpkeep(spark, ledger, config.merge.parallel_tables), ledger, request, progress)
+
+
+def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, progress: Progress) -> MaintainSummary:
+    """As `maintain`."""
     last = ledger.last_batch()
     if last is None:
-        raise RunError(f"no batch of {config.source.name} has been applied: there is nothing to maintain")
+        raise RunError(f"no batch of {ledger.source} has been applied: there is nothing to maintain")
     why_skipped = _why_targets_are_skipped(ledger, last)
     if why_skipped is not None and request.execute and ledger.has_one_driver:
         remark = f"{why_skipped}. The ledger was skipped, too: on S3 only one driver at a time may write to it"
         return MaintainSummary(ledger.source, True, 0, (), (remark,))
     batch = Batch.after(last, {})
-    maintenance = partial(
-        _Maintenance, spark, ledger, last, batch, request, config.merge.parallel_tables, progress, why_skipped
-    )
+    maintenance = partial(_Maintenance, upkeep, ledger, last, batch, request, progress, why_skipped)
     if why_skipped is not None or not request.execute:
         return maintenance(lambda: None).run()
     with ledger.claimed(last, batch, progress) as check_claim:
         return maintenance(check_claim).run()
 
 
-def _why_targets_are_skipped(ledger: DeltaLedger, last: Batch) -> str | None:
+def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
     if last.resumed:
         return f"Targets were skipped: a run died within batch {last.number}, which jobs/apply.py finishes"
     try:
@@ -84,12 +84,11 @@ def _why_targets_are_skipped(ledger: DeltaLedger, last: Batch) -> str | None:
 class _Maintenance:
     """why_skipped: another run is active or has died, so that only steps that are safe beside it run."""
 
-    spark: SparkSession
-    ledger: DeltaLedger
+    upkeep: Upkeep
+    ledger: Ledger
     last: Batch
     batch: Batch
     request: MaintainRequest
-    parallel_tables: int
     progress: Progress
     why_skipped: str | None
     check_claim: Callable[[], None]
@@ -106,7 +105,7 @@ class _Maintenance:
             self.ledger.close_backfill(self.batch, self.moved, [], [])
         tables = self._side_by_side("cleaning", compacted, lambda table: table.name, self._finish)
         rules = {rule.table: rule for rule in self._rules()}
-        existing = [name for name in LEDGER_TABLES if is_delta_table(self.spark, self.ledger.path(name))]
+        existing = [name for name in LEDGER_TABLES if self.upkeep.ledger_table(name).exists()]
 
         def maintain_ledger(name: str) -> MaintainedTable:
             return self._maintain_ledger(name, rules.get(name))
@@ -119,7 +118,7 @@ class _Maintenance:
     def _side_by_side(
         self, verb: str, tables: Sequence[T], name: Callable[[T], str], work: Callable[[T], MaintainedTable]
     ) -> list[MaintainedTable]:
-        return TablePool(self.spark, self.parallel_tables, verb, self.progress).map(tables, name, work)
+        return self.upkeep.pool(verb, self.progress).map(tables, name, work)
 
     def _targets(self) -> dict[int, TableState]:
         names = {
@@ -132,14 +131,14 @@ class _Maintenance:
         targets = {}
         for oid, name in names.items():
             state = self.last.tables[oid]
-            if name in matches and is_delta_table(self.spark, state.path):
+            if name in matches and self.upkeep.table(state.path).exists():
                 targets[oid] = state
             elif name in matches:
                 self.missing.append(f"{name}: no table exists at {state.path}")
         return targets
 
     def _compact_target(self, state: TableState) -> MaintainedTable:
-        folder, name = DeltaFolder(self.spark, state.path), f"{state.schema}.{state.table}"
+        folder, name = self.upkeep.table(state.path), f"{state.schema}.{state.table}"
         newest, operations = folder.commits_since(state.version)
         before = folder.measure(self._expiry)
         if not is_as_recorded(operations):
@@ -166,41 +165,38 @@ class _Maintenance:
         return MaintainedTable(name, state.path, before, steps=tuple(steps), left=tuple(left))
 
     def _maintain_ledger(self, name: str, rule: RetentionRule | None) -> MaintainedTable:
-        folder = DeltaFolder(self.spark, self.ledger.path(name))
+        folder = self.upkeep.ledger_table(name)
         before = folder.measure(self._expiry)
-        rows = 0 if rule is None or "retention" not in self.request.only else self._obsolete_rows(rule).count()
+        rows = 0 if rule is None or "retention" not in self.request.only else self.upkeep.obsolete_rows(rule)
         is_due = "optimize" in self.request.only and before.may_compact
-        is_safe = name in APPENDED_TO or (self.why_skipped is None and not self._is_shared())
+        is_safe = name in APPENDED_TO or (self.why_skipped is None and not self.upkeep.is_shared())
         steps, left = [], ["not compacted: other runs may change its rows"] if is_due and not is_safe else []
         try:
             if rule is not None and rows:
-                self._delete_obsolete(folder, rule)
+                self._delete_obsolete(rule)
                 steps.append("retention")
             if is_due and is_safe:
                 if self.request.execute:
                     folder.optimize()
                 steps.append("optimize")
-        except CONFLICTS:
+        except self.upkeep.conflicts:
             left.append("another run changed it at the same moment: skipped until the next maintenance")
-        table = MaintainedTable(f"ledger: {name}", folder.path, before, None, tuple(steps), tuple(left), rows)
+        table = MaintainedTable(
+            f"ledger: {name}", self.upkeep.ledger_path(name), before, None, tuple(steps), tuple(left), rows
+        )
         return self._finish(table)
 
-    def _delete_obsolete(self, folder: DeltaFolder, rule: RetentionRule) -> None:
+    def _delete_obsolete(self, rule: RetentionRule) -> None:
         if not self.request.execute:
             return
         self.check_claim()
-        old = (F.col("t.source") == self.ledger.source) & (F.col(f"t.{rule.column}") < rule.before)
-        if rule.table != "transactions":
-            folder.delete(old)
-            return
-        ordinary = self._ordinary(rule)
-        [row] = ordinary.agg(F.max("commit_lsn").alias("lsn")).collect()
-        self.ledger.record_trimmed(self.last, row["lsn"] or 0)  # before the rows go, as a run may start in between
-        folder.delete_others(old & _is_ordinary("t."), _ends_of_files(ordinary), ("batch", "file", "unit"))
+        if rule.table == "transactions":  # before the rows go, as a run may start in between
+            self.ledger.record_trimmed(self.last, self.upkeep.last_obsolete_commit(rule))
+        self.upkeep.delete_obsolete(rule)
 
     def _finish(self, table: MaintainedTable) -> MaintainedTable:
         """Vacuum and checkpoint, after the ledger has recorded the newest versions."""
-        folder = DeltaFolder(self.spark, table.path)
+        folder = self.upkeep.table(table.path)
         steps = [] if table.name in self.changed else self._last_steps(folder, table)
         done, left = [*table.steps, *steps], list(table.left)
         for step in steps if self.request.execute else ():
@@ -215,47 +211,17 @@ class _Maintenance:
             after = folder.measure(self._expiry) if {*done} - {"checkpoint"} else table.before
         return replace(table, after=after, steps=tuple(done), left=tuple(left))
 
-    def _last_steps(self, folder: DeltaFolder, table: MaintainedTable) -> list[str]:
+    def _last_steps(self, folder: TableUpkeep, table: MaintainedTable) -> list[str]:
         steps = ["vacuum"] if "vacuum" in self.request.only and table.before.may_vacuum else []
         commits = folder.commits_since_checkpoint() if "checkpoint" in self.request.only else 0
         return [*steps, "checkpoint"] if commits is None or commits >= LEAST_COMMITS else steps
 
     @property
     def _expiry(self) -> datetime:
-        return datetime.now(timezone.utc) - timedelta(days=self.request.keep_days)
+        return now(self.ledger.machine) - timedelta(days=self.request.keep_days)
 
     def _rules(self) -> tuple[RetentionRule, ...]:
         if self.why_skipped is not None:
             return ()
-        done = self.ledger.read("batches").where(F.col("status") == "done").select("batch", "at").collect()
-        end = datetime.now(timezone.utc) - timedelta(days=self.request.ledger_keep_days)
-        times = [(row["batch"], row["at"].astimezone(timezone.utc)) for row in done]
-        return retention_rules(self.last.number, self.last.since, last_batch_before(times, end))
-
-    def _obsolete_rows(self, rule: RetentionRule) -> DataFrame:
-        if rule.table == "transactions":
-            ordinary = self._ordinary(rule)
-            return ordinary.join(_ends_of_files(ordinary), ["batch", "file", "unit"], "left_anti")
-        return self.ledger.read(rule.table).where(F.col(rule.column) < rule.before)
-
-    def _ordinary(self, rule: RetentionRule) -> DataFrame:
-        return self.ledger.read(rule.table).where((F.col(rule.column) < rule.before) & _is_ordinary())
-
-    def _is_shared(self) -> bool:
-        """True if other sources, whose runs this claim doesn't exclude, have rows in the ledger."""
-        batches = self.spark.read.format("delta").load(self.ledger.path("batches"))
-        return bool(batches.where(F.col("source") != self.ledger.source).limit(1).count())
-
-
-def _is_ordinary(table: str = "") -> Column:
-    """Transactions that began and ended in one file; their rows' status doesn't depend on the ledger."""
-    return F.col(f"{table}units").isNull() & (F.col(f"{table}fate") != TRIMMED)
-
-
-def _ends_of_files(transactions: DataFrame) -> DataFrame:
-    """Batch, file and unit of each file's first and last committed transactions, by LSN and by time."""
-    committed = transactions.where(F.col("fate") == TransactionStatus.COMMITTED.value)
-    orders = F.struct("commit_lsn", "unit"), F.struct("commit_ts", "unit")
-    ends = [extreme(order)["unit"] for order in orders for extreme in (F.min, F.max)]
-    fragments = committed.groupBy("batch", "file").agg(F.array_distinct(F.array(*ends)).alias("units"))
-    return fragments.select("batch", "file", F.explode("units").alias("unit"))
+        end = now(self.ledger.machine) - timedelta(days=self.request.ledger_keep_days)
+        return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.done_at(), end))

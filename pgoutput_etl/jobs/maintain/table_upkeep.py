@@ -19,7 +19,7 @@ from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, StoredFile, count_files
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
+from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import changes_files
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
@@ -63,6 +63,9 @@ class DeltaFolder:
 
     spark: SparkSession
     path: str
+
+    def exists(self) -> bool:
+        return is_delta_table(self.spark, self.path)
 
     def measure(self, expiry: datetime) -> FileCounts:
         """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't

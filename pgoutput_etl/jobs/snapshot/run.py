@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.rows import count_changes
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.jobs.snapshot.check_report import CheckReport, check_server
@@ -27,8 +27,9 @@ from pgoutput_etl.jobs.snapshot.checks import OK, Coverage, order_problem
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.staging import Staging, discard, staged_rows, with_snapshot
-from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, refuse_unreadable
+from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.targets import DeltaTargets
@@ -45,7 +46,6 @@ from pgoutput_etl.schema.relation_history import (
     is_of_snapshot,
     snapshot_position,
 )
-from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, HeldTable, TableChanges, TablePlan
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
@@ -58,7 +58,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
     _finish_pending_snapshot(spark, config, ledger, progress)
-    archive = LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
+    archive = DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
     remarks = _refuse_lost_rows(archive, request)
     order, skipped = Staging(spark, config, archive, request, progress).run()
@@ -67,7 +67,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
         last = ledger.last_batch()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise RunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        archive = LedgerArchive(spark, config, ledger, last or _NO_BATCH)
+        archive = DeltaArchive.of(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
         batch = replace(Batch.after(last, {}), backfill=order.to_json())
         with ledger.claimed(last, batch, progress) as check_claim:
@@ -82,10 +82,10 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
-    return _checks(LedgerArchive(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
+    return _checks(DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
 
 
-def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
+def _checks(archive: DeltaArchive, request: SnapshotRequest) -> CheckReport:
     config, url = archive.config, request.jdbc or ""
     server = Server(archive.spark, url, credentials(url, os.environ), 1)
     with jdbc_errors():
@@ -93,12 +93,12 @@ def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
     return check_server(SourceServer.of(row["server"]), config, request, _coverage(archive))
 
 
-def _coverage(archive: LedgerArchive) -> Coverage:
+def _coverage(archive: DeltaArchive) -> Coverage:
     commits = archive.commits
     return Coverage(None, None) if commits is None else Coverage(commits.first, commits.last)
 
 
-def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
+def _refuse_lost_rows(archive: DeltaArchive, request: SnapshotRequest) -> tuple[str, ...]:
     """Returns remarks on the server. Raises ConfigError if rows and archive don't fit together."""
     if request.jdbc is None:
         apply = job_line(archive.config, "apply")
@@ -124,7 +124,7 @@ def finish_snapshot(
 ) -> SnapshotSummary:
     """Finishes the batch of a run that died."""
     with ledger.claimed(batch, batch, progress) as check_claim:
-        return _SnapshotLoad(LedgerArchive(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
+        return _SnapshotLoad(DeltaArchive.of(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
 def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaLedger, progress: Progress) -> None:
@@ -138,7 +138,7 @@ def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaL
     finish_snapshot(spark, config, ledger, last, order, progress)
 
 
-def _refuse_unreliable(archive: LedgerArchive) -> None:
+def _refuse_unreliable(archive: DeltaArchive) -> None:
     unreliable_from = archive.assembly.unreliable_from
     if unreliable_from is not None:
         raise RunError(
@@ -152,7 +152,7 @@ def _refuse_unreliable(archive: LedgerArchive) -> None:
 class _SnapshotLoad:
     """Runs the batch. begun: the ledger has recorded it, so the staged rows must stay."""
 
-    archive: LedgerArchive
+    archive: DeltaArchive
     order: SnapshotOrder
     batch: Batch
     check_claim: Callable[[], None]
@@ -169,12 +169,8 @@ class _SnapshotLoad:
         loaded = {oid: changes.inserts for oid, changes in count_changes(rows, self._history()).items()}
         if not files:
             return self._write(rows, loaded, skipped)
-        committed = persist(archive.committed(files, order.oids, since), StorageLevel.DISK_ONLY)
-        try:
-            refuse_unreadable(committed)
-            return self._write(rows.unionByName(committed, allowMissingColumns=True), loaded, skipped)
-        finally:
-            unpersist(committed)
+        with archive.reading(files, order.oids, since) as later:
+            return self._write(rows.unionByName(later.frame, allowMissingColumns=True), loaded, skipped)
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
         archive, batch = self.archive, self.batch
@@ -189,10 +185,8 @@ class _SnapshotLoad:
         self.begun = True
         archive.ledger.begin(batch)
         scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        rebuild = Rebuild(
-            archive.spark, archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch
-        )
-        rebuilt, unchanged = rebuild.write(plan, rows)
+        rebuild = Rebuild(archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch)
+        rebuilt, unchanged = rebuild.write(plan, SparkRows(rows))
         results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
         self.progress("writing the ledger")
         done = {r.state.oid: replace(r.state, snapshot=r.state.version) for r in rebuilt}

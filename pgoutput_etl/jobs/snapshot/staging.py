@@ -23,7 +23,7 @@ from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
-from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
@@ -50,7 +50,7 @@ class Staging:
 
     spark: SparkSession
     config: Config
-    archive: LedgerArchive
+    archive: DeltaArchive
     request: SnapshotRequest
     progress: Progress
 

@@ -25,8 +25,8 @@ from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_com
 from pgoutput_etl.jobs.verify.row_diff import row_differences, summarize_differences
 from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, ServerRows
-from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import consistent_points
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
@@ -78,12 +78,12 @@ def verify(
     server = None
     if request.jdbc is not None:
         server = Server(spark, request.jdbc, credentials(request.jdbc, os.environ), request.connections)
-    types = LedgerArchive(spark, config, ledger, last).user_types
+    types = DeltaArchive.of(spark, config, ledger, last).user_types
     with jdbc_errors():
         before = None if server is None else server.position()
         newest = None if server is None else _newest_xid(ledger)
         threads = min(config.merge.parallel_tables, request.connections)
-        pool = TablePool(spark, threads, "verifying", progress)
+        pool = TablePool.of(spark, threads, "verifying", progress)
         find = _other_side(spark, request) if server is None else _server_side(server, pool.threads)
 
         def compare(state: TableState) -> VerifiedTable:

@@ -20,8 +20,8 @@ from pgoutput_etl.jobs.maintain import run as maintain_run
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import Begin, Commit, Relation, StreamCommit
@@ -161,7 +161,7 @@ def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, mon
 
     last = DeltaLedger.at(job.spark, ledger_root(job), "test").last_batch()
     assert last is not None
-    archive = LedgerArchive(job.spark, job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last)
+    archive = DeltaArchive.of(job.spark, job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last)
     for minute in (1, 2, 4, 6, 7, 9):
         assert archive.first_commit(at(minute)) == minute * 0x100
         assert archive.last_commit(at(minute)) == minute * 0x100

@@ -18,7 +18,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.storage import Chances, Commit, ConflictError, Faults, Storage, Writer
+from tests.simulation.storage import Chances, Commit, ConflictError, Faults, Kind, Storage, Writer
 from tests.simulation.world import Scenario, World
 from tests.support.jobs import Nights
 
@@ -65,7 +65,7 @@ def test_the_same_files_leave_the_same_records(nights: Nights, number: int) -> N
         copy_files(world, nights.job.landing)
         nights.job.run()
         assert world.run_alone().startswith("done")
-        assert records(nights.ledger) == records(world.rows)
+        assert records(nights.ledger) == records(world.promises.rows)
 
 
 def copy_files(world: World, landing: Path) -> None:
@@ -132,13 +132,13 @@ def in_simulation(first: Write, second: Write, is_atomic: bool) -> list[int] | N
     storage = Storage(scheduler, Faults(random.Random(0), Chances(switch=0.0)), is_atomic)
     world = World(QUIET)
     writer = Writer(storage, world.new_process(random.Random(0)))
-    writer.commit("table", lambda _: Commit("create", lambda _: [0], None, is_metadata=True))
+    writer.commit("table", lambda _: Commit("create", Kind.METADATA, lambda _: [0]))
 
     def commit_of(what: Write) -> Commit:
-        is_append = what.mode == "append"
+        kind = Kind.APPEND if what.mode == "append" else Kind.CHANGE
         transaction = None if what.transaction is None else (what.transaction, 1)
         keeps = what.mode != "overwrite"
-        return Commit(what.mode, lambda old: [*(old if keeps else ()), what.value], transaction, None, is_append)
+        return Commit(what.mode, kind, lambda old: [*(old if keeps else ()), what.value], transaction)
 
     def second_commits(_: object) -> Commit:
         if storage.table("table").version == 0:

@@ -1,0 +1,42 @@
+"""Committed changes that are read from the archive again, for backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pgoutput_etl.ingest.rows import count_changes
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.targets.plan import TableChanges
+
+
+class CommittedRows(Protocol):
+    """Committed changes of some tables."""
+
+    def after(self, lsns: Mapping[int, int]) -> CommittedRows:
+        """Without the changes up to a commit LSN, by relation OID."""
+        ...
+
+    def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
+        """Summaries of the relations' changes, by OID."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """frame: one row per change, with the status of its transaction."""
+
+    frame: DataFrame
+
+    def after(self, lsns: Mapping[int, int]) -> SparkRows:
+        frame = self.frame
+        for oid, lsn in lsns.items():
+            frame = frame.where((F.col("relation") != oid) | (F.col("commit_lsn") > lsn))
+        return SparkRows(frame)
+
+    def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
+        return count_changes(self.frame, history)

@@ -1,0 +1,182 @@
+"""Reads parts of the archive again with Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.ingest.binary_files import scan_files
+from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
+from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
+from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask, task_again
+from pgoutput_etl.landing.selection import refuse
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.ledger.store import with_missing_columns
+from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
+from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.spark.workers import first_scan
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
+from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
+
+
+@dataclass(frozen=True)
+class DeltaArchive(LedgerArchive):
+    """With a ledger in Delta tables, and files on any storage that Spark reads."""
+
+    ledger: DeltaLedger
+    spark: SparkSession
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config, ledger: DeltaLedger, last: Batch) -> DeltaArchive:
+        return cls(config, ledger, last, SparkLandingFolder(spark, config), spark)
+
+    def _read(self, table: str) -> DataFrame:
+        return self.ledger.read_before(table, self._next)
+
+    def _scopes(self) -> dict[FragmentId, int]:
+        scoped = self._fragments().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
+        return {(row["file"], row["unit"]): row["scope"] for row in scoped.collect()}
+
+    def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._fragments().where(F.col("file").isin(*files)).toArrow().to_pylist()
+        return rows
+
+    def _files_committed_in(self, commits: CommitRange) -> set[int]:
+        ended = self._fragments().where(_is_committed(commits)).select("file").distinct()
+        return {row["file"] for row in ended.collect()}
+
+    def _check_readable(self, state: TableState) -> None:
+        try:
+            read_table(self.spark, state.path, state.version).limit(1).collect()
+        except Exception as error:  # a missing file raises Java's own exception
+            condition = error.getCondition() if isinstance(error, PySparkException) else None
+            raise RunError(
+                f"{self.name(state.oid)} would start from its Delta version {state.version}, which can no longer be "
+                f"read ({condition or type(error).__name__}). VACUUM may have removed its files: take a new snapshot "
+                "of it"
+            ) from error
+
+    def first_commit(self, time: datetime) -> int:
+        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+        return self._commit(True, F.col("at") >= microseconds_of(time), f"--from-time: none at {time} or later")
+
+    def last_commit(self, time: datetime) -> int:
+        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+        return self._commit(False, F.col("at") <= microseconds_of(time), f"--to-time: none at {time} or before")
+
+    def _commit(self, first: bool, condition: Column, error: str) -> int:
+        """The first or last commit whose time `at` (microseconds since 2000-01-01 UTC) meets a condition. For a file
+        with trimmed transactions, the ledger has only those with the first and last time; if the result may be between
+        them, the file itself is read."""
+        aggregate = F.min if first else F.max
+        commits = self._read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
+        commits = commits.withColumn("at", F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).where(condition)
+        [row] = commits.agg(aggregate("commit_lsn").alias("lsn")).collect()
+        if row["lsn"] is None:
+            raise ConfigError(f"{error}, of the commits that were applied")
+        lsn, trimmed_to = int(row["lsn"]), self.ledger.trimmed_to()
+        if lsn > trimmed_to:
+            return lsn
+        beyond = CommitRange(0, lsn - 1) if first else CommitRange(lsn + 1, MAX_STORED_LSN)
+        inexact = commits.where(F.col("commit_lsn") <= trimmed_to).select("file").distinct().toArrow().to_pylist()
+        numbers = {trimmed["file"] for trimmed in inexact}
+        files = [file for file in self.files if file.number in numbers and file.overlaps(beyond)]
+        ends = message_rows(self._blocks(files, None), ["tag", "body", "commit_lsn", "commit_ts"])
+        _refuse_unreadable(ends)
+        own = ends.where(F.col("tag") == "C").withColumn("at", F.col("commit_ts"))
+        [exact] = own.where(condition).agg(aggregate("commit_lsn").alias("lsn")).collect()
+        return lsn if exact["lsn"] is None else int(exact["lsn"])
+
+    @contextmanager
+    def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SparkRows]:
+        """With the columns of `rows_with_status`."""
+        rows = persist(self._committed(files, oids, commits), StorageLevel.DISK_ONLY)
+        try:
+            if files:
+                _refuse_unreadable(rows)
+            yield SparkRows(rows)
+        finally:
+            unpersist(rows)
+
+    def _committed(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
+        """A changed file gives a row for `_refuse_unreadable`."""
+        is_of_table = F.col("relation").isin(*oids)
+        blocks = self._blocks(files, self.masking_policy)
+        blocks = blocks.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))
+        rows = rows_with_status(blocks, self._statuses([file.number for file in files]))
+        is_change = F.col("tag").isin(*CHANGE_TAGS) & is_of_table & _is_committed(commits)
+        return rows.where(is_change | (F.col("tag") == ERROR_TAG))
+
+    def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
+        numbers = {file for file, _ in fragments}
+        rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], policy))
+        _refuse_unreadable(rows)
+        wanted = rows.where(F.col("tag").isin(*CHANGE_TAGS, LOGICAL_TAG))
+        own = F.broadcast(fragment_frame(self.spark, fragments))
+        return blocks_of(wanted.join(own, ["file", "unit"], "left_semi"), BlockKind.WAITING)
+
+    def _blocks(self, files: Collection[ReadFile], policy: MaskingPolicy | None) -> DataFrame:
+        landed = self.landed(file.path for file in files)
+        rounds: list[dict[str, ScanTask]] = []  # one scan reads each path once, so a file's parts need several
+        for file in files:
+            current = landed[file.path]
+            part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
+            if all(part.path in tasks for tasks in rounds):
+                rounds.append({})
+            next(tasks for tasks in rounds if part.path not in tasks)[part.path] = task_again(file.number, part)
+        blocks, framing = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source.framing
+        for tasks in rounds:
+            scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, policy=policy)
+            blocks = blocks.unionByName(scanned)
+        return blocks
+
+    def _fragments(self) -> DataFrame:
+        """Every fragment whose status the driver decided. The current configuration says which origins are refused."""
+        origins, origin = self.config.source.origins, F.col("origin")
+        is_refused = origin.isin(*origins.skipped)  # NULL for a local transaction, which is never refused
+        if origins.accepted is not None:
+            is_refused |= ~origin.isin(*origins.accepted)
+        committed, refused = TransactionStatus.COMMITTED.value, TransactionStatus.REFUSED.value
+        status = F.when(~F.col("fate").isin(committed, refused), F.col("fate")).when(is_refused, refused)
+        ended = with_missing_columns("transactions", self._read("transactions")).select(
+            F.inline("units"),
+            status.otherwise(committed).alias("fate"),
+            (F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).alias("commit_ts"),
+            *("xid", "commit_lsn", "scope", "aborted"),
+        )
+        waiting = fragment_frame(self.spark, open_fragments(self._unmasked))
+        opened = waiting.withColumn("fate", F.lit(TransactionStatus.OPEN.value))
+        return ended.unionByName(opened, allowMissingColumns=True)
+
+
+def _is_committed(commits: CommitRange) -> Column:
+    is_within = F.col("commit_lsn").between(commits.first, commits.last)
+    return (F.col("fate") == TransactionStatus.COMMITTED.value) & is_within
+
+
+def _refuse_unreadable(rows: DataFrame) -> None:
+    """Raises ArchiveError if a file of `rows` could not be read."""
+    with reading_files(), first_scan(rows.sparkSession):
+        errors = rows.where(F.col("tag") == ERROR_TAG).select("body").collect()
+    refuse(ScanError.from_json(bytes(row["body"])).text for row in errors)

@@ -1,0 +1,120 @@
+"""Reads a simulated archive again, for backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of
+from pgoutput_etl.landing.fingerprint import KnownContents, task_again
+from pgoutput_etl.landing.incremental_scan import scan_part
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
+from pgoutput_etl.ledger.transactions import open_fragments
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.version_spans import RowPositions
+from pgoutput_etl.targets.plan import TableChanges, TableState
+from pgoutput_etl.targets.target_plan import table_changes
+from pgoutput_etl.timestamps import microseconds_of
+from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
+from pgoutput_etl.transactions.statistics import CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.status_lookup import StatusLookup
+from tests.simulation.landing import SimLandingFolder
+from tests.support.nights import Block
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimRows:
+    """committed_rows.CommittedRows. blocks: of changes. commits: to apply. since: the LSN after which a relation's
+    changes count, by OID."""
+
+    blocks: list[Block]
+    statuses: StatusLookup
+    oids: frozenset[int]
+    commits: CommitRange
+    since: Mapping[int, int]
+
+    def after(self, lsns: Mapping[int, int]) -> SimRows:
+        return replace(self, since={**self.since, **lsns})
+
+    def range_of(self, oid: int) -> tuple[int, int]:
+        """The first and the last commit LSN that count."""
+        return max(self.commits.first, self.since.get(oid, -1) + 1), self.commits.last
+
+    def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
+        ranges = {oid: self.range_of(oid) for oid in self.oids}
+        windows = {oid: CommitWindow(first - 1, last + 1) for oid, (first, last) in ranges.items()}
+        versions = {oid: history.versions(oid) for oid in history.oids()}
+        request = StatisticsRequest(windows=windows, versions={oid: v.holds_from for oid, v in versions.items()})
+        statistics = statistics_of(self.blocks, self.statuses, request)
+
+        def positions(oids: Collection[int]) -> dict[int, RowPositions]:
+            return positions_of((b for b in self.blocks if b["relation"] in oids), self.statuses, windows)
+
+        return table_changes(statistics, versions, positions)
+
+
+@dataclass(frozen=True)
+class SimArchive(LedgerArchive):
+    landing: SimLandingFolder
+
+    @contextmanager
+    def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SimRows]:
+        wanted = frozenset(oids)
+        blocks = [block for block in self._blocks(files) if block["relation"] in wanted]
+        yield SimRows(blocks, self._statuses([file.number for file in files]), wanted, commits, {})
+
+    def _blocks(self, files: Collection[ReadFile]) -> list[Block]:
+        """Of changes. Raises ArchiveError."""
+        landed = self.landed(file.path for file in files)
+        batches: list[pa.RecordBatch] = []
+        for file in files:
+            current = landed[file.path]
+            content = self.landing.read(current.path)
+            if content is None:
+                raise ArchiveError(f"{current.path}: it can't be read: it no longer exists")
+            part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
+            task = task_again(file.number, part)
+            batches += scan_part(current.path, content, task, KnownContents({}), Framing.AUTO, True).batches
+        packed = iterate_blocks(pack_blocks(batches, BlockKind.CHANGE))
+        return [block for block in packed if block["kind"] == BlockKind.CHANGE.value]
+
+    def waiting(self, fragments: Any, policy: Any) -> Any:  # noqa: ARG002
+        raise AssertionError("no masks in this simulation")
+
+    def first_commit(self, time: datetime) -> int:
+        raise AssertionError(f"no backfill by time in this simulation: {time}")
+
+    last_commit = first_commit
+
+    def _scopes(self) -> dict[FragmentId, int]:
+        raise AssertionError("no masks in this simulation")
+
+    def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
+        return [row for row in self._fragments() if row["file"] in files]
+
+    def _files_committed_in(self, commits: CommitRange) -> set[int]:
+        committed = TransactionStatus.COMMITTED.value
+        ended = [row for row in self._fragments() if row["fate"] == committed]
+        return {row["file"] for row in ended if commits.first <= row["commit_lsn"] <= commits.last}
+
+    def _fragments(self) -> list[dict[str, Any]]:
+        names = ("units", "fate", "commit_ts", "xid", "commit_lsn", "scope", "aborted")
+        rows = []
+        for row in self.ledger.rows_before("transactions", names, self._next):
+            at = row["commit_ts"]
+            row = {**row, "commit_ts": None if at is None else microseconds_of(at)}
+            rows += [{**row, **unit} for unit in row["units"] or ()]
+        nothing = {"fate": TransactionStatus.OPEN.value, **dict.fromkeys(names[2:])}
+        rows += [{"file": file, "unit": unit, **nothing} for file, unit in open_fragments(self._unmasked)]
+        return rows
+
+    def _check_readable(self, state: TableState) -> None:
+        raise AssertionError(f"no snapshots in this simulation: {state.full_name}")

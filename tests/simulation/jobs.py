@@ -1,0 +1,117 @@
+"""The package's jobs, and a reader, in a simulated process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
+from pgoutput_etl.console import no_progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.apply.pipeline import apply_run
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.backfill.run import backfill_tables
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain_tables
+from pgoutput_etl.jobs.run import Run
+from pgoutput_etl.ledger.as_of import batch_at, tables_in
+from pgoutput_etl.ledger.ledger import Ledger
+from tests.simulation.archive import SimArchive
+from tests.simulation.landing import Folder, SimLandingFolder
+from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
+from tests.simulation.promises import Holders, Promises
+from tests.simulation.scheduler import SimMachine, SimPool, SimProcess
+from tests.simulation.storage import Storage, Writer
+from tests.simulation.targets import SimTargets
+from tests.simulation.upkeep import SimUpkeep
+
+CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
+
+
+@dataclass(slots=True)
+class SimBackground:
+    pool: SimPool
+
+    def start(self, work: Callable[[], Any]) -> Any:
+        return self.pool.submit(work)
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Of one process. Each returns its result in a word."""
+
+    config: Config
+    storage: Storage
+    folder: Folder
+    machine: SimMachine
+    holders: Holders
+    promises: Promises
+    ledger: Ledger
+
+    @classmethod
+    def of(
+        cls, max_transactions: int | None, folder: Folder, machine: SimMachine, holders: Holders, promises: Promises
+    ) -> Jobs:
+        config = replace(CONFIG, merge=Merge(max_transactions=max_transactions))
+        ledger = sim_ledger(promises.storage, machine)
+        ledger.claimed = holders.watched(machine.own, ledger.claimed)
+        return cls(config, promises.storage, folder, machine, holders, promises, ledger)
+
+    @property
+    def process(self) -> SimProcess:
+        return self.machine.own
+
+    @property
+    def landing(self) -> SimLandingFolder:
+        return SimLandingFolder(self.config, self.folder, self.storage, self.process)
+
+    @property
+    def targets(self) -> SimTargets:
+        return SimTargets(Writer(self.storage, self.process), self.machine)
+
+    def apply(self) -> str:
+        @contextmanager
+        def background() -> Iterator[SimBackground]:
+            with self.machine.pool(2) as pool:
+                yield SimBackground(pool)
+
+        archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
+        run = Run(self.config, self.ledger, self.landing, self.targets, background, archive_of)
+        return ", ".join(str(summary.batch) for summary in apply_run(run))
+
+    def backfill(self, request: BackfillRequest) -> str:
+        archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
+        return f"backfill {backfill_tables(archive_of, self.ledger, self.targets, request, no_progress).batch}"
+
+    def some_backfill(self, chance: Random, last_lsn: int) -> str:
+        """Of all tables, whole or within a range of commits."""
+        limits = [chance.randrange(last_lsn + 2) for _ in range(2)]
+        first, last = chance.choice(((None, None), (min(limits), max(limits)), (max(limits), None)))
+        return self.backfill(BackfillRequest(("*",), first, last))
+
+    def maintain(self) -> str:
+        upkeep = SimUpkeep(SimStore(self.storage, self.machine), self.machine)
+        request = MaintainRequest(execute=True, ledger_keep_days=1)
+        return f"maintain {maintain_tables(upkeep, self.ledger, request, no_progress).batch}"
+
+    def read(self) -> str:
+        """All tables as of the last finished batch, while other processes work."""
+        store = SimStore(self.storage, self.machine)
+        rows = store.rows("batches", ("batch", "status", "last_commit_lsn", "tables"))
+        done = {row["batch"]: row for row in rows if row["status"] == "done"}
+        try:
+            batch = batch_at({number: row["last_commit_lsn"] for number, row in done.items()}, SOURCE)
+        except RunError:
+            return "read 0"
+        for name, state in tables_in(done[batch]["tables"], ROOT):
+            path, version = state["path"], state["version"]
+            if version >= 0:
+                content = self.storage.read(
+                    self.process, f"read {path} {version}", partial(self.storage.table(path).read, version)
+                )
+                self.promises.check_read(f"reader of {name} as of batch {batch}", state, batch, content)
+        return f"read {batch}"

@@ -1,0 +1,232 @@
+"""The promises of docs/guarantees.md, checked after every step of a simulated history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgoutput_etl.jobs.backfill.request import BackfillOrder
+from pgoutput_etl.ledger.as_of import tables_in
+from pgoutput_etl.ledger.claims import LEASE, RENEWAL
+from pgoutput_etl.replay.mirror import target_row
+from pgoutput_etl.transactions.outcome import ACCOUNTS
+from tests.simulation.archives import Archive, Rows
+from tests.simulation.landing import Receiver
+from tests.simulation.ledger import ROOT, Chunk
+from tests.simulation.scheduler import Scheduler, SimProcess
+from tests.simulation.storage import Storage
+from tests.simulation.targets import Content
+
+# A run that is not heard of for this long reads the ledger before it writes (HeldClaim.check).
+UNCHECKED = LEASE - RENEWAL / 2
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise that was broken."""
+
+
+@dataclass(slots=True)
+class Holders:
+    """Which runs hold the source's claim, and when they first checked it. slack: seconds for which two may, as far as
+    clocks differ."""
+
+    scheduler: Scheduler
+    slack: float
+    since: dict[SimProcess, float] = field(default_factory=dict)
+
+    def watched(self, process: SimProcess, claimed: Callable[..., AbstractContextManager[Any]]) -> Callable[..., Any]:
+        """`Ledger.claimed`, with checks that know the other holders."""
+
+        @contextmanager
+        def watched_claim(*arguments: Any) -> Iterator[Callable[[], None]]:
+            with claimed(*arguments) as check:
+
+                def watched_check() -> None:
+                    began = self.scheduler.now
+                    check()
+                    self.since.setdefault(process, self.scheduler.now)
+                    self._refuse_second(process, began)
+
+                try:
+                    yield watched_check
+                finally:
+                    self.since.pop(process, None)
+
+        return watched_claim
+
+    def _refuse_second(self, process: SimProcess, began: float) -> None:
+        """A run may write after this check. So no other run may have taken over before it began."""
+        own = self.since[process]
+        for other, since in self.since.items():
+            if not other.is_dead and other is not process and own < since and since + self.slack < began:
+                seconds = began - since
+                raise BrokenPromiseError(f"{process.name} may write {seconds:.0f} s after {other.name} has taken over")
+
+
+@dataclass(slots=True)
+class Promises:
+    """done: the last finished batch that was checked; newest: its row in the ledger. is_interrupted: a later batch was
+    begun. tables: contents that were found right, by path and version."""
+
+    storage: Storage
+    archive: Archive
+    receiver: Receiver
+    checked: tuple[int, int] = (-1, 0)
+    changes: int = 0
+    done: int = 0
+    newest: dict[str, Any] | None = None
+    is_interrupted: bool = False
+    tables: dict[tuple[str, int], Content] = field(default_factory=dict)
+
+    def after_step(self) -> None:
+        if self.storage.changes == self.changes:
+            return
+        self.changes = self.storage.changes
+        stored = self.storage.table(f"{ROOT}/batches")
+        now = (stored.version, stored.lost)
+        if now != self.checked:
+            self.done = 0 if now[1] != self.checked[1] else self.done
+            self.checked = now
+            self._check_batches()
+        self._check_reader()
+
+    def at_rest(self) -> None:
+        """Everything landed was read, and everything that was repaired is right."""
+        self.after_step()
+        landed = len(self.archive.frames)
+        if landed and self._reached() != landed:
+            raise BrokenPromiseError(f"{self._reached()} of {landed} messages were read after everything was done")
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Of the ledger."""
+        stored = self.storage.table(f"{ROOT}/{table}")
+        chunks: list[Chunk] = stored.content(stored.version) if stored.version >= 0 else []
+        return [row for chunk in chunks for row in chunk.rows()]
+
+    def foreign_tables(self) -> list[str]:
+        """Names of applied tables that have rows of another program."""
+        expected = self.archive.expected(self._reached())
+        names = []
+        for state in () if self.newest is None else self.newest["tables"]:
+            name = (state["schema"], state["table"])
+            is_wrong = state["version"] >= 0 and self._newest_content(state["path"]).is_foreign
+            if is_wrong and state["status"] == "applied" and expected.names.get(name) == state["oid"]:
+                names.append(".".join(name))
+        return names
+
+    def _newest_content(self, path: str) -> Content:
+        table = self.storage.table(path)
+        content: Content = table.content(table.version)
+        return content
+
+    def _reached(self, batch: int | None = None) -> int:
+        """The archive's messages in files up to a batch."""
+        rows = (row for row in self.rows("files") if batch is None or row["batch"] <= batch)
+        return max((self.receiver.reached.get(row["prefix_hash"], 0) for row in rows), default=0)
+
+    def _check_batches(self) -> None:
+        rows = self.rows("batches")
+        done = {row["batch"]: row for row in rows if row["status"] == "done"}
+        begun = {row["batch"]: row for row in rows if row["status"] == "begun"}
+        if len(rows) != len(done) + len(begun):
+            raise BrokenPromiseError(f"a batch is recorded twice: {sorted((r['batch'], r['status']) for r in rows)}")
+        if sorted(done) != list(range(1, len(done) + 1)):
+            raise BrokenPromiseError(f"batches {sorted(done)} are done")
+        for number in range(self.done + 1, len(done) + 1):
+            self._check_batch(done[number], begun.get(number), done.get(number - 1))
+        self.done = len(done)
+        self.newest, self.is_interrupted = done.get(self.done), max(begun, default=0) > self.done
+
+    def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
+        number = row["batch"]
+        files = [file for file in self.rows("files") if file["batch"] == number]
+        if begun is None or begun["backfill"] is not None:
+            if files:
+                raise BrokenPromiseError(f"batch {number} has files")
+        else:
+            self._check_files(number, files, begun)
+        if begun is None:
+            self._check_same_rows(row, before)
+        expected = self.archive.expected(self._reached(number))
+        if row["last_commit_lsn"] != expected.lsn:
+            raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
+        states = {state["oid"]: state for state in row["tables"]}
+        for oid, rows in expected.tables.items():
+            state = states.get(oid)
+            if rows is None:
+                continue
+            if state is None or state["status"] != "applied":
+                raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
+            self._check_rows(f"batch {number}", state, rows)
+        if begun is not None and begun["backfill"] is not None:
+            self._check_rebuilt(number, BackfillOrder.from_json(begun["backfill"]), states)
+
+    def _check_rebuilt(self, number: int, order: BackfillOrder, states: Mapping[int, dict[str, Any]]) -> None:
+        """A rebuild replaces whatever another program has written."""
+        for oid in () if order.is_range else order.oids:
+            state = states.get(oid)
+            if state is None or state["status"] != "applied" or state["version"] < 0:
+                continue
+            if self._content(state["path"], state["version"]).is_foreign:
+                raise BrokenPromiseError(f"batch {number} has not rebuilt {state['path']}")
+
+    def _check_files(self, number: int, files: list[dict[str, Any]], begun: dict[str, Any]) -> None:
+        read = {file["file"]: (file["offset"], file["consumed"]) for file in files}
+        wanted = {file["file"]: (file["offset"], file["consumed"]) for file in begun["files"]}
+        if read != wanted:
+            raise BrokenPromiseError(f"batch {number} began with {wanted} and ended with {read}")
+        for file in files:
+            accounted = sum(file[name] or 0 for name in ACCOUNTS.values())
+            size = file["consumed"] - file["offset"] if file["status"] == "read" else accounted
+            if accounted != size:
+                raise BrokenPromiseError(f"batch {number}: {file['path']}: {accounted} of {size} bytes accounted for")
+
+    def _check_same_rows(self, row: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """Maintenance changes no row, and keeps what another program has changed out of the ledger."""
+        if before is None:
+            raise BrokenPromiseError(f"batch {row['batch']} is done, and its beginning was not recorded")
+        places = {state["oid"]: (state["path"], state["version"]) for state in before["tables"]}
+        for state in row["tables"]:
+            old, new = places.get(state["oid"]), (state["path"], state["version"])
+            if old != new and (old is None or _rows_of(self._content(*old)) != _rows_of(self._content(*new))):
+                raise BrokenPromiseError(f"batch {row['batch']} changed {state['path']} without a beginning")
+
+    def check_read(self, who: str, state: Mapping[str, Any], batch: int, content: Content) -> None:
+        """Of a reader that reads while other processes work."""
+        rows = self.archive.expected(self._reached(batch)).tables.get(state["oid"])
+        if rows is not None and not content.is_foreign and _rows_of(content) != rows:
+            raise BrokenPromiseError(f"{who}: other rows")
+
+    def _check_rows(self, who: str, state: dict[str, Any], rows: Rows) -> None:
+        content = self._content(state["path"], state["version"])
+        if not content.is_foreign and _rows_of(content) != rows:
+            raise BrokenPromiseError(f"{who}: {state['path']}, version {state['version']}, has other rows")
+        self.tables[state["path"], state["version"]] = content
+
+    def _content(self, path: str, version: int) -> Content:
+        table = self.storage.table(path)
+        if version > table.version:
+            raise BrokenPromiseError(f"{path} has no version {version}")
+        content: Content = table.content(version)
+        return content
+
+    def _check_reader(self) -> None:
+        """The tables as of the last finished batch are there, and as they were when it ended."""
+        if self.newest is None:
+            return
+        for _, state in tables_in(self.newest["tables"], ROOT):
+            place = (state["path"], state["version"])
+            if place not in self.tables:
+                continue
+            content = self.storage.table(state["path"]).read(state["version"])
+            if content is not self.tables[place]:
+                if _rows_of(content) != _rows_of(self.tables[place]):
+                    raise BrokenPromiseError(f"{state['path']}, version {state['version']}, has changed")
+                self.tables[place] = content
+
+
+def _rows_of(content: Content) -> Rows:
+    assert content.shape is not None or not content.rows
+    return tuple(sorted(repr(target_row(row, content.shape)) for row in content.rows if content.shape is not None))

@@ -1,0 +1,95 @@
+"""Backfills in the simulation: cases that it found, each on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from tests.simulation.jobs import Jobs
+from tests.simulation.landing import compressed
+from tests.simulation.promises import BrokenPromiseError, Holders
+from tests.simulation.scheduler import Scheduler, SimProcess
+from tests.simulation.storage import Chances
+from tests.simulation.world import Scenario, World
+
+READ, RENAMED = "landing/w-0001.bin", "landing/w-0001.bin.renamed"
+
+
+def rebuild(jobs: Jobs) -> str:
+    return jobs.backfill(BackfillRequest(("*",)))
+
+
+@pytest.fixture
+def world() -> World:
+    """With all files read."""
+    world = World(
+        replace(
+            Scenario.of(0), archive=242, renames=False, tears=0.0, max_transactions=None, chances=Chances(switch=0.0)
+        )
+    )
+    while not world.receiver.is_done:
+        world.receiver.grow(5)
+    assert world.run_alone().startswith("done")
+    return world
+
+
+def rename(world: World, path: str = RENAMED) -> None:
+    world.folder.put(path, world.folder.contents[READ])
+    world.folder.remove(READ)
+
+
+def compress_beside_a_run(world: World) -> None:
+    """A run sees the compressed copy while the file itself is still there."""
+    world.folder.put(f"{READ}.gz", compressed(world.folder.contents[READ]))
+    assert world.run_alone().startswith("done")
+    world.folder.remove(READ)
+    assert world.run_alone().startswith("done")
+
+
+@pytest.mark.parametrize("move", [rename, compress_beside_a_run])
+def test_files_are_found_that_were_renamed_or_compressed_since_they_were_read(
+    world: World, move: Callable[[World], None]
+) -> None:
+    move(world)
+    assert world.run_alone(rebuild) == f"done: backfill {world.promises.done}"
+
+
+def test_a_file_that_was_renamed_does_not_keep_a_run_from_finishing_a_backfill(world: World) -> None:
+    done = world.promises.done
+    process = world.start(Random(0), rebuild)
+    while not world.promises.is_interrupted:
+        assert world.scheduler.step(world.scheduler.now + 600)
+        world.promises.after_step()
+    world.scheduler.kill(process)
+    rename(world)
+    world.scheduler.now += 1000
+    assert world.run_alone().startswith("done")
+    assert (world.promises.done, world.promises.is_interrupted) == (done + 2, False), "one records the new name"
+
+
+def test_a_file_that_is_gone_is_named(world: World) -> None:
+    world.folder.remove(READ)
+    assert world.run_alone(rebuild).startswith(f"ArchiveError: {READ} no longer exists")
+
+
+@pytest.mark.parametrize(("slack", "is_broken"), [(0.0, True), (100.0, False)])
+def test_two_runs_that_may_write_at_the_same_time_break_a_promise(world: World, slack: float, is_broken: bool) -> None:
+    holders = Holders(Scheduler(Random(0)), slack)
+    first, second = (named_process(world, name) for name in ("first", "second"))
+    holders.since = {first: holders.scheduler.now - 100, second: holders.scheduler.now - 50}
+    holders._refuse_second(second, holders.scheduler.now)
+    if is_broken:
+        with pytest.raises(BrokenPromiseError, match="first may write 50 s after second has taken over"):
+            holders._refuse_second(first, holders.scheduler.now)
+    else:
+        holders._refuse_second(first, holders.scheduler.now)
+
+
+def named_process(world: World, name: str) -> SimProcess:
+    process = world.new_process(Random(0))
+    process.name = name
+    return process
