@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.machine import THIS_MACHINE, Machine, now
@@ -51,6 +51,10 @@ class Objects(Protocol):
 
     def put_once(self, name: str, text: str) -> bool:
         """Puts the object on condition that its name is free. Returns False if it is not."""
+        ...
+
+    def puts_unseen(self) -> bool:
+        """True if the storage's client doesn't look whether a name is free before it puts a new object."""
         ...
 
     def delete(self, name: str) -> None: ...
@@ -92,7 +96,8 @@ class ClaimFiles:
     def make(self, row: Mapping[str, Any]) -> bool:
         """Returns False if another run has already claimed this attempt at the batch.
 
-        Raises RunError, and claims nothing, if a run of another source is working on the same ledger.
+        Raises RunError, and claims nothing, if a run of another source is working on the same ledger; ConfigError if
+        nothing would keep commits from overwriting each other.
         """
         name = self._name(row)
         if not self._make(name, row):
@@ -119,14 +124,26 @@ class ClaimFiles:
         if self.objects.exists(name):
             return False
         if not self.objects.can_put_once(name):
-            self.report(f"Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2: {_RISK}")
+            self._report_unconditional("Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2")
             self.objects.put(name, _text(row), may_exist=False)
             return True
         if not self.objects.put_once(name, _text(row)):
             return False
         if self.objects.put_once(name, _text(row)):
-            self.report(f"this storage ignores the condition of a conditional put: {_RISK}")
+            try:
+                self._report_unconditional("this storage ignores the condition of a conditional put")
+            except ConfigError:
+                self.objects.delete(name)
+                raise
         return True
+
+    def _report_unconditional(self, reason: str) -> None:
+        if self.objects.puts_unseen():
+            raise ConfigError(
+                "spark.hadoop.fs.s3a.performance.flags: with `create`, commits would overwrite each other here: "
+                f"{reason}. Remove it"
+            )
+        self.report(f"{reason}: {_RISK}")
 
     def _refuse_other_sources(self) -> None:
         for other in self.objects.names(""):

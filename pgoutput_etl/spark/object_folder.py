@@ -13,6 +13,9 @@ _CAPABILITY = "fs.s3a.create.conditional.enabled"
 
 _CONDITION = "fs.option.create.conditional.overwrite"
 
+# Settings of S3A with which it doesn't look for an object before it puts it.
+_FLAGS, _CREATE_UNSEEN = "fs.s3a.performance.flags", "fs.s3a.create.performance"
+
 _TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
 
 _CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same object is in progress; try again
@@ -75,6 +78,11 @@ class ObjectFolder:
                 if is_last or _CONFLICT not in reason:
                     raise
         return False
+
+    def puts_unseen(self) -> bool:
+        settings = self._files.getConf()  # with those of the bucket
+        flags = str(settings.get(_FLAGS, "")).replace(" ", "").lower().split(",")
+        return bool({"create", "*"}.intersection(flags)) or bool(settings.getBoolean(_CREATE_UNSEEN, False))
 
     def delete(self, name: str) -> None:
         self._files.delete(self._path(name), False)

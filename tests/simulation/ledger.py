@@ -76,6 +76,9 @@ class SimObjects:
     def put_once(self, name: str, text: str) -> bool:
         return self._write(f"put claim {name} once", lambda: self.storage.objects.setdefault(name, text) is text)
 
+    def puts_unseen(self) -> bool:
+        return True
+
     def delete(self, name: str) -> None:
         self._write(f"delete claim {name}", partial(self.storage.objects.pop, name, None))
 

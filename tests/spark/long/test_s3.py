@@ -209,10 +209,15 @@ def test_other_sources_and_maintenance_wait_for_the_same_ledger(s3: Lake) -> Non
 
 
 @pytest.mark.soak
-def test_storage_without_conditional_writes_is_reported(s3: Lake) -> None:
+def test_storage_without_conditional_writes(s3: Lake) -> None:
+    """Refused with the setting of conf/s3.yaml, by which commits would overwrite each other; reported without it."""
     s3.control(conditional=False)
     s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
-    done = s3.job("apply")
+    refused = s3.job("apply")
+    assert refused.status == 2, refused.errors[-3000:]
+    assert "ConfigError: spark.hadoop.fs.s3a.performance.flags: with `create`, " in refused.errors
+    assert s3.objects(CLAIMS) == {}
+    done = s3.job("apply", "--set", "spark.spark.hadoop.fs.s3a.performance.flags=mkdir")
     assert done.status == 0, done.errors[-3000:]
     assert "this storage ignores the condition of a conditional put: two runs that start" in done.errors
     assert values(s3) == [("1", "a"), ("2", "b")]
