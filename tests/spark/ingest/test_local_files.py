@@ -79,9 +79,10 @@ def test_a_file_that_is_overwritten_meanwhile(nights: Nights, monkeypatch: pytes
     path = nights.land(transaction(2, 200, update("1", "secret")))
     content = path.read_bytes()
     between_scan_and_write(monkeypatch, lambda: path.write_bytes(content[:60] + b"\xff" * (len(content) - 60)))
-    with pytest.raises(ArchiveError, match="expected the message that was scanned there") as raised:
+    with pytest.raises(
+        ArchiveError, match=r"^file:.*001\.copydata: an earlier run began to apply this file\."
+    ) as raised:
         nights.job.run()
-    assert str(raised.value).startswith(str(path))
     assert "secret" not in str(raised.value)
     assert nights.values("t") == [("1", "a")]
     monkeypatch.undo()
