@@ -97,8 +97,9 @@ class ClaimFiles:
         """Returns False if another run has already claimed this attempt at the batch.
 
         Raises RunError, and claims nothing, if a run of another source is working on the same ledger; ConfigError if
-        nothing would keep commits from overwriting each other.
+        commits could overwrite each other.
         """
+        self._refuse_unseen_puts()
         name = self._name(row)
         if not self._make(name, row):
             made = self._read(name)
@@ -124,26 +125,21 @@ class ClaimFiles:
         if self.objects.exists(name):
             return False
         if not self.objects.can_put_once(name):
-            self._report_unconditional("Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2")
+            self.report(f"Spark's S3 client has no conditional put, which s3a has since Hadoop 3.4.2: {_RISK}")
             self.objects.put(name, _text(row), may_exist=False)
             return True
         if not self.objects.put_once(name, _text(row)):
             return False
         if self.objects.put_once(name, _text(row)):
-            try:
-                self._report_unconditional("this storage ignores the condition of a conditional put")
-            except ConfigError:
-                self.objects.delete(name)
-                raise
+            self.report(f"this storage ignores the condition of a conditional put: {_RISK}")
         return True
 
-    def _report_unconditional(self, reason: str) -> None:
+    def _refuse_unseen_puts(self) -> None:
         if self.objects.puts_unseen():
             raise ConfigError(
-                "spark.hadoop.fs.s3a.performance.flags: with `create`, commits would overwrite each other here: "
-                f"{reason}. Remove it"
+                "spark.hadoop.fs.s3a.performance.flags: with `create`, S3A looks for nothing before it puts an object, "
+                "so commits could overwrite each other. Remove it"
             )
-        self.report(f"{reason}: {_RISK}")
 
     def _refuse_other_sources(self) -> None:
         for other in self.objects.names(""):

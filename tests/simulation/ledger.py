@@ -77,7 +77,7 @@ class SimObjects:
         return self._write(f"put claim {name} once", lambda: self.storage.objects.setdefault(name, text) is text)
 
     def puts_unseen(self) -> bool:
-        return True
+        return False
 
     def delete(self, name: str) -> None:
         self._write(f"delete claim {name}", partial(self.storage.objects.pop, name, None))

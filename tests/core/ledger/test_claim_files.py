@@ -14,12 +14,11 @@ from pgoutput_etl.ledger.claim_files import ClaimFiles
 
 @dataclass
 class Objects:
-    """vanished: names that are listed, and deleted before they are read. conditional: None without conditional puts,
-    False if the storage ignores the condition."""
+    """vanished: names that are listed, and deleted before they are read."""
 
     texts: dict[str, str] = field(default_factory=dict)
     vanished: list[str] = field(default_factory=list)
-    conditional: bool | None = True
+    unseen: bool = False
 
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
@@ -37,15 +36,12 @@ class Objects:
         self.texts[name] = text
 
     def can_put_once(self, name: str) -> bool:  # noqa: ARG002
-        return self.conditional is not None
-
-    def puts_unseen(self) -> bool:
         return True
 
+    def puts_unseen(self) -> bool:
+        return self.unseen
+
     def put_once(self, name: str, text: str) -> bool:
-        if not self.conditional:
-            self.texts[name] = text
-            return True
         return self.texts.setdefault(name, text) is text
 
     def delete(self, name: str) -> None:
@@ -69,11 +65,8 @@ def test_a_claim_that_another_run_deletes_between_listing_and_reading() -> None:
     assert shop.make(row(3)), "although another source has a claim that vanishes"
 
 
-@pytest.mark.parametrize(
-    ("conditional", "reason"), [(None, "client has no conditional put"), (False, "storage ignores the condition")]
-)
-def test_puts_that_look_for_nothing_need_a_condition(conditional: bool | None, reason: str) -> None:
-    objects = Objects(conditional=conditional)
-    with pytest.raises(ConfigError, match=rf"fs\.s3a\.performance\.flags: with `create`, .*{reason}.*Remove it"):
+def test_puts_that_look_for_nothing_are_refused() -> None:
+    objects = Objects(unseen=True)
+    with pytest.raises(ConfigError, match=r"fs\.s3a\.performance\.flags: with `create`, .*Remove it"):
         ClaimFiles(objects, "shop", print).make(row(1))
     assert objects.texts == {}, "nothing is claimed"
